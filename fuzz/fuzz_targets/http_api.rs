@@ -18,9 +18,9 @@ use serde_json::{Map, Value, json};
 use thalweg_engine::Database;
 use thalweg_fuzz::{Input, engine::database};
 use thalweg_server::{
-    Config,
+    Config, ROUTES,
     app::App,
-    routes::{Operation, ROUTES, Route, router},
+    http::{Http, Operation, Route, router},
 };
 use thalweg_types::{Durability, SystemClock};
 use tokio::{runtime::Runtime, sync::watch};
@@ -45,7 +45,7 @@ impl Bench {
         let runtime = runtime.expect("a runtime");
         let (stop, stopping) = watch::channel(false);
         let config = Config { durability: Durability::Os, ..Config::default() };
-        let router = runtime.block_on(async { router(&App::new(config, &db, stopping)) });
+        let router = runtime.block_on(async { router(&Http::new(&App::new(config, &db, stopping), Vec::new())) });
         Self { db, router, runtime, _stop: stop, inputs: 0 }
     }
 

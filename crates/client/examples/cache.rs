@@ -13,9 +13,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The example, with a client that is connected.
+/// Runs the example with a connected client.
 pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
-    // Created at the first use, in the server's memory: bounded, never logged, gone when the server stops.
+    // The first use creates the cache in the server's memory. It is bounded, never logged, and gone when the server
+    // stops.
     let sessions = client.cache("sessions");
     let minute = CacheTtl::After { micros: 60_000_000 };
     let version = sessions.put_with(b"s1", b"ada", minute.clone(), CacheExpect::Absent {}).await?;
@@ -23,7 +24,7 @@ pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!((&found.value[..], found.version), (&b"ada"[..], version));
     assert!(found.remaining.is_some_and(|left| left <= Duration::from_secs(60)));
 
-    // Only if it is still what it was.
+    // Set the entry only if it is unchanged since it was read.
     sessions.put_with(b"s1", b"grace", minute, CacheExpect::Version { version }).await?;
     let again = sessions.put_with(b"s1", b"alan", CacheTtl::Keep {}, CacheExpect::Version { version }).await;
     assert!(again.is_err_and(|error| error.is("condition_failed")));

@@ -12,39 +12,39 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The example, with a client that is connected.
+/// Runs the example with a connected client.
 pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     let users = client.keyspace("users");
     users.create_if_missing(&Default::default()).await?;
 
-    // An ack means: on disk, unless another level is asked for (`client.durability`).
+    // An ack means "on disk", unless the client requests another level (`client.durability`).
     let first = users.put(b"ada", b"1815").await?;
     let ada = users.get(b"ada").await?.expect("just put");
     assert_eq!((&ada.value[..], ada.revision), (&b"1815"[..], first));
 
-    // Only if nobody has changed it meanwhile.
+    // Put only if no other client has changed the key in the meantime.
     let unchanged = Put { expect: Some(Expect::Revision(first)), ..Put::default() };
     users.put_with(b"ada", b"1852", unchanged).await?;
     match users.put_with(b"ada", b"1816", unchanged).await {
         Err(error) if error.is("condition_failed") => {
             let now = error.failure().and_then(|failure| failure.detail("revision"));
-            eprintln!("somebody was faster: ada is at revision {now:?}");
+            eprintln!("another client was faster: ada is at revision {now:?}");
         }
-        other => return Err(format!("this was to fail: {other:?}").into()),
+        other => return Err(format!("this put should fail: {other:?}").into()),
     }
 
-    // All or nothing, over keys and keyspaces.
+    // A commit is all or nothing, over keys and keyspaces.
     let id = users.id().await?;
     let mut commit = CommitBuilder::new();
     commit.expect(id, b"grace", Expect::Absent)?.put(id, b"grace", b"1906")?.delete(id, b"ada")?;
     client.commit(&commit).await?;
 
-    // Requests that don't wait for each other share connections, writes and syncs.
+    // Requests that do not wait for each other share connections, writes and fsyncs.
     let (a, b) = tokio::join!(users.put(b"alan", b"1912"), users.put(b"edsger", b"1930"));
     a?;
     b?;
 
-    // A range, page by page, all of one view.
+    // A scan reads a range page by page, all of one view.
     let mut scan = users.scan(ScanRange { page: 2, ..ScanRange::default() });
     let mut names = Vec::new();
     while let Some(page) = scan.next_page().await? {

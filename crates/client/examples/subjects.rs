@@ -13,21 +13,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The example, with a client that is connected.
+/// Runs the example with a connected client.
 pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     let mut prices = client.subscribe("prices.*").await?;
 
-    // Gathers messages into batches: full ones go at once, others within 250 µs. Waits only for back-pressure.
+    // A publisher gathers messages into batches: full ones go out immediately, others within 250 µs. It waits only for
+    // backpressure.
     let publisher = client.publisher("prices.gold", PublisherOptions::default())?;
     for price in 0..1000_u32 {
         publisher.publish(&price.to_le_bytes()).await?;
     }
-    // All of it is in the queues of all who are subscribed.
+    // After a flush all messages are in the queues of all subscribers.
     publisher.flush().await?;
 
     let mut seen = 0_u32;
     while seen < 1000 {
-        match prices.next_batch().await?.expect("goes on") {
+        match prices.next_batch().await?.expect("the subscription goes on") {
             Delivered::Messages(batch) => {
                 assert_eq!(batch.subject(), b"prices.gold");
                 for message in batch.iter() {
@@ -35,17 +36,18 @@ pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
                     seen += 1;
                 }
             }
-            // Nothing is stored: what a slow subscriber or a lost connection misses is told, where it is missing.
+            // Messages are not stored. A slow subscriber, or one that lost its connection, is notified where messages
+            // are missing.
             Delivered::Dropped(messages) => return Err(format!("{messages} messages were dropped").into()),
             Delivered::Gap => return Err("the connection was lost".into()),
         }
     }
 
-    // Request and reply. Members of a queue group share the requests.
+    // Request and reply: members of a queue group share the requests.
     let mut requests = client.subscribe("time.now").await?;
     let server = client.clone();
     let answering = tokio::spawn(async move {
-        let request = requests.next().await?.expect("goes on");
+        let request = requests.next().await?.expect("the subscription goes on");
         server.answer(&request, b"half past").await
     });
     let answer = client.ask("time.now", b"?", Duration::from_secs(5)).await?;

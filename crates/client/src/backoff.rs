@@ -1,4 +1,4 @@
-//! Pauses between repetitions: they grow, have a bound, and are not the same for all clients.
+//! Pauses between retries: they grow up to a bound and differ between clients.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::options::Retries;
 
-/// The pauses of one thing that is tried again.
+/// Pauses of one operation that is retried.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     retries: Retries,
@@ -24,18 +24,18 @@ impl Backoff {
         Self { retries, tried: 0, seed: seed | 1 }
     }
 
-    /// The next pause: in the upper half of `base * 2^n`, at most `max`.
+    /// Returns the next pause, which is random in the upper half of `base * 2^n` and at most `max`.
     pub(crate) fn next(&mut self) -> Duration {
         let full = self.retries.base.saturating_mul(1 << self.tried.min(20)).min(self.retries.max);
         self.tried = self.tried.saturating_add(1);
-        // xorshift: enough to spread those who were lost together
+        // A xorshift generator suffices to spread clients that lost their connection at the same time.
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
         self.seed ^= self.seed << 17;
         full.mul_f64(0.5 + (self.seed >> 11) as f64 / (1_u64 << 54) as f64)
     }
 
-    /// The next pause, unless it was tried as often as it may.
+    /// Returns the next pause, or `None` once the maximum number of retries is reached.
     pub(crate) fn again(&mut self) -> Option<Duration> {
         (self.tried < self.retries.max_attempts).then(|| self.next())
     }
@@ -65,7 +65,7 @@ mod tests {
         })
         .take(9)
         .collect();
-        assert_ne!(pauses, other, "clients don't come back in step");
+        assert_ne!(pauses, other, "clients must not reconnect in step");
         backoff.reset();
         assert!(backoff.next() <= Duration::from_millis(10));
     }

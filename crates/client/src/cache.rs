@@ -1,7 +1,7 @@
-//! Caches: in the server's memory, bounded, never logged.
+//! Caches: held in the server's memory, bounded, never logged.
 //!
-//! Ids of caches are of a run of the server: a request goes only to the run that its id is of, and one that meets another
-//! run asks for the id anew. A cache that was created is created again by that, empty.
+//! A cache id is valid for one run of the server. The client sends a request only to the run that its id belongs to.
+//! If the server is in another run, the client requests the id again, which also creates the cache again, empty.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -22,7 +22,7 @@ use crate::{
     write::fits,
 };
 
-/// A cache by its name. Cheap to clone; asks for its id at the first use.
+/// A cache identified by its name. Cheap to clone. It requests the cache's id at the first use.
 #[derive(Clone, Debug)]
 pub struct Cache(Arc<Inner>);
 
@@ -41,57 +41,59 @@ struct Id {
     cache: u32,
 }
 
-/// A value as it was read.
+/// A cache entry as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheValue {
-    /// The value. Without a copy: it keeps the read buffer that the reply came in.
+    /// Value of the entry. It is not copied and keeps the whole read buffer of the reply alive.
     pub value: Bytes,
-    /// Of the put that made it.
+    /// Version that the put of this entry assigned.
     pub version: u64,
-    /// How long it has left to live; `None`: until it is evicted.
+    /// Remaining time to live; `None` if the entry has no deadline and lives until the cache evicts it.
     pub remaining: Option<Duration>,
 }
 
-/// Figures of a cache; counters count since it was created.
+/// Statistics of a cache. Counters start at 0 when the cache is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Its name.
+    /// Name of the cache.
     pub name: String,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Bytes of keys, values and what they cost beside.
+    /// Bytes of keys and values, including the overhead of each entry.
     pub bytes: u64,
-    /// Most of them.
+    /// Capacity in bytes.
     pub max_bytes: u64,
-    /// Reads that found something.
+    /// Number of reads that found an entry.
     pub hits: u64,
-    /// Reads that did not.
+    /// Number of reads that found no entry.
     pub misses: u64,
-    /// Values set.
+    /// Number of values set.
     pub puts: u64,
-    /// Keys removed that were there.
+    /// Number of entries removed by clients.
     pub deletes: u64,
-    /// Entries that had to go for others.
+    /// Number of entries evicted to make room for others.
     pub evictions: u64,
-    /// Entries whose time was up.
+    /// Number of entries that expired.
     pub expirations: u64,
 }
 
 impl Client {
-    /// The cache of that name; one that is not there is created at the first use, with the server's bound.
+    /// Returns a handle of the cache with this name. The first use creates a missing cache with the server's default
+    /// capacity.
     #[must_use]
     pub fn cache(&self, name: impl Into<String>) -> Cache {
         self.cache_with(name, CacheCreate::IfMissing, 0)
     }
 
-    /// The same; if it is created, with room for so many bytes (0: as the server likes).
+    /// Like [`cache`](Self::cache), with a choice for a missing cache and its capacity in bytes (0 for the server's
+    /// default).
     #[must_use]
     pub fn cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> Cache {
         let (client, name) = (self.clone(), name.into());
         Cache(Arc::new(Inner { client, name, create, max_bytes, id: Mutex::new(None) }))
     }
 
-    /// Figures of all caches.
+    /// Returns the statistics of all caches.
     pub async fn caches(&self) -> Result<Vec<CacheStats>, Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ReadCacheStats { cache: 0 }.encode_with(out, id, fields))
@@ -117,7 +119,7 @@ fn read_stats(frame: &SharedFrame) -> Result<Vec<CacheStats>, Error> {
 }
 
 impl Cache {
-    /// Its name.
+    /// Name of the cache.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
@@ -131,7 +133,7 @@ impl Cache {
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Opens it now; says whether it was created, and how many bytes it holds at most.
+    /// Opens the cache now. Returns true if the call created it, and its capacity in bytes.
     pub async fn open(&self) -> Result<(bool, u64), Error> {
         let Inner { client, name, create, max_bytes, .. } = &*self.0;
         for _ in 0..=client.options().retries.max_attempts {
@@ -141,7 +143,8 @@ impl Cache {
                 fits(open.encode_with(out, id, fields))
             };
             let read = |frame: &SharedFrame| reply_of::<wire::CacheOpened>(frame);
-            // Which run answers must be known: without a connection, that of the one that comes.
+            // The id is only useful if the answering run is known. Without a connection, the next connection's run
+            // will answer.
             let how = How { run, repeat: Repeat::Never, ..How::READ };
             let opened = match client.call(how, encode, read).await {
                 Err(Error::OtherRun) => continue,
@@ -174,7 +177,8 @@ impl Cache {
         Err(Error::OtherRun)
     }
 
-    /// Asks with the id; if that is of another run, or gone, once more with the one that the name has now.
+    /// Sends a request with the cache's id. If the id belongs to another run or is gone, looks the name up and sends
+    /// the request again.
     async fn ask<R>(
         &self,
         repeat: Repeat,
@@ -203,7 +207,7 @@ impl Cache {
         }
     }
 
-    /// Reads an entry.
+    /// Reads an entry; `None` if the key has none.
     pub async fn get(&self, key: &[u8]) -> Result<Option<CacheValue>, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheGet { cache, key: Rest(key) }.encode_with(out, id, fields))
@@ -216,7 +220,7 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, read).await
     }
 
-    /// Reads entries, in the order of their keys.
+    /// Reads several entries. The result has the order of the keys.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<CacheValue>>, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheMultiGet { cache, keys: List::Items(keys) }.encode_with(out, id, fields))
@@ -235,12 +239,13 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, read).await
     }
 
-    /// Sets an entry that lives until it is evicted; gives its version.
+    /// Sets an entry without a deadline, which lives until the cache evicts it. Returns the entry's version.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
         self.put_with(key, value, CacheTtl::Never {}, CacheExpect::Any {}).await
     }
 
-    /// Sets an entry under a condition, for a time. What does not hold is the error `condition_failed`.
+    /// Sets an entry with a condition and a time to live. Returns the entry's version, or the error
+    /// `condition_failed`.
     pub async fn put_with(
         &self,
         key: &[u8],
@@ -257,7 +262,7 @@ impl Cache {
         self.ask(repeat, encode, read).await
     }
 
-    /// Sets entries, each by itself.
+    /// Sets several entries, one after the other: other clients may see some before the others are set.
     pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
         let pairs: Vec<_> = pairs.iter().map(|&(key, value)| CachePair { key, value }).collect();
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -267,12 +272,12 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
     }
 
-    /// Removes an entry; says whether there was one.
+    /// Removes an entry. Returns true if there was one.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.delete_if(key, CacheExpect::Any {}).await
     }
 
-    /// Removes an entry if it is as expected.
+    /// Removes an entry if it meets `expect`. Returns true if there was one, or the error `condition_failed`.
     pub async fn delete_if(&self, key: &[u8], expect: CacheExpect<'_>) -> Result<bool, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheDelete { cache, expect: expect.clone(), key: Rest(key) }.encode_with(out, id, fields))
@@ -280,7 +285,7 @@ impl Cache {
         self.ask(Repeat::IfNothing, encode, existed).await
     }
 
-    /// Gives an entry another time to live; says whether there was one.
+    /// Changes the time to live of an entry. Returns true if there was one.
     pub async fn touch(&self, key: &[u8], ttl: CacheTtl) -> Result<bool, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheTouch { cache, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
@@ -288,7 +293,7 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, existed).await
     }
 
-    /// Adds to a counter; what is missing counts as 0. Gives what it is then.
+    /// Adds to a counter and returns its new value. A missing counter counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64, ttl: CacheTtl) -> Result<i64, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
@@ -297,7 +302,7 @@ impl Cache {
         self.ask(Repeat::IfNothing, encode, read).await
     }
 
-    /// A page of keys, in an order that means nothing, and where the next one begins.
+    /// Returns a page of at most `limit` keys in an unspecified order, and the cursor of the next page.
     pub async fn keys(&self, cursor: Option<u64>, limit: u32) -> Result<(Vec<Bytes>, Option<u64>), Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheScan { cache, cursor, limit }.encode_with(out, id, fields))
@@ -309,7 +314,7 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, read).await
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub async fn clear(&self) -> Result<(), Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheClear { cache }.encode_with(out, id, fields))
@@ -317,7 +322,7 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
     }
 
-    /// Removes the cache; the next use creates it anew, if this handle may.
+    /// Drops the cache. Returns true if it existed. The next use creates it again if this handle may create it.
     pub async fn drop_cache(&self) -> Result<bool, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::DropCache { cache }.encode_with(out, id, fields))
@@ -330,7 +335,7 @@ impl Cache {
         dropped
     }
 
-    /// Its figures.
+    /// Returns the cache's statistics.
     pub async fn stats(&self) -> Result<Option<CacheStats>, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ReadCacheStats { cache }.encode_with(out, id, fields))

@@ -1,11 +1,12 @@
-//! The task of one channel: it reads, hands over, writes, and keeps the connection alive.
+//! Task of one channel: it reads frames, passes them to their receivers, writes, and keeps the connection alive.
 //!
-//! Owns: the order in which that is done, and which frame goes where. Does not own the tables (`link`), nor what comes after
-//! the connection is gone (`pool`).
+//! Owns: the order of these steps, and the receiver of each frame. Does not own the tables (`link`), nor the steps
+//! after the connection is lost (`pool`).
 //!
-//! A turn: read what there is and hand it over; then write what was staged meanwhile. If others are about to
-//! stage more (several requests are under way, and this turn was not put off already), the task lets all that is ready
-//! to run go first, so that their requests share a write.
+//! In each turn the task reads all available bytes and passes the frames on, then writes the frames that callers have
+//! staged in the meantime. If other callers are likely to stage more (several requests are in progress, and this turn
+//! was not delayed already), the task first yields to all tasks that are ready to run, so that their requests share
+//! one write.
 
 use std::{
     future::{Future, poll_fn},
@@ -31,14 +32,14 @@ use crate::{
     request::body_of,
 };
 
-/// Reads of one turn, before others have theirs.
+/// Maximum number of reads in one turn, after which other tasks run.
 const READS_PER_TURN: usize = 16;
 
-/// How long the last words may take.
+/// Longest time for writing the goodbye and all staged frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Turn {
-    /// Let others go first.
+    /// Yield to other tasks first.
     Gather,
     End(Lost),
 }
@@ -51,7 +52,7 @@ struct Task {
     gathered: bool,
 }
 
-/// Runs the channel until it is lost; who waits has not been told yet.
+/// Runs the channel until it is lost. The caller must then notify the waiters.
 pub(crate) async fn run(link: Arc<Link>, keep_alive: Duration) -> Lost {
     let mut task = Task {
         alive: KeepAlive::new(keep_alive, Duration::ZERO),
@@ -113,7 +114,7 @@ impl Task {
                 hand_over(&self.link, frame)?;
             }
         }
-        cx.waker().wake_by_ref(); // there may be more
+        cx.waker().wake_by_ref(); // the socket may have more bytes
         Ok(())
     }
 
@@ -123,7 +124,7 @@ impl Task {
             let wait = match self.alive.look(now) {
                 Silence::Gone => return Err(Lost::Silent),
                 Silence::Ping => {
-                    // The link numbers from 1: this one's answer wakes nobody.
+                    // The link numbers its pings from 1, so the answer to this one wakes no waiter.
                     self.link.say(&Ping { token: 0 });
                     self.alive.sent(now);
                     continue;
@@ -135,12 +136,12 @@ impl Task {
         Ok(())
     }
 
-    /// Says goodbye, and writes what is staged, for as long as that may take.
+    /// Says goodbye and writes all staged frames, for at most [`CLOSE_TIMEOUT`].
     async fn last_words(&self, lost: &Lost) {
         let message;
         let frame = match lost {
-            Lost::ByClient => goodbye(Reason::Done, Action::Fix, "the client has done what it wanted"),
-            Lost::Silent => goodbye(Reason::Silent, Action::Retry, "nothing was heard for too long"),
+            Lost::ByClient => goodbye(Reason::Done, Action::Fix, "the client is done"),
+            Lost::Silent => goodbye(Reason::Silent, Action::Retry, "the client heard nothing for too long"),
             Lost::Protocol(error) => {
                 message = error.to_string();
                 goodbye(Reason::Protocol, Action::Fix, &message)
@@ -158,14 +159,14 @@ impl Task {
                 Poll::Pending => Poll::Pending,
             }
         });
-        // What can't be said in time is not said: the other side finds the connection closed.
+        // If the time is not sufficient, the server finds the connection closed without a goodbye.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, written).await;
     }
 }
 
-/// Gives a frame to whom it is for.
+/// Passes a frame to its receiver.
 fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
-    let Some(kind) = Kind::from_code(frame.header.kind) else { return Ok(()) }; // a newer server's
+    let Some(kind) = Kind::from_code(frame.header.kind) else { return Ok(()) }; // from a newer server
     if kind == Kind::Deliver {
         return deliver(link, &frame);
     }
@@ -206,7 +207,7 @@ fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
             },
             Route::Channel => return Ok(Some(frame)),
             Route::Unasked => return Ok(Some(frame)),
-            // A request is never answered with the begin of a subscription, and has no pushes: `route` sees to that.
+            // `route` never answers a request with the begin of a subscription, nor sends pushes to it.
             Route::Begun(Waiter::Reply(_)) | Route::Ended(Waiter::Reply(_)) => {
                 return Err(RouteError::Unexpected { kind, id }.into());
             }
@@ -220,7 +221,7 @@ fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
     }
 }
 
-/// Frames about the connection.
+/// Processes a frame about the connection.
 fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> {
     match kind {
         Kind::Ping => {
@@ -238,7 +239,7 @@ fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> 
     Ok(())
 }
 
-/// A batch for some of the channel's subscriptions: each gets a share in the same bytes.
+/// Passes a batch to several subscriptions of the channel. They share the same bytes.
 fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     let Deliver { subscriptions, batch } = body_of(frame)?;
     let count = u64::from(Batch::decode(batch.0)?.count());
@@ -255,7 +256,7 @@ fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     handed.unwrap_or(Ok(()))
 }
 
-/// What a push counts against the credit of its subscription; `None` for those that carry nothing of the kind.
+/// Returns the amount that a push counts against the credit of its subscription; `None` for kinds that do not count.
 fn counted(kind: Kind, frame: &SharedFrame) -> Result<Option<Permit>, Lost> {
     Ok(Some(match kind {
         Kind::Tailed => count_runs(&body_of::<Tailed<'_>>(frame)?.runs),

@@ -1,11 +1,13 @@
-//! The client: what every handle goes through to ask the server something.
+//! The client, through which every handle sends its requests to the server.
 //!
-//! Owns: [`Client`], timeouts, and when a request is repeated. Does not own what is asked: each area has its module.
+//! Owns: [`Client`], timeouts, and the decision to retry a request. Does not own the requests: each area has its
+//! module.
 //!
-//! When a request is repeated: if the server or the connection failed in a way that may pass (class *retry*), and either nothing
-//! happened or it does no harm twice. Reads do none. Of writes, those without conditions do none by themselves: puts and
-//! deletes of keys, since the state after two is that after one; a commit with conditions may have been carried out, and
-//! would then fail because of itself. So what is unknown is told.
+//! The client retries a request if the server or the connection failed in a way that may pass (class *retry*), and
+//! either the request had no effect or repeating it does no harm. Reads do no harm. Puts and deletes without
+//! conditions do no harm either, since the state after two of them is the state after one. A commit with conditions
+//! may already have been carried out, and would then fail because of its own first execution. In that case the caller
+//! gets an error with unknown effect.
 
 use std::{
     pin::pin,
@@ -28,7 +30,7 @@ use crate::{
     request::failure_of,
 };
 
-/// A client of a server. Cheap to clone; the connections end with the last clone and the last handle made of it.
+/// A client of a server. Cheap to clone. Its connections end with the last clone and the last handle made from it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,26 +57,26 @@ struct Inner {
     names: Names,
 }
 
-/// Whether a request does harm twice.
+/// Harm that sending a request twice can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// It does not.
+    /// The request does no harm if it is sent twice.
     Harmless,
-    /// It may: it is repeated only if nothing happened.
+    /// The request may do harm: the client retries it only if it had no effect.
     IfNothing,
-    /// Whoever asks repeats it, if at all.
+    /// The client never retries the request; its caller may.
     Never,
 }
 
-/// How a request is made.
+/// Options of a single request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub repeat: Repeat,
-    /// Whether the server is told how long the client waits: of use where the server may have to wait.
+    /// True if the request carries the client's timeout. This is useful if the server may have to wait.
     pub tell_timeout: bool,
-    /// Longer than the client's own, for requests that wait by design.
+    /// Time added to the client's timeout, for requests that wait by design.
     pub more_time: Duration,
-    /// Only for this run of the server.
+    /// Run of the server that the request is valid for; `None` for any run.
     pub run: Run,
 }
 
@@ -83,7 +85,7 @@ impl How {
         Self { repeat: Repeat::Harmless, tell_timeout: true, more_time: Duration::ZERO, run: None };
     pub(crate) const WRITE: Self =
         Self { repeat: Repeat::IfNothing, tell_timeout: true, more_time: Duration::ZERO, run: None };
-    /// Done when it is read: nothing waits for it.
+    /// Requests that the server answers without waiting.
     pub(crate) const QUICK: Self =
         Self { repeat: Repeat::Harmless, tell_timeout: false, more_time: Duration::ZERO, run: None };
 }
@@ -95,7 +97,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects. Later losses are made good in the background; what can't be reached now is an error now.
+    /// Connects to a server. The client restores connections that are lost later in the background; if the first
+    /// attempt fails, this call returns the error.
     pub async fn connect(endpoint: Endpoint, options: Options) -> Result<Self, ConnectError> {
         let options = Arc::new(options.bounded());
         let pool = Pool::connect(endpoint, options.clone()).await?;
@@ -103,39 +106,42 @@ impl Client {
         Ok(Self { inner: Arc::new(Inner { pool, options, names: Names::default() }), timeout, level: Level(None) })
     }
 
-    /// The same client with another time for each request, retries included; `None`: for ever. The server is told where it
-    /// matters, and does not begin what nobody waits for any more.
+    /// Returns the same client with another timeout for each request, retries included; `None` waits forever. The
+    /// client sends the timeout to the server where it matters, so that the server does not begin requests that the
+    /// client has given up.
     #[must_use]
     pub fn timeout(&self, timeout: Option<Duration>) -> Self {
         Self { timeout, ..self.clone() }
     }
 
-    /// The same client with another level for the acks of its writes; as it is made, the server's default.
+    /// Returns the same client with another durability level for its writes. The default is the server's default
+    /// level.
     #[must_use]
     pub fn durability(&self, level: Durability) -> Self {
         Self { level: Level(Some(level)), ..self.clone() }
     }
 
-    /// What the server said about itself when it was last connected to.
+    /// Facts about the server from the last welcome.
     #[must_use]
     pub fn server(&self) -> Option<ServerInfo> {
         self.inner.pool.server()
     }
 
-    /// Requests that wanted no reply and have failed, such as publishes: counted, since nobody waits for them.
+    /// Number of failed requests that wanted no reply, such as publishes. They are counted because no caller waits for
+    /// them.
     #[must_use]
     pub fn failed_without_reply(&self) -> u64 {
         self.inner.pool.unasked()
     }
 
-    /// How long the server takes to answer at all.
+    /// Measures the time of a round trip to the server.
     pub async fn ping(&self) -> Result<Duration, Error> {
         let began = Instant::now();
         self.barrier(self.inner.pool.pick()).await?;
         Ok(began.elapsed())
     }
 
-    /// Ends the connections: what is staged is written, the server is told, and what is under way is
+    /// Ends the connections: writes the staged frames, then says goodbye to the server. Requests in progress fail with
     /// [`Lost`](crate::Error::Lost).
     pub async fn close(self) {
         self.inner.pool.close();
@@ -158,7 +164,7 @@ impl Client {
         self.inner.pool.pin()
     }
 
-    /// The run of the server that the next request is likely to reach.
+    /// Run of the server that the next request will probably reach.
     pub(crate) fn run(&self) -> Run {
         self.inner.pool.pick().run()
     }
@@ -167,7 +173,7 @@ impl Client {
         self.timeout
     }
 
-    /// Waits until the server has taken everything that was staged on the link before.
+    /// Waits until the server has processed all frames staged on the link before.
     pub(crate) async fn barrier(&self, link: &Arc<Link>) -> Result<(), Error> {
         let clock = Clock::new(self.timeout);
         let receiver = clock.within(Effect::Nothing, until_staged(link, || link.ping())).await?;
@@ -179,7 +185,7 @@ impl Client {
             .await
     }
 
-    /// Asks, and gives what `read` makes of the reply. Repeats as `how` permits.
+    /// Sends a request and returns its reply, decoded by `read`. Retries as `how` permits.
     pub(crate) async fn call<R>(
         &self,
         how: How,
@@ -236,13 +242,13 @@ impl Client {
     }
 }
 
-/// Errors of class *retry* that are the answer, and not an accident on the way.
+/// Returns true for errors of class *retry* that are the actual answer to the request, and not a failure on the way.
 fn waits_by_itself(error: &Error) -> bool {
     let answers = ["timeout", "request_timed_out", "no_responders", "responders_overloaded", "condition_failed"];
     answers.contains(&error.code_text())
 }
 
-/// Until when something may take.
+/// Timeout and deadline of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     timeout: Option<Duration>,
@@ -262,7 +268,7 @@ impl Clock {
         self.left().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// What comes of `work`, unless the time is up before.
+    /// Returns the result of `work`, or an error if the deadline passes before.
     pub(crate) async fn within<T>(
         &self,
         effect: Effect,
@@ -274,7 +280,7 @@ impl Clock {
     }
 }
 
-/// Stages something as soon as there is a connection with room.
+/// Stages a frame as soon as there is a connection with room for it.
 pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Result<T, Blocked>) -> Result<T, Error> {
     loop {
         let mut changed = pin!(link.changed.notified());
@@ -287,7 +293,7 @@ pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Resu
     }
 }
 
-/// Says why there was no connection, if that is what was waited for.
+/// Replaces a timeout by the cause of the missing connection, if that is what the request waited for.
 pub(crate) fn not_connected(link: &Link, error: Error) -> Error {
     match (&error, link.why_down()) {
         (Error::TimedOut { effect: Effect::Nothing, .. }, Some(why)) => Error::NotConnected { why },
@@ -307,7 +313,7 @@ impl From<Blocked> for Error {
     }
 }
 
-/// A request under way. Dropped before its reply, it is cancelled.
+/// A request in progress. Dropping it before its reply has arrived cancels the request.
 pub(crate) struct Pending<'l> {
     link: &'l Link,
     reply: Option<Reply>,
@@ -318,7 +324,7 @@ impl<'l> Pending<'l> {
         Self { link, reply: Some(reply) }
     }
 
-    /// The frame that answers it; a `failed` is an error.
+    /// Waits for the reply. A `failed` frame is returned as an error.
     pub(crate) async fn reply(mut self) -> Result<SharedFrame, Error> {
         let Some(reply) = &mut self.reply else { return Err(Error::Closed) };
         let came = reply.await;

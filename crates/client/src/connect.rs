@@ -1,6 +1,6 @@
-//! From an endpoint to channels that are ready: dial, hello, welcome, further channels.
+//! Setup of a connection: dialling, hello, welcome, and further channels.
 //!
-//! Owns: the begin of a connection. Does not own when that is tried (`pool`).
+//! Owns: the start of a connection. Does not own the schedule of attempts (`pool`).
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     request::body_of,
 };
 
-/// A connection with its channels, and what was agreed on.
+/// A connection with its channels and the parameters that both sides agreed on.
 pub(crate) struct Connected {
     pub connection: Connection,
     pub channels: Vec<(Channel, Decoder)>,
@@ -26,22 +26,22 @@ pub(crate) struct Connected {
     pub server: ServerInfo,
 }
 
-/// What a server says about itself.
+/// Facts that a server states about itself in its welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// Its version, for people.
+    /// Version of the server, for people.
     pub version: String,
-    /// Its node.
+    /// Id of the node.
     pub node: u64,
-    /// Another number each time it starts.
+    /// Number of this run of the server. Each start has another number.
     pub run: u64,
-    /// The level of acks where a request does not say.
+    /// Durability level of acknowledgements for requests that state no level.
     pub durability: thalweg_types::Durability,
-    /// Largest frame that it takes.
+    /// Largest frame that the server accepts, in bytes without the header.
     pub max_frame_bytes: u32,
 }
 
-/// Dials and shakes hands, all within the options' time; then opens further channels, where there can be some.
+/// Dials and shakes hands within the options' connect timeout. Then opens further channels if the transport has them.
 pub(crate) async fn connect(
     dialer: &Dialer,
     endpoint: &Endpoint,
@@ -81,7 +81,7 @@ impl Opening {
         let name = &options.name[..options.name.floor_char_boundary(1024)];
         handshake::hello(name, options.max_frame_bytes, options.keep_alive, &[])
             .encode(outbox.buffer(), 0)
-            .expect("its name is short, and it has no features");
+            .expect("the name is short, and there are no features");
         while !outbox.is_empty() {
             poll_fn(|cx| self.channel.poll_write(cx, &mut outbox)).await.map_err(lost)?;
         }
@@ -116,7 +116,7 @@ fn welcome(
             return Err(ConnectError::Lost(Lost::Goodbye { reason, class, message: message.to_owned() }));
         }
         _ => {
-            // Says what is wrong with it, if it is no frame of a server at all.
+            // Decoding reports what is wrong if the bytes are not a frame of a server at all.
             ServerFrame::decode(frame.raw()).map_err(malformed)?;
             return Err(ConnectError::Handshake(HandshakeError::NotHello { kind: frame.header.kind }));
         }

@@ -1,7 +1,7 @@
-//! Why something did not work, and what to do.
+//! Errors of the client. They state the cause and the next step.
 //!
-//! Owns: [`Error`] of requests and subscriptions, [`ConnectError`] of making a client, [`Lost`] of connections.
-//! Each implements [`Classified`]: retry, fix, or stop.
+//! Owns: [`Error`] of requests and subscriptions, [`ConnectError`] of new clients, [`Lost`] of connections. Each
+//! implements [`Classified`]: retry, fix, or stop.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -12,44 +12,44 @@ use thalweg_wire::{
     handshake::HandshakeError, session::RouteError,
 };
 
-/// Why a request was not answered as wanted, or a subscription ended.
+/// Reason why a request failed, or why a subscription ended.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The server says so.
+    /// The server reported a failure.
     #[error("{0}")]
     Failed(Box<Failure>),
-    /// The time was up.
+    /// The request timed out.
     #[error("no reply within {after:?}{}: the server is slow or gone; try again, or allow more time", unknown(*effect))]
     TimedOut {
-        /// How long it was waited.
+        /// Time that the client waited.
         after: Duration,
-        /// Whether it may have happened all the same.
+        /// Effect of the request on the server.
         effect: Effect,
     },
-    /// The connection went while the request was under way.
+    /// The connection was lost while the request was in progress.
     #[error("{why}{}", unknown(*effect))]
     Lost {
-        /// How.
+        /// Cause of the loss.
         why: Lost,
-        /// Whether it may have happened all the same.
+        /// Effect of the request on the server.
         effect: Effect,
     },
-    /// There was no connection for as long as the request could wait.
+    /// There was no connection during the whole time that the request could wait.
     #[error("not connected: {why}")]
     NotConnected {
-        /// Why the last attempt failed.
+        /// Error of the last attempt to connect.
         why: Arc<ConnectError>,
     },
-    /// What the server sent is not what the protocol says.
+    /// The server's frames violate the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(ProtocolError),
-    /// It can't be sent.
+    /// The request cannot be sent.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The server has started anew since an id of its run was asked for, or keeps doing so.
-    #[error("the server has started anew: try again")]
+    /// The server has restarted since the client looked up an id of its run, or keeps restarting.
+    #[error("the server has restarted: try again")]
     OtherRun,
-    /// The client was closed.
+    /// The client has been closed.
     #[error("the client is closed: connect again")]
     Closed,
 }
@@ -61,26 +61,26 @@ fn unknown(effect: Effect) -> &'static str {
     }
 }
 
-/// The server's answer to what it did not do.
+/// Failure that the server reported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct Failure {
-    /// What to do.
+    /// Next step: retry, fix the request, or stop.
     pub action: Action,
-    /// Whether it may have happened all the same.
+    /// Effect of the request on the server.
     pub effect: Effect,
-    /// The level of what the error shows of the data, if it shows some.
+    /// Durability level of the data that the error reveals, if it reveals any.
     pub shown: Option<Durability>,
-    /// Stable, for programs.
+    /// Stable code of the error, for programs.
     pub code: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// Figures, such as `next` or `revision`.
+    /// Figures that help to recover, such as `next` or `revision`.
     pub details: Vec<(String, u64)>,
 }
 
 impl Failure {
-    /// The figure of that name.
+    /// Returns the figure with the given name.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<u64> {
         self.details.iter().find(|(found, _)| found == name).map(|(_, value)| *value)
@@ -109,19 +109,19 @@ impl Failure {
     }
 }
 
-/// What can't be sent as it is.
+/// Reason why a request cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// A command outside its limits.
+    /// A command exceeds a limit.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// A record or message outside its limits.
+    /// A record or message exceeds a limit.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// It does not fit into a frame.
+    /// The request does not fit into a frame.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// An append without records.
+    /// The append has no records.
     #[error("an append needs at least one record")]
     NoRecords,
 }
@@ -147,63 +147,63 @@ macro_rules! invalid {
 
 invalid!(CommandError, RecordError, EncodeError, PutWriteError);
 
-/// What of the server's frames is wrong.
+/// Violation of the protocol by the server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A frame that belongs to nothing, or more than was permitted.
+    /// A frame belongs to no request, or a push exceeds the credit.
     #[error(transparent)]
     Route(#[from] RouteError),
-    /// A frame above what the client takes.
+    /// A frame is larger than the client accepts.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A frame that is not what its kind says.
+    /// A frame does not have the layout of its kind.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A batch of messages that is none, or not the one that was published.
+    /// A batch of messages is malformed, or its checksum does not match.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// An answer of a kind that does not belong to the request.
+    /// A reply has a kind that does not belong to the request.
     #[error("a request was answered with a frame of kind {kind:#06x}")]
     WrongReply {
-        /// Which.
+        /// Kind of the frame.
         kind: u16,
     },
-    /// Records that are not as many as they say, or do not decode.
-    #[error("records from offset {first} on are not as many as they say, or malformed")]
+    /// The number of records is not the stated number, or a record does not decode.
+    #[error("the records from offset {first} on are malformed, or their number is not the stated one")]
     Records {
-        /// The first.
+        /// Offset of the first record.
         first: u64,
     },
 }
 
-/// How a connection went.
+/// Cause of the loss of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// The socket failed.
     #[error("the connection broke: {message}")]
     Broken {
-        /// What kind of error.
+        /// Kind of the I/O error.
         kind: io::ErrorKind,
-        /// What the system said.
+        /// Message of the operating system.
         message: String,
     },
-    /// The server closed it without a word.
+    /// The server closed the connection without a goodbye.
     #[error("the server closed the connection")]
     Closed,
     /// The server said goodbye.
     #[error("the server said goodbye: {message}")]
     Goodbye {
-        /// Why.
+        /// Reason that the server stated.
         reason: Reason,
-        /// Whether connecting again helps.
+        /// Advice whether connecting again helps.
         class: Action,
-        /// For people.
+        /// Message for people.
         message: String,
     },
-    /// Nothing was heard for three times the keep-alive interval.
-    #[error("nothing was heard from the server for too long")]
+    /// The client heard nothing for three times the keep-alive interval.
+    #[error("the client heard nothing from the server for too long")]
     Silent,
-    /// The server sent what it may not.
+    /// The server violated the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(ProtocolError),
     /// The client was closed.
@@ -255,26 +255,26 @@ impl Classified for Lost {
     }
 }
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody answers at the address.
+    /// Dialling the server's address failed.
     #[error(transparent)]
     Dial(DialError),
-    /// The two sides don't understand each other.
+    /// The handshake failed.
     #[error(transparent)]
     Handshake(HandshakeError),
-    /// It went before the welcome.
-    #[error("{0}, before its welcome")]
+    /// The connection was lost before the welcome.
+    #[error("{0} (before the handshake was done)")]
     Lost(Lost),
-    /// There was no welcome in time.
+    /// The server sent no welcome in time.
     #[error("no welcome within {after:?}: is this the server's native port?")]
     TimedOut {
-        /// How long it was waited.
+        /// Time that the client waited.
         after: Duration,
     },
-    /// No attempt was made yet.
-    #[error("no attempt to connect has ended yet")]
+    /// The client has not finished any attempt to connect.
+    #[error("the client has not finished an attempt to connect yet")]
     NotYet,
 }
 
@@ -300,7 +300,7 @@ impl Classified for ConnectError {
 }
 
 impl Error {
-    /// Whether the request may have been carried out all the same.
+    /// Effect of the request on the server: [`Effect::Unknown`] if it may have been carried out.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {
@@ -311,7 +311,7 @@ impl Error {
         }
     }
 
-    /// What the server said, if it did.
+    /// Returns the failure that the server reported, if this error is one.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         match self {
@@ -320,20 +320,20 @@ impl Error {
         }
     }
 
-    /// Whether the server said so with this code.
+    /// Returns true if the server reported a failure with this code.
     #[must_use]
     pub fn is(&self, code: &str) -> bool {
         self.failure().is_some_and(|failure| failure.code == code)
     }
 
-    /// Its code, which for a [`Failure`] is the server's.
+    /// Code of the error; for a [`Failure`] it is the server's code.
     #[must_use]
     pub fn code_text(&self) -> &str {
         self.failure().map_or_else(|| self.code(), |failure| &failure.code)
     }
 }
 
-/// [`code`](Classified::code) of a [`Failure`] is `failed`: the server's own is in it, see [`Error::code_text`].
+/// The [`code`](Classified::code) of a [`Failure`] is always `failed`. [`Error::code_text`] returns the server's code.
 impl Classified for Error {
     fn code(&self) -> &'static str {
         match self {

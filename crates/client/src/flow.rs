@@ -1,6 +1,6 @@
-//! Subscriptions as the streams of the `futures` crates: for `select!`s, combinators, and code that takes any stream.
+//! Subscriptions as streams of the `futures` crates, for `select!`, combinators, and code that takes any stream.
 //!
-//! Owns: nothing but the adapter. What a subscription is, and how it goes on after a lost connection, is its own.
+//! Owns: only the adapter. Each subscription owns its behaviour, including resuming after a lost connection.
 
 use futures_util::stream::{Stream, unfold};
 
@@ -16,8 +16,8 @@ use crate::{
 macro_rules! flows {
     ($($kind:ty => $item:ty),* $(,)?) => {$(
         impl $kind {
-            /// As a stream of what [`next`](Self::next) gives, to be pinned. After an error it may be polled again, which is to call
-            /// `next` again; dropped, it ends the subscription.
+            /// Converts the subscription to a stream of the items that [`next`](Self::next) returns. Pin it before
+            /// use. Polling it again after an error calls `next` again. Dropping it ends the subscription.
             pub fn into_stream(self) -> impl Stream<Item = Result<$item, Error>> + Send {
                 unfold(self, |mut source| async move {
                     let next = source.next().await.transpose()?;

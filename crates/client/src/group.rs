@@ -1,7 +1,8 @@
-//! Consumer groups: fetch or be pushed records, and settle them.
+//! Consumer groups: fetching records or receiving them by push, and settling them.
 //!
-//! Owns: [`Group`], [`Delivery`], [`Pushes`]. Delivery is at least once: what is not acked before its deadline, or was on the
-//! way when a connection went, comes again, and says how often it was delivered.
+//! Owns: [`Group`], [`Delivery`], [`Pushes`]. Delivery is at least once: the group redelivers records that are not
+//! acked before their deadline, or whose delivery was lost with a connection. Each record carries its number of
+//! deliveries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,112 +34,113 @@ use crate::{
 
 const MISSING: &str = "no_such_group";
 
-/// A consumer group of a stream, by its name. Cheap to clone; asks for its id at the first use.
+/// A consumer group of a stream, identified by its name. Cheap to clone. It requests the group's id at the first use.
 #[derive(Clone, Debug)]
 pub struct Group(Arc<Named>);
 
-/// How a member is pushed records.
+/// Options of a push to a member.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
-    /// Who receives.
+    /// Name of the member that receives.
     pub member: String,
-    /// Most records that it may hold unsettled; 0: as the server likes.
+    /// Maximum number of records delivered and not settled; 0 selects the server's default.
     pub held_records: u32,
-    /// Most bytes that it may hold unsettled; 0: as the server likes.
+    /// Maximum number of bytes delivered and not settled; 0 selects the server's default.
     pub held_bytes: u64,
-    /// What becomes of what it holds when the push ends.
+    /// Treatment of unsettled records when the push ends.
     pub release: Release,
-    /// What may be sent ahead of the application; as the client's options say if `None`.
+    /// Amount that the server may send ahead of the application; `None` selects the client's [`Window`].
     pub window: Option<Window>,
 }
 
 impl PushOptions {
-    /// For a member of that name, with the server's bounds; what it holds at the end comes again at once.
+    /// Creates the options for a member, with the server's bounds. Records that are unsettled at the end are
+    /// redelivered immediately.
     #[must_use]
     pub fn member(member: impl Into<String>) -> Self {
         Self { member: member.into(), held_records: 0, held_bytes: 0, release: Release::AtOnce, window: None }
     }
 }
 
-/// Records that were delivered to a member, once: to be settled before the deadline.
+/// One delivery of records to a member, which should settle them before the deadline.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     group: Group,
-    /// By which it is settled, also in a commit with other writes.
+    /// Number of the attempt, which settles the records, also in a commit with other writes.
     pub attempt: Attempt,
-    /// When it lapses.
+    /// Space time at which the attempt lapses.
     pub deadline: SpaceTime,
-    /// The records.
+    /// Delivered records.
     pub records: Records,
 }
 
-/// What came of an ack or nack.
+/// Result of an ack or nack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// How many records.
+    /// Number of records settled.
     pub settled: u32,
-    /// What had lapsed or was settled before.
+    /// Records that had lapsed or were settled before.
     pub lapsed: Vec<Lapsed>,
-    /// The level that was reached.
+    /// Durability level that the command reached.
     pub durability: Durability,
 }
 
-/// What there is to know about a group.
+/// Description of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
-    /// Its id.
+    /// Id of the group.
     pub id: GroupId,
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Its stream.
+    /// Id of the stream.
     pub stream: StreamId,
-    /// Its stream's name.
+    /// Name of the stream.
     pub stream_name: String,
-    /// How it delivers.
+    /// Configuration of the group.
     pub config: GroupConfig,
-    /// Next to deliver that was never delivered.
+    /// Offset of the next record that has never been delivered.
     pub cursor: Offset,
-    /// All records below are settled.
+    /// Offset below which all records are settled.
     pub floor: Offset,
-    /// Records that were never delivered.
+    /// Number of records that have never been delivered.
     pub lag: u64,
-    /// Records that wait for an ack or to be delivered again.
+    /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
-    /// Of them, with members.
+    /// Number of pending records that members hold.
     pub in_flight: u64,
-    /// Of them, behind another record of their key.
+    /// Number of pending records that wait for another record of the same key.
     pub parked: u64,
-    /// Dead letters on their way.
+    /// Number of dead letters that are being written to their stream.
     pub dying: u64,
-    /// Records delivered, each time counted.
+    /// Number of deliveries of records, redeliveries included.
     pub delivered: u64,
-    /// Of them, those that had been delivered before.
+    /// Number of these deliveries that were redeliveries.
     pub redelivered: u64,
-    /// Records acked.
+    /// Number of records acked.
     pub acked: u64,
-    /// Records that became dead letters.
+    /// Number of records that became dead letters.
     pub dead: u64,
-    /// Records delivered too often, without a stream for dead letters.
+    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
     pub dropped: u64,
-    /// Who has fetched.
+    /// Members that have fetched.
     pub members: Vec<MemberInfo>,
 }
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberInfo {
-    /// As it calls itself.
+    /// Name of the member.
     pub name: String,
-    /// When it last fetched, within ten seconds.
+    /// Space time of the member's last fetch, exact to ten seconds.
     pub last_fetch: SpaceTime,
-    /// Records that it holds.
+    /// Number of records that the member holds.
     pub in_flight: u64,
-    /// Attempts that it holds.
+    /// Number of attempts that the member holds.
     pub attempts: u64,
 }
 
 impl Stream {
-    /// The group of that name, whether there is one or not.
+    /// Returns a handle of the group with this name, which need not exist.
     pub async fn group(&self, name: impl Into<String>) -> Result<Group, Error> {
         let name = Name::Group(self.id().await?.0, name.into());
         Ok(Group(Arc::new(Named::new(self.client().clone(), name))))
@@ -146,7 +148,8 @@ impl Stream {
 }
 
 impl Client {
-    /// Groups by id, those after `after`, of a stream or of all (0); and whether there may be more.
+    /// Returns a page of groups of a stream, or of all streams (0), ordered by id and beginning after `after`. The
+    /// flag is true if there are more.
     pub async fn groups(&self, stream: StreamId, after: GroupId, limit: u32) -> Result<(Vec<GroupInfo>, bool), Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ListGroups { stream, after, limit }.encode_with(out, id, fields))
@@ -192,11 +195,11 @@ impl Group {
     fn parts(&self) -> (StreamId, &str) {
         match &self.0.name {
             Name::Group(stream, name) => (StreamId(*stream), name),
-            _ => unreachable!("a group is made with its name"),
+            _ => unreachable!("a group handle is created with the name of a group"),
         }
     }
 
-    /// Its name.
+    /// Name of the group.
     #[must_use]
     pub fn name(&self) -> &str {
         self.parts().1
@@ -206,7 +209,7 @@ impl Group {
         &self.0.client
     }
 
-    /// Its id, by which commits name it.
+    /// Id of the group, which commits use.
     pub async fn id(&self) -> Result<GroupId, Error> {
         if let Some(id) = self.0.known() {
             return Ok(GroupId(id));
@@ -216,7 +219,8 @@ impl Group {
         Ok(id)
     }
 
-    /// Creates it unless it exists, to begin with an offset or (`None`) with what comes next; says whether it did.
+    /// Creates the group unless it exists. It begins at `start`, or at the end of the stream if that is `None`.
+    /// Returns true if this call created it.
     pub async fn create_if_missing(&self, start: Option<Offset>, config: &GroupConfig) -> Result<bool, Error> {
         let (stream, name) = self.parts();
         let encode = |out: &mut Vec<u8>| encode_create_group(out, stream, name, start, config);
@@ -225,7 +229,7 @@ impl Group {
         Ok(is_new)
     }
 
-    /// What there is to know about it.
+    /// Returns the description of the group.
     pub async fn describe(&self) -> Result<GroupInfo, Error> {
         let (stream, name) = self.parts();
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -235,7 +239,7 @@ impl Group {
         self.client().call(How::READ, encode, read).await
     }
 
-    /// Replaces its configuration, other than its order.
+    /// Replaces the configuration. The delivery order cannot change.
     pub async fn configure(&self, config: &GroupConfig) -> Result<(), Error> {
         with_id!(self, MISSING, group => async {
             let encode = |out: &mut Vec<u8>| encode_configure_group(out, group, config);
@@ -243,7 +247,7 @@ impl Group {
         })
     }
 
-    /// Deletes it.
+    /// Deletes the group.
     pub async fn delete(&self) -> Result<(), Error> {
         let id = self.id().await?;
         let encode = |out: &mut Vec<u8>| {
@@ -255,7 +259,7 @@ impl Group {
         deleted.map(|_| ())
     }
 
-    /// Delivers from another offset on (`None`: the end), and forgets what is pending; gives the cursor.
+    /// Moves the cursor to another offset (`None` for the end) and drops all pending records. Returns the new cursor.
     pub async fn seek(&self, offset: Option<Offset>) -> Result<Offset, Error> {
         with_id!(self, MISSING, group => async {
             let encode = |out: &mut Vec<u8>| {
@@ -267,7 +271,8 @@ impl Group {
         })
     }
 
-    /// Delivers records to a member: at most so many, and about so many bytes; waits for the first one. `None`: there was none.
+    /// Fetches at most `max_records` records and about `max_bytes` bytes for a member. Waits up to `wait` for the
+    /// first record; `None` if there was none.
     pub async fn fetch(
         &self,
         member: &str,
@@ -276,7 +281,7 @@ impl Group {
         wait: Duration,
     ) -> Result<Option<Delivery>, Error> {
         let (level, micros) = (self.client().level(), u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
-        // What was delivered to an answer that was lost comes again: so asking again does no harm.
+        // The group redelivers records whose delivery was lost on the way, so a second fetch does no harm.
         let how = How { more_time: wait, ..How::READ };
         with_id!(self, MISSING, group => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -307,7 +312,7 @@ impl Group {
         Ok(Some(Delivery { group: self.clone(), attempt, deadline, records }))
     }
 
-    /// Deliveries that come by themselves, over lost connections too.
+    /// Subscribes to deliveries that the server pushes as records arrive. The push resumes after a lost connection.
     pub async fn push(&self, options: PushOptions) -> Result<Pushes, Error> {
         let window = options.window.unwrap_or(self.client().options().window);
         let feed = with_id!(self, MISSING, group => async {
@@ -317,17 +322,18 @@ impl Group {
         Ok(Pushes { group: self.clone(), feed })
     }
 
-    /// Acks what is still to be acked of the settlements.
+    /// Acks the records of the settlements that are not settled yet.
     pub async fn ack(&self, settlements: &[Settlement]) -> Result<Settled, Error> {
         self.settle(|out, group| encode_ack(out, group, settlements)).await
     }
 
-    /// Gives back what still waits of the settlements, to be delivered again, or never.
+    /// Returns the records of the settlements that are not settled yet to the group. `again` states when it redelivers
+    /// them.
     pub async fn nack(&self, again: Again, reason: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
         self.settle(|out, group| encode_nack(out, group, again, reason, settlements)).await
     }
 
-    /// What is settled twice has lapsed the second time: that does no harm, and the answer says so.
+    /// Sends a settlement. A settlement that arrives twice does no harm: the second time its records count as lapsed.
     async fn settle(
         &self,
         encode: impl Fn(&mut Vec<u8>, GroupId) -> Result<(), CommandError>,
@@ -337,7 +343,8 @@ impl Group {
         })
     }
 
-    /// Moves the deadlines of attempts to so much after now; gives that, and the attempts that hold nothing any more.
+    /// Moves the deadlines of attempts to `by` after now. Returns the new deadline, and the attempts that hold no
+    /// records any more.
     pub async fn extend(&self, by: Duration, attempts: &[Attempt]) -> Result<(SpaceTime, Vec<Attempt>), Error> {
         with_id!(self, MISSING, group => async {
             let encode = |out: &mut Vec<u8>| encode_extend(out, group, by, attempts);
@@ -360,22 +367,22 @@ fn settled(frame: &SharedFrame) -> Result<Settled, Error> {
 }
 
 impl Delivery {
-    /// Acks all of it.
+    /// Acks all records of the delivery.
     pub async fn ack(&self) -> Result<Settled, Error> {
         self.group.ack(&[Settlement::all(self.attempt)]).await
     }
 
-    /// Acks one of its records.
+    /// Acks one record of the delivery.
     pub async fn ack_one(&self, offset: Offset) -> Result<Settled, Error> {
         self.group.ack(&[Settlement::one(self.attempt, offset)]).await
     }
 
-    /// Gives back what is not settled of it.
+    /// Returns the unsettled records of the delivery to the group.
     pub async fn nack(&self, again: Again, reason: &str) -> Result<Settled, Error> {
         self.group.nack(again, reason, &[Settlement::all(self.attempt)]).await
     }
 
-    /// Moves its deadline to so much after now.
+    /// Moves the deadline of the delivery to `by` after now.
     pub async fn extend(&mut self, by: Duration) -> Result<(), Error> {
         let (deadline, _) = self.group.extend(by, &[self.attempt]).await?;
         self.deadline = deadline;
@@ -409,7 +416,8 @@ impl Source for PushSource {
     }
 }
 
-/// Deliveries as they come. Dropped, it gives back what it holds as its options say.
+/// Deliveries that a push sends. Dropping it ends the push; the options determine when unsettled records are
+/// redelivered.
 #[derive(Debug)]
 pub struct Pushes {
     group: Group,
@@ -417,7 +425,7 @@ pub struct Pushes {
 }
 
 impl Pushes {
-    /// The next delivery; `None`: it has ended. Cancel safe.
+    /// Waits for the next delivery; `None` if the push has ended. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Error> {
         loop {
             let Some(event) = self.feed.next().await? else { return Ok(None) };

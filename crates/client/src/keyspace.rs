@@ -1,6 +1,7 @@
 //! Keyspaces: get, put, delete, scan, versions, counters.
 //!
-//! Owns: [`Keyspace`]. Does not own commits over several keys or keyspaces: [`Client::commit`](crate::Client::commit).
+//! Owns: [`Keyspace`]. Does not own commits over several keys or keyspaces: see
+//! [`Client::commit`](crate::Client::commit).
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,54 +27,55 @@ use crate::{
 
 pub(crate) const MISSING: &str = "no_such_keyspace";
 
-/// A keyspace by its name. Cheap to clone; asks for its id at the first use.
+/// A keyspace identified by its name. Cheap to clone. It requests the keyspace's id at the first use.
 #[derive(Clone, Debug)]
 pub struct Keyspace(pub(crate) Arc<Named>);
 
-/// A value as it was read.
+/// A key's value as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// The value. Without a copy: it keeps the read buffer that the reply came in, so copy what is small and stays long.
+    /// Value of the key. It is not copied and keeps the whole read buffer of the reply alive, so copy small values
+    /// that live long.
     pub value: Bytes,
-    /// When it was written.
+    /// Revision at which the value was written.
     pub revision: Revision,
-    /// How long it has left to live; `None`: it does not end by itself.
+    /// Remaining time to live; `None` if the key has no deadline.
     pub remaining: Option<Duration>,
-    /// The lease that it hangs on.
+    /// Lease that the key is attached to.
     pub lease: Option<LeaseId>,
-    /// Length of the value, also if it was not asked for.
+    /// Length of the value in bytes, also if the value was not requested.
     pub value_bytes: u64,
-    /// The level of all that the answer shows.
+    /// Durability level that all data in the reply has reached.
     pub durability: Durability,
 }
 
-/// How a key is put.
+/// Options of a put.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Put<'a> {
-    /// What must hold of the key before.
+    /// Condition on the key before the put.
     pub expect: Option<Expect<'a>>,
-    /// Until when it lives.
+    /// Deadline of the key.
     pub deadline: Deadline,
-    /// The lease that it hangs on.
+    /// Lease that the key is attached to.
     pub lease: Option<LeaseId>,
 }
 
-/// Which keys a scan is about.
+/// Range and options of a scan.
 #[derive(Clone, Debug)]
 pub struct ScanRange {
-    /// Only keys that begin with this.
+    /// Prefix of all keys to return.
     pub prefix: Vec<u8>,
-    /// The lowest key wanted, whichever the order.
+    /// Lowest key to return, in either direction.
     pub start: Option<Vec<u8>>,
-    /// The first key above those wanted, whichever the order.
+    /// Exclusive upper bound of the keys to return, in either direction.
     pub end: Option<Vec<u8>>,
-    /// Which way.
+    /// Direction of the scan.
     pub order: Order,
-    /// With or without values.
+    /// Selection of values.
     pub values: Values,
-    /// As of then; 0: now.
+    /// Revision to read at; 0 reads the present state.
     pub revision: Revision,
-    /// At most so many pairs on a page; 0: as many as the server likes.
+    /// Maximum number of pairs on a page; 0 selects the server's default.
     pub page: u32,
 }
 
@@ -94,15 +96,15 @@ impl Default for ScanRange {
 /// A key and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The key.
+    /// Key of the pair.
     pub key: Bytes,
-    /// The value; empty if it was not asked for.
+    /// Value of the pair; empty if it was not requested.
     pub value: Bytes,
-    /// When it was written.
+    /// Revision at which the value was written.
     pub revision: Revision,
 }
 
-/// Pages of a range, all of one view of the keyspace. Nothing is held on the server between pages.
+/// Pages of a scan, all of one view of the keyspace. The server holds no state between pages.
 #[derive(Debug)]
 pub struct Scan {
     keyspace: Keyspace,
@@ -111,55 +113,55 @@ pub struct Scan {
     begun: bool,
 }
 
-/// What a key was for a time.
+/// A version of a key: the value that the key had for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// What became of it.
+    /// State of the version.
     pub state: VersionState,
-    /// Since then.
+    /// Revision at which the version was written.
     pub revision: Revision,
-    /// Until then, and without; 0 if it is there.
+    /// Revision that ended the version, exclusive; 0 if the version is current.
     pub until: Revision,
-    /// When that was; 0 if it is there.
+    /// Space time of that revision; 0 if the version is current.
     pub until_time: SpaceTime,
-    /// The value.
+    /// Value of the version.
     pub value: Bytes,
 }
 
-/// Versions of a key, newest first.
+/// A page of versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// From here on all versions of the key are kept.
+    /// Oldest revision from which on all versions of the key are kept.
     pub oldest: Revision,
-    /// Ask for those before this next; `None`: there are none.
+    /// Value of `before` for the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
-    /// Those asked for.
+    /// Versions of the page.
     pub versions: Vec<Version>,
 }
 
-/// What there is to know about a keyspace.
+/// Description of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceInfo {
-    /// Its id.
+    /// Id of the keyspace.
     pub id: KeyspaceId,
-    /// Its name.
+    /// Name of the keyspace.
     pub name: String,
-    /// When it was created.
+    /// Space time of the creation.
     pub created: SpaceTime,
-    /// What it does beyond storing.
+    /// Settings of the keyspace.
     pub config: KeyspaceConfig,
-    /// Keys and bytes, and whether these figures are exact; if they were asked for.
+    /// Number of keys, bytes, and true if both are exact; present if the counts were requested.
     pub counts: Option<(u64, u64, bool)>,
 }
 
 impl Client {
-    /// The keyspace of that name, whether there is one or not.
+    /// Returns a handle of the keyspace with this name, which need not exist.
     #[must_use]
     pub fn keyspace(&self, name: impl Into<String>) -> Keyspace {
         Keyspace(Arc::new(Named::new(self.clone(), Name::Keyspace(name.into()))))
     }
 
-    /// Keyspaces by id, those after `after`; and whether there may be more.
+    /// Returns a page of keyspaces, ordered by id and beginning after `after`. The flag is true if there are more.
     pub async fn keyspaces(&self, after: KeyspaceId, limit: u32) -> Result<(Vec<KeyspaceInfo>, bool), Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ListKeyspaces { after, limit }.encode_with(out, id, fields))
@@ -187,12 +189,12 @@ fn lease(id: LeaseId) -> Option<LeaseId> {
 }
 
 impl Keyspace {
-    /// Its name.
+    /// Name of the keyspace.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.0.name {
             Name::Keyspace(name) => name,
-            _ => unreachable!("a keyspace is made with its name"),
+            _ => unreachable!("a keyspace handle is created with the name of a keyspace"),
         }
     }
 
@@ -200,7 +202,7 @@ impl Keyspace {
         &self.0.client
     }
 
-    /// Its id, by which commits name it.
+    /// Id of the keyspace, which commits use.
     pub async fn id(&self) -> Result<KeyspaceId, Error> {
         if let Some(id) = self.0.known() {
             return Ok(KeyspaceId(id));
@@ -210,7 +212,7 @@ impl Keyspace {
         Ok(id)
     }
 
-    /// Creates it unless it exists; says whether it did.
+    /// Creates the keyspace unless it exists. Returns true if this call created it.
     pub async fn create_if_missing(&self, config: &KeyspaceConfig) -> Result<bool, Error> {
         let name = self.name();
         let encode = |out: &mut Vec<u8>| encode_create_keyspace(out, name, config);
@@ -219,7 +221,7 @@ impl Keyspace {
         Ok(is_new)
     }
 
-    /// What there is to know about it.
+    /// Returns the description of the keyspace.
     pub async fn describe(&self, count: Count) -> Result<KeyspaceInfo, Error> {
         let name = self.name();
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -232,7 +234,7 @@ impl Keyspace {
         self.client().call(How::READ, encode, read).await
     }
 
-    /// Replaces its configuration.
+    /// Replaces the settings.
     pub async fn configure(&self, config: &KeyspaceConfig) -> Result<Revision, Error> {
         with_id!(self, MISSING, id => async {
             let encode = |out: &mut Vec<u8>| encode_configure_keyspace(out, id, config);
@@ -240,7 +242,7 @@ impl Keyspace {
         })
     }
 
-    /// Drops it with everything in it.
+    /// Drops the keyspace and everything in it.
     pub async fn drop_keyspace(&self) -> Result<Revision, Error> {
         let id = self.id().await?;
         let encode = |out: &mut Vec<u8>| {
@@ -252,12 +254,12 @@ impl Keyspace {
         dropped
     }
 
-    /// Reads a key.
+    /// Reads a key; `None` if it has no value.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, Error> {
         self.get_at(key, Revision(0), Values::Include).await
     }
 
-    /// Reads a key as of a revision (0: now), with or without its value.
+    /// Reads a key at a revision (0 for the present state), with or without its value.
     pub async fn get_at(&self, key: &[u8], revision: Revision, values: Values) -> Result<Option<Value>, Error> {
         with_id!(self, MISSING, keyspace => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -267,7 +269,7 @@ impl Keyspace {
         })
     }
 
-    /// Reads keys, each as of the moment when it is read, in their order.
+    /// Reads several keys. The result has the order of the keys, and each value is as of the time of its own read.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, Error> {
         with_id!(self, MISSING, keyspace => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -278,7 +280,7 @@ impl Keyspace {
         })
     }
 
-    /// Sets a key; gives the revision, which at level `none` is 0.
+    /// Sets a key and returns the revision, which is 0 at level `none`.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Revision, Error> {
         with_id!(self, MISSING, keyspace => async {
             let encode = |out: &mut Vec<u8>| encode_put(out, keyspace, key, value);
@@ -286,8 +288,8 @@ impl Keyspace {
         })
     }
 
-    /// Sets a key under conditions, with a deadline or a lease. What does not hold is the error `condition_failed`, with
-    /// the key's `revision` in its details.
+    /// Sets a key with a condition, a deadline or a lease. If the condition does not hold, returns the error
+    /// `condition_failed` with the key's `revision` in its details.
     pub async fn put_with(&self, key: &[u8], value: &[u8], how: Put<'_>) -> Result<Revision, Error> {
         with_id!(self, MISSING, keyspace => async {
             if how.expect.is_none() && how.lease.is_none() && how.deadline != Deadline::Keep {
@@ -304,7 +306,7 @@ impl Keyspace {
         })
     }
 
-    /// Removes a key, whether it has a value or not.
+    /// Removes a key. Succeeds also if the key has no value.
     pub async fn delete(&self, key: &[u8]) -> Result<Revision, Error> {
         with_id!(self, MISSING, keyspace => async {
             let encode = |out: &mut Vec<u8>| encode_delete(out, keyspace, key);
@@ -312,7 +314,7 @@ impl Keyspace {
         })
     }
 
-    /// Removes a key if it is as expected.
+    /// Removes a key if it meets `expect`; otherwise returns the error `condition_failed`.
     pub async fn delete_if(&self, key: &[u8], expect: Expect<'_>) -> Result<Revision, Error> {
         with_id!(self, MISSING, keyspace => async {
             let mut commit = CommitBuilder::new();
@@ -321,7 +323,7 @@ impl Keyspace {
         })
     }
 
-    /// Gives a key another deadline; says whether there is such a key.
+    /// Changes the deadline of a key. Returns true if the key exists.
     pub async fn touch(&self, key: &[u8], deadline: Deadline) -> Result<bool, Error> {
         let result =
             self.operate(|keyspace, transaction| transaction.then().touch(keyspace, key, deadline).map(|_| ()));
@@ -331,7 +333,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds to a counter, a value in decimal digits; what is missing counts as 0. Gives what it is then.
+    /// Adds to a counter, which is a value in decimal digits, and returns its new value. A missing key counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64) -> Result<i64, Error> {
         let result = self.operate(|keyspace, transaction| transaction.then().add(keyspace, key, delta).map(|_| ()));
         match result.await? {
@@ -340,7 +342,7 @@ impl Keyspace {
         }
     }
 
-    /// Removes all keys with a prefix; the empty one clears the keyspace.
+    /// Removes all keys with a prefix. The empty prefix clears the keyspace.
     pub async fn delete_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
         let result =
             self.operate(|keyspace, transaction| transaction.then().delete_prefix(keyspace, prefix).map(|_| ()));
@@ -360,13 +362,13 @@ impl Keyspace {
         done.results.pop().ok_or(Error::Protocol(ProtocolError::WrongReply { kind: wire::Kind::Transacted as u16 }))
     }
 
-    /// Reads a range, page by page.
+    /// Returns a scan of a range, which reads page by page.
     #[must_use]
     pub fn scan(&self, range: ScanRange) -> Scan {
         Scan { keyspace: self.clone(), range, cursor: Bytes::new(), begun: false }
     }
 
-    /// What a key was, newest first, before a revision (0: all).
+    /// Returns at most `limit` versions of a key written before a revision (0 for all), newest first.
     pub async fn versions(&self, key: &[u8], before: Revision, limit: u32) -> Result<Versions, Error> {
         with_id!(self, MISSING, keyspace => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -422,7 +424,7 @@ fn read_versions(frame: &SharedFrame) -> Result<Versions, Error> {
 }
 
 impl Scan {
-    /// The next page, in order; `None` when there are no more.
+    /// Reads the next page, in order; `None` after the last one.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Pair>>, Error> {
         if self.begun && self.cursor.is_empty() {
             return Ok(None);
@@ -449,7 +451,7 @@ impl Scan {
         Ok(Some(pairs))
     }
 
-    /// All that is left, if it is at most `limit` pairs: else the first of them.
+    /// Reads all remaining pairs, up to `limit`.
     pub async fn collect(&mut self, limit: usize) -> Result<Vec<Pair>, Error> {
         let mut all = Vec::new();
         while all.len() < limit

@@ -1,4 +1,4 @@
-//! Leases: what keys hang on that are to go when nobody keeps them alive.
+//! Leases: keys attached to a lease are removed when no client keeps the lease alive.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ use crate::{
     write::{committed, fits},
 };
 
-/// A lease. Dropping it does nothing: it lives until its time is up or it is revoked.
+/// A handle of a lease. Dropping it has no effect: the lease lives until its deadline or until it is revoked.
 #[derive(Clone, Debug)]
 pub struct Lease {
     client: Client,
     id: LeaseId,
 }
 
-/// What there is to know about a lease.
+/// Description of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
-    /// Its id.
+    /// Id of the lease.
     pub id: LeaseId,
-    /// How long it lives without being kept alive.
+    /// Time to live after each keep-alive.
     pub ttl: Duration,
-    /// When it ends unless it is kept alive.
+    /// Deadline unless a keep-alive arrives, in space time.
     pub deadline: SpaceTime,
-    /// How long that is from now.
+    /// Time until the deadline.
     pub remaining: Duration,
-    /// About how many keys hang on it.
+    /// Approximate number of keys attached to the lease.
     pub keys: u32,
 }
 
 impl Client {
-    /// Grants a lease; the server chooses its id unless one is given.
+    /// Grants a lease. The server chooses the id unless one is given.
     pub async fn grant_lease(&self, ttl: Duration, id: Option<LeaseId>) -> Result<Lease, Error> {
         let encode = |out: &mut Vec<u8>| encode_grant_lease(out, id, ttl);
         let granted = |frame: &SharedFrame| Ok(reply_of::<wire::Granted>(frame)?.lease);
@@ -47,13 +47,13 @@ impl Client {
         Ok(self.lease(id))
     }
 
-    /// A lease that was granted before.
+    /// Returns a handle of a lease that was granted before.
     #[must_use]
     pub fn lease(&self, id: LeaseId) -> Lease {
         Lease { client: self.clone(), id }
     }
 
-    /// Leases by id, those after `after`; and whether there may be more.
+    /// Returns a page of leases, ordered by id and beginning after `after`. The flag is true if there may be more.
     pub async fn leases(&self, after: LeaseId, limit: u32) -> Result<(Vec<LeaseInfo>, bool), Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ListLeases { after, limit }.encode_with(out, id, fields))
@@ -77,13 +77,13 @@ fn info(lease: wire::Lease) -> LeaseInfo {
 }
 
 impl Lease {
-    /// Its id, which puts name.
+    /// Id of the lease, which puts use.
     #[must_use]
     pub fn id(&self) -> LeaseId {
         self.id
     }
 
-    /// Lets it live for another TTL from now on; gives that.
+    /// Keeps the lease alive for another TTL from now on, and returns the TTL.
     pub async fn keep_alive(&self) -> Result<Duration, Error> {
         let encode = |out: &mut Vec<u8>| {
             encode_keep_lease(out, self.id);
@@ -93,7 +93,7 @@ impl Lease {
         self.client.write(Repeat::Harmless, encode, granted).await
     }
 
-    /// Ends it, and with it its keys.
+    /// Ends the lease and removes its keys.
     pub async fn revoke(&self) -> Result<(), Error> {
         let encode = |out: &mut Vec<u8>| {
             encode_revoke_lease(out, self.id);
@@ -102,7 +102,7 @@ impl Lease {
         self.client.write(Repeat::IfNothing, encode, committed).await.map(|_| ())
     }
 
-    /// What there is to know about it, and at most `limit` of its keys, each with its keyspace's name.
+    /// Returns the description of the lease, and at most `limit` of its keys with the names of their keyspaces.
     pub async fn describe(&self, limit: u32) -> Result<(LeaseInfo, Vec<(String, Bytes)>), Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::FindLease { lease: self.id, limit }.encode_with(out, id, fields))

@@ -1,7 +1,7 @@
 //! An async client of Thalweg's native protocol: pooled connections, pipelining, reconnect and resume.
 //!
-//! Owns: everything between an application's calls and a server's channels ([`thalweg_transport`]). Does not own the bytes of
-//! the protocol ([`thalweg_wire`]), nor what a server does with them.
+//! Owns: everything between an application's calls and the channels to a server ([`thalweg_transport`]). Does not own
+//! the bytes of the protocol ([`thalweg_wire`]), nor the execution of requests on the server.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,14 +19,15 @@
 //! # }
 //! ```
 //!
-//! # How it behaves
+//! # Behaviour
 //!
-//! * **Connections** are made again when they are lost, after pauses that grow. Requests wait for that, as long as their
-//!   [`timeout`](Client::timeout) says. Tails, watches and groups go on where they were; subscriptions to subjects, which have
-//!   no history, say that there is a gap.
-//! * **Errors** say what to do ([`Classified`]): retry, fix, or stop; and whether something may
-//!   have happened all the same ([`Error::effect`]). What may be repeated without harm the client repeats itself.
-//! * **Bounds**: everything that waits has one, see [`Options`]. At it callers wait.
+//! * **Connections**: the client restores lost connections, after growing pauses. Requests wait for the connection, at
+//!   most for their [`timeout`](Client::timeout). Tails, watches and groups resume where they were; subscriptions to
+//!   subjects, which have no history, report a gap.
+//! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state whether the request may
+//!   have had an effect ([`Error::effect`]). The client itself retries requests that do no harm if they are sent
+//!   twice.
+//! * **Bounds**: every queue has a bound, see [`Options`]. At the bound callers wait.
 //! * **Cancelling**: dropping a request's future cancels it on the server; dropping a subscription ends it.
 
 mod backoff;
@@ -80,7 +81,7 @@ pub use thalweg_wire::{
     Policy, Position, Release, SharedBatch, Values, VersionState,
 };
 
-/// The guide's Rust compiles.
+/// Compiles the Rust examples of the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guides/rust-client.md")]
 pub struct Guide;

@@ -1,19 +1,20 @@
-//! One channel as callers see it: where they put requests, over all its reconnections.
+//! A channel as its callers see it. Callers stage requests on a link, which survives reconnections of the channel.
 //!
-//! Owns: the table of what is under way, the frames that wait to be written, and who may write them. Does not own
-//! reading (`channel`), dialling (`pool`), retries (`client`).
+//! Owns: the table of requests and subscriptions in progress, the frames that wait to be written, and the choice of
+//! the thread that writes them. Does not own reading (`channel`), dialling (`pool`), or retries (`client`).
 //!
 //! ```text
 //! callers --(state)--> staged --(io)--> outbox --> socket --> decoder --(state)--> waiters
 //!          a short lock         one writer at a time                a lock per frame
 //! ```
-//! A request is encoded by its caller into `staged`, under a short lock which is never held over a system call. Who
-//! writes: if nothing else is under way the caller itself, so a lone request crosses no task on its way out; else the
-//! channel's task, which lets all callers that are ready go first and then writes what they have staged at once.
+//! A caller encodes its request into `staged`, under a short lock that is never held during a system call. If nothing
+//! else is in progress, the caller also writes, so a lone request crosses no task on its way out. Otherwise the
+//! channel's task writes: it first lets all ready callers stage their requests and then writes all of them together.
 //!
-//! Invariants: whoever takes the lock of `io` may take that of `state` while holding it, never the other way round. Frames go out
-//! in the order in which they were staged. Ids are of a *generation*, one life of the connection: what has another one is
-//! forgotten. A reply is handed over under the lock of `state`, together with freeing its id.
+//! Invariants: a thread that holds the lock of `io` may take that of `state`, never the other way round. Frames go out
+//! in the order in which they were staged. Ids belong to a *generation*, which is one life of the connection; ids of
+//! another generation are ignored. A reply is handed over under the lock of `state`, together with the release of its
+//! id.
 
 use std::{
     io,
@@ -38,47 +39,47 @@ use crate::{
     options::Options,
 };
 
-/// Staged frames from this size on are handed to the outbox as they are, instead of being copied into it.
+/// Size in bytes from which on the outbox takes the staged frames over instead of copying them.
 const HAND_OVER_BYTES: usize = 32 * 1024;
 
-const READY: &str = "ready says that there is a session";
+const READY: &str = "ready() has checked that there is a session";
 
-/// Pings that may be waited for at once on a channel.
+/// Maximum number of pings in progress on a channel.
 const MAX_PINGS: usize = 1024;
 
-/// Who waits for a reply or for pushes.
+/// Receiver of a reply or of pushes.
 #[derive(Debug)]
 pub(crate) enum Waiter {
     Reply(oneshot::Sender<Result<SharedFrame, Lost>>),
     Subscription(Arc<Mailbox>),
 }
 
-/// What was agreed on, for one life of a connection.
+/// Parameters that both sides agreed on, for one life of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
-    /// Largest frame that the server takes.
+    /// Largest frame that the server accepts, in bytes without the header.
     pub max_send_bytes: usize,
-    /// The server's run, which ids of caches belong to.
+    /// Run of the server, which cache ids belong to.
     pub run: u64,
-    /// Its bounds.
+    /// Maximum number of requests in progress.
     pub max_requests: u32,
     pub max_subscriptions: u32,
 }
 
-/// Why nothing can be staged now.
+/// Reason why a frame cannot be staged now.
 #[derive(Debug)]
 pub(crate) enum Blocked {
-    /// Wait for a connection; there was none because of this.
+    /// There is no connection, for this reason. The caller should wait for one.
     Connection(Arc<ConnectError>),
-    /// Wait for room: too much is under way.
+    /// Too many requests or bytes are in progress. The caller should wait for room.
     Room,
-    /// It will never go: no reconnection is tried.
+    /// There is no connection, and the client makes no further attempt.
     Dead(Arc<ConnectError>),
     /// The client is closed.
     Closed,
-    /// The server is in another run than the one meant.
+    /// The server is in another run than the request requires.
     OtherRun,
-    /// It can't be sent.
+    /// The request cannot be sent.
     Invalid(Invalid),
 }
 
@@ -90,27 +91,28 @@ impl From<EncodeError> for Blocked {
 
 #[derive(Debug)]
 enum Phase {
-    /// No connection; why.
+    /// There is no connection, for this reason.
     Down(Arc<ConnectError>),
     Up(Terms),
-    /// No connection, and none is tried.
+    /// There is no connection, and the client makes no further attempt.
     Dead(Arc<ConnectError>),
     Closed,
 }
 
-/// The socket's side. Belongs to the channel's task, which locks it for a turn; a caller may take it in between to write.
+/// The socket's side of the link. It belongs to the channel's task, which locks it for a turn. A caller may lock it in
+/// between to write.
 pub(crate) struct Io {
     pub channel: Channel,
     pub decoder: Decoder,
     outbox: Outbox,
-    /// A caller's write has failed: the task is to know.
+    /// Error of a caller's write, which the task has to process.
     failed: Option<io::Error>,
 }
 
 #[derive(Debug, Default)]
 struct Staged {
     frames: Vec<u8>,
-    /// Shared pieces, each behind so many bytes of `frames`.
+    /// Shared pieces of bytes. Each follows the given number of bytes of `frames`.
     shared: Vec<(usize, Bytes)>,
     shared_bytes: usize,
 }
@@ -147,17 +149,17 @@ pub(crate) struct State {
     session: Option<Session<Waiter>>,
     generation: u64,
     staged: Staged,
-    /// What the outbox held when it was last looked at.
+    /// Bytes in the outbox after the last flush.
     writing_bytes: usize,
-    /// The channel's task, and whether it has been woken since its last turn began.
+    /// Waker of the channel's task. `woken` is true if the task has been woken since its last turn began.
     task: Option<Waker>,
     woken: bool,
-    /// Somebody waits for room.
+    /// True if a caller waits for room.
     starved: bool,
     closing: bool,
     pings: Vec<(u64, oneshot::Sender<()>)>,
     next_token: u64,
-    /// Requests without an id that have failed.
+    /// Number of failed requests without an id.
     unasked: u64,
 }
 
@@ -166,20 +168,20 @@ pub(crate) struct Link {
     pub options: Arc<Options>,
     state: Mutex<State>,
     io: Mutex<Option<Io>>,
-    /// Told when a connection is there, gone for good, or has room again.
+    /// Notifies callers when a connection is there, is gone for good, or has room again.
     pub changed: Notify,
-    /// Requests under way, for who spreads them.
+    /// Number of requests in progress, for spreading requests over links.
     load: AtomicUsize,
 }
 
-/// A request or subscription that has been staged.
+/// Identity of a staged request or subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub generation: u64,
     pub id: u32,
 }
 
-/// A reply that is waited for.
+/// A reply that has not arrived yet.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub ticket: Ticket,
@@ -187,7 +189,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// What came, if it has.
+    /// Returns the reply if it has arrived.
     pub(crate) fn try_now(&mut self) -> Option<Result<SharedFrame, Lost>> {
         match self.receiver.try_recv() {
             Ok(came) => Some(came),
@@ -205,25 +207,25 @@ impl Future for Reply {
     }
 }
 
-/// Who writes what was staged.
+/// Thread that writes staged frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// The caller, unless the task is about to.
+    /// The caller writes, unless the task is about to.
     Here,
-    /// The channel's task, together with what others stage meanwhile.
+    /// The channel's task writes, together with frames that other callers stage in the meantime.
     Task,
 }
 
-/// Appends a request with the id that it is given.
+/// Function that appends a request with the given id.
 pub(crate) type Encode<'a> = dyn FnMut(&mut Vec<u8>, u32) -> Result<(), Invalid> + 'a;
 
-/// Appends a subscription's request with the id and the permit that it is given.
+/// Function that appends a subscription's request with the given id and permit.
 pub(crate) type Begin<'a> = dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid> + Send + 'a;
 
-/// Appends a frame, and gives what goes behind it.
+/// Function that appends a frame and returns shared bytes that follow it.
 pub(crate) type Append<'a> = dyn FnMut(&mut Vec<u8>) -> Result<Option<Bytes>, Invalid> + 'a;
 
-/// Which run of the server a request is good for.
+/// Run of the server that a request is valid for; `None` for any run.
 pub(crate) type Run = Option<u64>;
 
 impl Link {
@@ -263,23 +265,23 @@ impl Link {
         self.load.load(Ordering::Relaxed)
     }
 
-    /// Whether requests can be staged, but for room.
+    /// Returns true if there is a connection.
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.lock().phase, Phase::Up(_))
     }
 
-    /// Which life of the connection this is.
+    /// Number of the connection's present life.
     pub(crate) fn generation(&self) -> u64 {
         self.lock().generation
     }
 
-    /// Whether something could be staged now, or it could be said at once why not; who asks is told when that changes.
+    /// Returns false if a caller has to wait for a connection or for room. In that case `changed` notifies it later.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
         !matches!(state.ready(None, &self.options), Err(Blocked::Room | Blocked::Connection(_)))
     }
 
-    /// Why there is no connection, if there is none.
+    /// Reason of the missing connection, if there is none.
     pub(crate) fn why_down(&self) -> Option<Arc<ConnectError>> {
         match &self.lock().phase {
             Phase::Down(why) | Phase::Dead(why) => Some(why.clone()),
@@ -287,7 +289,7 @@ impl Link {
         }
     }
 
-    /// The server's run, if there is a connection.
+    /// Run of the server, if there is a connection.
     pub(crate) fn run(&self) -> Run {
         match &self.lock().phase {
             Phase::Up(terms) => Some(terms.run),
@@ -295,14 +297,15 @@ impl Link {
         }
     }
 
-    /// Requests without an id that have failed so far.
+    /// Number of failed requests without an id so far.
     pub(crate) fn unasked(&self) -> u64 {
         self.lock().unasked
     }
 
-    // ---- what callers stage
+    // ---- operations of callers
 
-    /// Stages a request. `encode` appends one frame with the id that it is given. Written by `writer`, or by whom it suits.
+    /// Stages a request. `encode` appends one frame with the given id. Without a `writer`, the caller writes a lone
+    /// request and the task writes all others.
     pub(crate) fn request(&self, run: Run, encode: &mut Encode<'_>, writer: Option<Writer>) -> Result<Reply, Blocked> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -325,7 +328,7 @@ impl Link {
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
     }
 
-    /// Stages the begin of a subscription, whose items go to `mailbox`.
+    /// Stages the request of a subscription, whose items go to `mailbox`.
     pub(crate) fn subscribe(
         &self,
         mailbox: &Arc<Mailbox>,
@@ -353,8 +356,8 @@ impl Link {
         Ok(Ticket { generation, id })
     }
 
-    /// Stages a frame that nothing answers: `put` appends it, and may give bytes that go behind, without a copy. Gives the
-    /// generation that it goes out in.
+    /// Stages a frame that gets no reply. `put` appends it and may return bytes that follow without a copy. Returns
+    /// the generation in which the frame goes out.
     pub(crate) fn send(&self, put: &mut Append<'_>, writer: Writer) -> Result<u64, Blocked> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -376,7 +379,7 @@ impl Link {
         Ok(generation)
     }
 
-    /// Stages a ping; the answer comes when the server has taken everything before it.
+    /// Stages a ping. The answer arrives when the server has processed everything before it.
     pub(crate) fn ping(&self) -> Result<oneshot::Receiver<()>, Blocked> {
         let mut state = self.lock();
         state.ready(None, &self.options)?;
@@ -394,14 +397,14 @@ impl Link {
         Ok(receive)
     }
 
-    /// Ends a request or subscription that nobody waits for any more.
+    /// Cancels a request or subscription that its caller has given up.
     pub(crate) fn cancel(&self, ticket: Ticket) {
         let mut state = self.lock();
         state.cancel(ticket, CancelMode::Now);
         self.staged(state, Writer::Task);
     }
 
-    /// Ends a request, unless its reply has come.
+    /// Cancels a request unless its reply has arrived.
     pub(crate) fn abandon(&self, reply: &mut Reply) {
         let mut state = self.lock();
         if reply.try_now().is_none() {
@@ -410,7 +413,7 @@ impl Link {
         }
     }
 
-    /// The application is done with so much of what a subscription was sent.
+    /// Counts items that the application has finished with, and stages a credit frame if one is due.
     pub(crate) fn consumed(&self, ticket: Ticket, permit: Permit) {
         let mut state = self.lock();
         if state.generation != ticket.generation {
@@ -424,7 +427,7 @@ impl Link {
         }
     }
 
-    /// Something was staged, and is to be written.
+    /// Makes sure that a staged frame is written.
     fn staged(&self, mut state: MutexGuard<'_, State>, writer: Writer) {
         if writer == Writer::Here && !state.woken {
             drop(state);
@@ -441,7 +444,7 @@ impl Link {
             match self.flush(io, &mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Ok(())) => return,
                 Poll::Ready(Err(error)) => io.failed = Some(error),
-                Poll::Pending => {} // The task is to be told when the socket takes more, not this context.
+                Poll::Pending => {} // The socket must wake the task when it has room, not this context.
             }
         }
         self.wake_task();
@@ -454,9 +457,9 @@ impl Link {
         }
     }
 
-    // ---- what the channel's task does
+    // ---- operations of the channel's task
 
-    /// Writes all that is staged.
+    /// Writes all staged frames.
     pub(crate) fn flush(&self, io: &mut Io, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(error) = io.failed.take() {
             return Poll::Ready(Err(error));
@@ -464,7 +467,7 @@ impl Link {
         loop {
             {
                 let mut state = self.lock();
-                // What waits for a slow socket stays here, where it is counted.
+                // While the socket is slow, frames stay in `staged`, where they count towards the bound.
                 if io.outbox.len() < HAND_OVER_BYTES {
                     state.staged.move_to(&mut io.outbox);
                 }
@@ -481,8 +484,7 @@ impl Link {
         }
     }
 
-    /// A turn of the task begins: from here on it is woken anew. Whether something is staged, how much is under way, and
-    /// whether it is to end.
+    /// Begins a turn of the task: from here on a new wake-up is possible. Returns true if the channel is to close.
     pub(crate) fn begin_turn(&self, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
         match &mut state.task {
@@ -493,13 +495,13 @@ impl Link {
         state.closing
     }
 
-    /// Whether something is staged that would better wait for what other callers are about to stage.
+    /// Returns true if the staged frames should wait for those that other callers are about to stage.
     pub(crate) fn should_gather(&self) -> bool {
         let state = self.lock();
         !state.staged.is_empty() && state.under_way() > 1
     }
 
-    /// A reply, a push: done under the lock, frame by frame.
+    /// Processes a received frame under the lock of the state.
     pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
         let mut state = self.lock();
         let done = run(state.session.as_mut()?);
@@ -512,9 +514,9 @@ impl Link {
         Some(done)
     }
 
-    /// Stages what the task itself has to say.
+    /// Stages a frame of the task itself.
     pub(crate) fn say<'a>(&self, frame: &impl Frame<'a>) {
-        // These frames have bounded fields and fit always.
+        // These frames have bounded fields, so encoding cannot fail.
         let _ = frame.encode(&mut self.lock().staged.frames, 0);
     }
 
@@ -530,9 +532,9 @@ impl Link {
         self.lock().unasked += 1;
     }
 
-    // ---- what the pool does
+    // ---- operations of the pool
 
-    /// A connection is there.
+    /// Begins a new life of the connection.
     pub(crate) fn up(&self, channel: Channel, decoder: Decoder, terms: Terms) {
         let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
         *self.lock_io() = Some(io);
@@ -541,7 +543,7 @@ impl Link {
         state.generation += 1;
         state.staged = Staged::default();
         state.writing_bytes = 0;
-        state.woken = true; // until the task has begun, nobody writes
+        state.woken = true; // callers do not write until the task has begun
         state.task = None;
         if !matches!(state.phase, Phase::Closed) {
             state.phase = Phase::Up(terms);
@@ -550,7 +552,7 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// The connection is gone: everybody who waits is told.
+    /// Ends the present life of the connection and notifies all waiters.
     pub(crate) fn down(&self, lost: &Lost) {
         *self.lock_io() = None;
         let mut state = self.lock();
@@ -574,7 +576,7 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// An attempt to connect has failed; if it is the last, for good.
+    /// Records a failed attempt to connect. If `again` is false, it was the last attempt.
     pub(crate) fn not_connected(&self, why: Arc<ConnectError>, again: bool) {
         let mut state = self.lock();
         if !matches!(state.phase, Phase::Closed) {
@@ -584,7 +586,7 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Nothing is staged any more; what is, is written, and the channel ends.
+    /// Closes the link: callers can stage no more frames, the task writes the staged ones, and the channel ends.
     pub(crate) fn close(&self) {
         let task = {
             let mut state = self.lock();
@@ -604,7 +606,8 @@ impl Link {
 }
 
 impl State {
-    /// Whether something can be staged now: for which generation, and how large a frame may be. There is a session then.
+    /// Checks that a frame can be staged now. Returns the generation and the largest frame in bytes; there is a
+    /// session then.
     fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), Blocked> {
         let terms = match &self.phase {
             Phase::Up(terms) => terms,
@@ -641,7 +644,7 @@ impl State {
         self.task.clone()
     }
 
-    /// Gives back an id whose request was never staged, by answering it.
+    /// Releases an id whose request was never staged, by routing a failure to it.
     fn withdraw(&mut self, id: u32) {
         if let Some(session) = &mut self.session {
             let _ = session.route(thalweg_wire::Kind::Failed, id);
@@ -650,7 +653,7 @@ impl State {
 
     fn cancel(&mut self, ticket: Ticket, mode: CancelMode) {
         if self.session.is_some() && self.generation == ticket.generation {
-            // A frame without variable fields always fits.
+            // The frame has no variable fields, so encoding cannot fail.
             let _ = Cancel { mode }.encode(&mut self.staged.frames, ticket.id);
         }
     }
@@ -662,7 +665,7 @@ impl Staged {
         self.shared.push((self.frames.len(), bytes));
     }
 
-    /// Whether the frame that was appended at `begin` is one that the server takes.
+    /// Checks that the server accepts the frame that was appended at `begin`.
     fn check(&self, begin: usize, max: usize) -> Result<(), Invalid> {
         let got = (self.frames.len() - begin).saturating_sub(thalweg_wire::HEADER_BYTES);
         if got <= max { Ok(()) } else { Err(EncodeError::FrameTooLarge { got, max }.into()) }

@@ -1,7 +1,8 @@
-//! What has come for a subscription and waits for the application.
+//! Queue of received items that wait for the application.
 //!
-//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has given, which
-//! the session checks; frames that count nothing are merged with one that waits, so they take no room of their own.
+//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has given,
+//! which the session checks. Frames that count nothing are merged with a waiting one, so they need no room of their
+//! own.
 
 use std::{
     collections::VecDeque,
@@ -15,24 +16,24 @@ use thalweg_wire::{Permit, SharedFrame};
 
 use crate::error::{Failure, Lost};
 
-/// What comes.
+/// A received item.
 #[derive(Debug)]
 pub(crate) enum Item {
-    /// The reply that begins it.
+    /// The reply that begins the subscription.
     Begun(SharedFrame),
-    /// A batch of messages, as it lies in its frame.
+    /// A batch of messages, which shares the bytes of its frame.
     Batch(Bytes),
-    /// So many messages are missing here.
+    /// A gap: this number of messages is missing here.
     Dropped(u64),
-    /// A push, and what it counts.
+    /// A push, and the amount that it counts against the credit.
     Frame(SharedFrame, Permit),
-    /// The server's last word: it has ended, or never began.
+    /// The last frame from the server: the subscription has ended, or could not begin.
     Ended(Box<Failure>),
-    /// The connection went.
+    /// The connection was lost.
     Lost(Lost),
 }
 
-/// The queue of one subscription.
+/// Queue of one subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     inner: Mutex<Inner>,
@@ -64,7 +65,7 @@ impl Mailbox {
         }
     }
 
-    /// The next item; cancel safe.
+    /// Waits for the next item. Cancel safe.
     pub(crate) async fn next(&self) -> Item {
         poll_fn(|cx| {
             let mut inner = self.lock();
@@ -109,6 +110,6 @@ mod tests {
         mailbox.push(Item::Batch(Bytes::new()));
         mailbox.push(Item::Dropped(1));
         let kinds: Vec<_> = std::iter::from_fn(|| mailbox.try_next()).collect();
-        assert_eq!(kinds.len(), 3, "what is dropped stays where it is missing");
+        assert_eq!(kinds.len(), 3, "a gap keeps its position between the messages");
     }
 }

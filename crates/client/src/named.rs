@@ -1,4 +1,4 @@
-//! What a handle of something with a name has: the name, and the id once it is known.
+//! Name and id of a named object, shared by all kinds of handles. The id is looked up at the first use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use crate::{client::Client, error::Error, names::Name};
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// A name of the server's that stands for an id.
+/// A name that the server resolves to an id.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub client: Client,
@@ -19,7 +19,7 @@ impl Named {
         Self { client, name, id: AtomicU64::new(UNKNOWN) }
     }
 
-    /// The id, if it is known.
+    /// Returns the id if it has been looked up.
     pub(crate) fn known(&self) -> Option<u32> {
         if let Ok(id) = u32::try_from(self.id.load(Ordering::Relaxed)) {
             return Some(id);
@@ -40,12 +40,13 @@ impl Named {
     }
 }
 
-/// Says what kind of future it is, where nothing else does.
+/// Fixes the result type of a future where type inference cannot.
 pub(crate) fn typed<R>(ask: impl Future<Output = Result<R, Error>>) -> impl Future<Output = Result<R, Error>> {
     ask
 }
 
-/// Asks with the handle's id; if the server does not know it any more, once more with the one that the name has now.
+/// Sends a request with the handle's id. If the server no longer has that id, looks the name up again and retries
+/// once.
 macro_rules! with_id {
     ($handle:expr, $missing:expr, $id:ident => $ask:expr) => {{
         let mut again = false;

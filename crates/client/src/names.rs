@@ -1,25 +1,26 @@
-//! Names that have been resolved to ids.
+//! Table of names that have been resolved to ids.
 //!
-//! Owns: the table, which all handles of a client share. Bound: [`MAX_NAMES`]; above that the table is forgotten, and names
-//! are asked for again. Ids are never used twice for other things of their kind, so one that is out of date is refused by
-//! the server and then asked for anew; those of caches are of a run of the server, which is kept with them.
+//! Owns: the table, which all handles of a client share. Bound: [`MAX_NAMES`]; above it the table is cleared, and
+//! names are looked up again. Ids are never reused for other objects of their kind, so the server rejects an outdated
+//! id and the client looks the name up again. Ids of caches belong to a run of the server, which is part of their
+//! name.
 
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
 };
 
-/// Names that are remembered.
+/// Maximum number of names in the table.
 pub(crate) const MAX_NAMES: usize = 16_384;
 
-/// What a name belongs to.
+/// Name of an object, by kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Name {
     Keyspace(String),
     Stream(String),
-    /// Of a stream.
+    /// Id of the stream, and name of its group.
     Group(u32, String),
-    /// With the server's run.
+    /// Run of the server, and name of the cache.
     Cache(u64, String),
 }
 
@@ -39,7 +40,7 @@ impl Names {
         names.insert(name, id);
     }
 
-    /// Forgets a name, if it has that id.
+    /// Removes a name if it has that id.
     pub(crate) fn forget(&self, name: &Name, id: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.get(name) == Some(&id) {

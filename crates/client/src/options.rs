@@ -1,6 +1,6 @@
-//! What a client is told when it is made.
+//! Options of a client.
 //!
-//! Owns: [`Options`] with its defaults and what each costs. Does not own whom to connect to: that is an
+//! Owns: [`Options`], their defaults and their costs. Does not own the address of the server: see
 //! [`Endpoint`](thalweg_transport::Endpoint).
 
 use std::time::Duration;
@@ -9,58 +9,64 @@ use thalweg_transport::QuicOptions;
 use thalweg_types::limits::MIN_FRAME_BYTES;
 use thalweg_wire::Permit;
 
-/// How a client connects, and what it may hold.
+/// Options for connecting, and bounds on the memory of a client.
 ///
-/// Memory: for each channel at most [`max_unsent_bytes`](Self::max_unsent_bytes) and one frame wait to be written, and
-/// what has come and is not yet a whole frame takes 64 KiB, or as much as the frame that is coming
-/// (at most [`max_frame_bytes`](Self::max_frame_bytes)). Each subscription holds at most its [`Window`] and one frame.
+/// Memory: each channel holds at most [`max_unsent_bytes`](Self::max_unsent_bytes) and one frame that wait to be
+/// written. Received bytes that are not yet a whole frame take 64 KiB, or as much as the incoming frame (at most
+/// [`max_frame_bytes`](Self::max_frame_bytes)). Each subscription holds at most its [`Window`] and one frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// What the client calls itself, for people who look at the server.
+    /// Name of the client, for people who look at the server.
     pub name: String,
-    /// Connections. Each costs a socket and a task; more than one helps where one core is not enough for all requests.
+    /// Number of connections. Each costs a socket and a task. More than one helps if one core cannot process all
+    /// requests.
     pub connections: usize,
-    /// Channels of each QUIC connection, so that one large reply does not hold up the others. TCP and TLS have one.
+    /// Number of channels of each QUIC connection. More than one keeps a large reply from delaying others. TCP and TLS
+    /// connections have one channel.
     pub channels: usize,
-    /// Windows and buffers of QUIC connections, which cost memory: see there.
+    /// Windows and buffers of QUIC connections. They cost memory: see [`QuicOptions`].
     pub quic: QuicOptions,
     /// Longest time from dialling to the server's welcome.
     pub connect_timeout: Duration,
-    /// Longest time of a request, retries included; `None`: for ever. See [`Client::timeout`](crate::Client::timeout).
+    /// Longest time of a request, retries included; `None` waits forever. See
+    /// [`Client::timeout`](crate::Client::timeout).
     pub timeout: Option<Duration>,
-    /// How failed requests are repeated, and how lost connections are made again.
+    /// Retries of failed requests, and pauses between attempts to reconnect.
     pub retries: Retries,
-    /// Requests under way on one channel; the server's bound holds if it is lower. At the bound callers wait.
+    /// Maximum number of requests in progress on one channel; a lower bound of the server takes precedence. At the
+    /// bound callers wait.
     pub max_requests: usize,
-    /// Bytes of requests that wait to be written on one channel. At the bound callers wait.
+    /// Maximum number of bytes of requests that wait to be written on one channel. At the bound callers wait.
     pub max_unsent_bytes: usize,
-    /// Largest frame that is taken from the server.
+    /// Largest frame that the client accepts from the server, in bytes without the header.
     pub max_frame_bytes: u32,
-    /// After so much silence a side says something, and after three times as much it is gone. The server may want less.
+    /// Keep-alive interval: either side sends something at least this often, and gives up a peer that is silent three
+    /// times as long. The server may require a shorter interval.
     pub keep_alive: Duration,
-    /// What a subscription may be sent ahead of the application, unless it says otherwise.
+    /// Default amount that the server may send ahead of the application in each subscription.
     pub window: Window,
 }
 
-/// How often and after which pauses something is tried again.
+/// Number of retries and the pauses between them.
 ///
-/// The pause before the n-th repetition is drawn from the upper half of `base * 2^n`, at most `max`.
+/// The pause before the n-th retry is random in the upper half of `base * 2^n` and at most `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Repetitions of a request; 0: none. A lost connection is made again without such a bound.
+    /// Maximum number of retries of a request; 0 for none. Reconnecting has no such bound.
     pub max_attempts: u32,
-    /// The first pause.
+    /// First pause.
     pub base: Duration,
-    /// The longest pause.
+    /// Longest pause.
     pub max: Duration,
 }
 
-/// What a subscription may be sent that the application has not taken yet. It holds at most this and one frame.
+/// Amount that the server may send ahead of the application in a subscription. The client holds at most this and one
+/// frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Messages, records or changes.
     pub messages: u64,
-    /// Bytes.
+    /// Bytes of these.
     pub bytes: u64,
 }
 
@@ -70,10 +76,10 @@ impl Window {
     }
 }
 
-/// What holds where nothing else is said.
+/// Default window of a subscription.
 pub const DEFAULT_WINDOW: Window = Window { messages: 65_536, bytes: 8 * 1024 * 1024 };
 
-/// What holds where nothing else is said.
+/// Default retries of a client.
 pub const DEFAULT_RETRIES: Retries =
     Retries { max_attempts: 5, base: Duration::from_millis(10), max: Duration::from_secs(1) };
 
@@ -96,13 +102,14 @@ impl Default for Options {
     }
 }
 
-/// Most connections of a client.
+/// Maximum number of connections of a client.
 pub const MAX_POOL: usize = 1024;
-/// Most channels of a connection: a server permits no more, and opening another would wait for one to end.
+/// Maximum number of channels of a connection. A server permits no more, and opening another one would wait for one to
+/// end.
 pub const MAX_CHANNELS: usize = 64;
 
 impl Options {
-    /// Within what is possible: at least one of each, at most [`MAX_POOL`] and [`MAX_CHANNELS`].
+    /// Returns the options within their limits: at least one of each, at most [`MAX_POOL`] and [`MAX_CHANNELS`].
     pub(crate) fn bounded(mut self) -> Self {
         self.connections = self.connections.clamp(1, MAX_POOL);
         self.channels = self.channels.clamp(1, MAX_CHANNELS);

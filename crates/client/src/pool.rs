@@ -1,10 +1,11 @@
-//! The connections of a client: made, made again, and chosen from.
+//! Connections of a client: the pool connects, reconnects, and chooses a link for each request.
 //!
-//! Owns: one supervisor task per connection, which connects, runs the connection's channels, and begins again when they
-//! are lost; and which link a request goes to. Does not own requests.
+//! Owns: one supervisor task per connection, which connects, runs the connection's channels, and reconnects when they
+//! are lost; and the choice of the link for a request. Does not own requests.
 //!
-//! A connection that is lost is made again without end, after pauses that grow, unless the server has said that this does
-//! not help (goodbye of class *fix* or *stop*, or no common version): then requests fail with that at once.
+//! A supervisor reconnects without limit, after growing pauses. It gives up if the server has stated that connecting
+//! again does not help (a goodbye of class *fix* or *stop*, or no common version); then requests fail immediately with
+//! that error.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -24,7 +25,7 @@ use crate::{
     options::Options,
 };
 
-/// All links, whether there is a connection at present or not.
+/// All links, with or without a connection at present.
 pub(crate) struct Pool {
     links: Vec<Arc<Link>>,
     next: AtomicUsize,
@@ -33,7 +34,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Connects all connections; fails if one of them can't be made at the first attempt.
+    /// Connects all connections. Fails if the first attempt of any of them fails.
     pub(crate) async fn connect(endpoint: Endpoint, options: Arc<Options>) -> Result<Self, ConnectError> {
         let channels = if endpoint.kind() == Kind::Quic { options.channels } else { 1 };
         let dialer = Dialer::new().connect_timeout(options.connect_timeout).quic(options.quic);
@@ -56,7 +57,7 @@ impl Pool {
         }
         let pool = Self { links, next: AtomicUsize::new(0), supervisors: Mutex::new(supervisors), server };
         for attempt in first {
-            // A supervisor that is gone without a word belonged to a runtime that stops.
+            // A supervisor that ends without an answer belonged to a runtime that is stopping.
             if let Err(error) = attempt.await.unwrap_or(Err(ConnectError::NotYet)) {
                 pool.close();
                 return Err(error);
@@ -65,7 +66,8 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The link for the next request: in turn, and one without a connection only if all are.
+    /// Returns the link for the next request: links take turns, and a link without a connection is chosen only if all
+    /// are down.
     pub(crate) fn pick(&self) -> &Arc<Link> {
         let [only] = &self.links[..] else { return self.pick_of_several() };
         only
@@ -81,27 +83,27 @@ impl Pool {
         std::iter::once(more).chain(&self.links).find(|link| link.is_up()).unwrap_or(less)
     }
 
-    /// A link for something that stays with it; in turn.
+    /// Returns a link for a caller that stays with it. Links take turns.
     pub(crate) fn pin(&self) -> Arc<Link> {
         self.pick().clone()
     }
 
-    /// What the server said about itself at the last welcome.
+    /// Facts about the server from the last welcome.
     pub(crate) fn server(&self) -> Option<ServerInfo> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Requests without an id that have failed, over all links.
+    /// Number of failed requests without an id, over all links.
     pub(crate) fn unasked(&self) -> u64 {
         self.links.iter().map(|link| link.unasked()).sum()
     }
 
-    /// Ends all connections; those who wait are told.
+    /// Closes all connections and notifies all waiters.
     pub(crate) fn close(&self) {
         self.links.iter().for_each(|link| link.close());
     }
 
-    /// Waits until all that was staged before [`close`](Self::close) is written.
+    /// Waits until everything that was staged before [`close`](Self::close) is written.
     pub(crate) async fn closed(&self) {
         let mut supervisors = std::mem::take(&mut *self.supervisors.lock().unwrap_or_else(PoisonError::into_inner));
         while supervisors.join_next().await.is_some() {}
@@ -111,7 +113,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.close();
-        // They end by themselves, after their last words.
+        // The supervisors end after they have written their goodbyes.
         self.supervisors.get_mut().unwrap_or_else(PoisonError::into_inner).detach_all();
     }
 }
@@ -155,7 +157,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs the channels until one is lost, which ends them all.
+    /// Runs the channels until one of them is lost, which ends all of them.
     async fn begin_and_run(
         &self,
         connected: Connected,
@@ -181,7 +183,7 @@ impl Supervisor {
         connection.close();
         self.links.iter().for_each(|link| link.down(&first));
         if began.elapsed() > self.options.retries.max {
-            backoff.reset(); // it was a connection, not one more failed attempt
+            backoff.reset(); // the connection worked, so this was not another failed attempt
         }
         if first == Lost::ByClient || self.is_closing() {
             return Again::No;
@@ -198,7 +200,7 @@ impl Supervisor {
         self.links.iter().any(|link| link.is_closing())
     }
 
-    /// Waits, but not once the client is closed.
+    /// Waits for the pause to end, or until the client is closed.
     async fn pause(&self, pause: std::time::Duration) {
         let Some(link) = self.links.first() else { return };
         let waited = tokio::time::sleep(pause);

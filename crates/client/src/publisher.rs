@@ -1,16 +1,18 @@
 //! Publishing to subjects in batches.
 //!
-//! Owns: [`Publisher`]: what is gathered, when it goes out, and how much may be on the way.
+//! Owns: [`Publisher`]: gathering messages, the time at which a batch goes out, and the bound on unacknowledged
+//! batches.
 //!
-//! When a batch goes out: as soon as it is full (messages or bytes); at once, if nothing went out for
-//! [`delay`](PublisherOptions::delay): a message that comes alone waits for nobody; else when that time is over. So at most
-//! one batch that is not full goes out in each `delay`, and no message waits longer than that.
+//! A batch goes out as soon as it is full (messages or bytes). A batch that is not full goes out immediately if
+//! nothing went out during the last [`delay`](PublisherOptions::delay), so a lone message does not wait; otherwise it
+//! goes out when that time is over. At most one batch that is not full goes out in each `delay`, and no message waits
+//! longer than that.
 //!
-//! Order: a publisher keeps to one channel, and its messages keep their order there.
+//! Order: a publisher uses one channel, on which its messages keep their order.
 //!
-//! Back-pressure: a full batch that the channel does not take (see
-//! [`max_unsent_bytes`](crate::Options::max_unsent_bytes)) stays here, and who publishes waits. So a publisher holds one batch,
-//! and the channel what it may hold.
+//! Backpressure: if the channel has no room for a full batch (see
+//! [`max_unsent_bytes`](crate::Options::max_unsent_bytes)), the batch stays here and callers wait. A publisher
+//! therefore holds one batch, besides the channel's own bound.
 
 use std::{
     collections::VecDeque,
@@ -33,32 +35,33 @@ use crate::{
     write::fits,
 };
 
-/// Batches from this size on are handed over as they are; smaller ones are copied, which costs less.
+/// Size in bytes from which on batches are shared with the link; copying smaller ones costs less.
 const SHARE_FROM_BYTES: usize = thalweg_transport::SHARED_FROM_BYTES;
 
-/// When batches go out, and what is waited for.
+/// Bounds of a publisher's batches, and the acknowledgement that it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublisherOptions {
-    /// Messages of a full batch.
+    /// Number of messages of a full batch.
     pub max_messages: u32,
-    /// Bytes of a full batch; what is larger goes alone.
+    /// Size of a full batch in bytes. A larger message goes alone.
     pub max_bytes: usize,
-    /// Longest time that a message waits for others. 0: each message goes out at once, which costs a system call each.
+    /// Longest time that a message waits for others. With 0 each message goes out immediately, at the cost of a system
+    /// call each.
     pub delay: Duration,
-    /// Whether batches get a checksum that their receivers check.
+    /// Choice of a checksum that receivers verify.
     pub checksum: Checksum,
-    /// Whether the server answers.
+    /// Acknowledgements from the server.
     pub acks: Acks,
 }
 
-/// Whether the server answers a publisher.
+/// Acknowledgements that a publisher requests from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// It does not, unless something fails, which is counted.
+    /// None. The server reports only failures, which the client counts.
     None,
-    /// For each batch, when it is in the queues of all who are subscribed. At most so many batches wait for that.
+    /// One for each batch, when it is in the queues of all subscribers.
     PerBatch {
-        /// So many; who publishes more waits.
+        /// Maximum number of unacknowledged batches. At the bound callers wait.
         max_in_flight: usize,
     },
 }
@@ -75,8 +78,8 @@ impl Default for PublisherOptions {
     }
 }
 
-/// Gathers messages of a subject into batches. Cheap to clone: clones share the batch. Dropped with its last clone, it
-/// sends what it has, but can't wait for it: [`flush`](Self::flush) does.
+/// Gathers messages of a subject into batches. Cheap to clone: clones share the batch. Dropping the last clone sends
+/// the gathered messages but cannot wait for them; [`flush`](Self::flush) can.
 #[derive(Clone)]
 pub struct Publisher {
     inner: Arc<Inner>,
@@ -88,9 +91,9 @@ struct Inner {
     options: PublisherOptions,
     subject: Vec<u8>,
     gathered: Mutex<Gathered>,
-    /// Tells the pump that a batch waits for its time.
+    /// Notifies the pump that a batch waits for its time.
     begun: Arc<Notify>,
-    /// Tells those who wait for an answer that others wait for too.
+    /// Notifies tasks that wait for an answer which another task is already waiting for.
     settled: Notify,
 }
 
@@ -99,30 +102,31 @@ struct Gathered {
     subject: Vec<u8>,
     last_sent: Option<Instant>,
     pump_waits: bool,
-    /// The connection's life that something was last sent in; another one since may have lost some.
+    /// Generation of the connection in which the publisher last sent. If it has changed since, messages may have been
+    /// lost.
     generation: Option<u64>,
-    /// Batches sent.
+    /// Number of batches sent.
     sent: u64,
     in_flight: VecDeque<Reply>,
-    /// Batches on the way of which somebody has taken it to wait for the answer.
+    /// Number of unacknowledged batches whose answer a task is waiting for.
     awaited: usize,
     acked: Published,
-    /// What went wrong since somebody was last told.
+    /// First error not yet returned to a caller.
     failed: Option<Error>,
 }
 
-/// Adds a message to a batch.
+/// Function that adds a message to a batch.
 type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 'a;
 
-/// Why a message was not taken yet.
+/// Reason why a message has to wait.
 enum Wait {
     Link,
-    /// For the answer to the oldest batch.
+    /// The message waits for the answer to the oldest batch.
     Ack,
 }
 
 impl Client {
-    /// A publisher of a subject.
+    /// Creates a publisher of a subject.
     pub fn publisher(&self, subject: impl AsRef<[u8]>, options: PublisherOptions) -> Result<Publisher, Error> {
         let subject = subject.as_ref().to_vec();
         let begun = Arc::new(Notify::new());
@@ -152,18 +156,18 @@ impl Client {
 }
 
 impl Publisher {
-    /// Publishes a message. Waits only for back-pressure. Gives the error of an earlier one, if there was one that nobody was
-    /// told of.
+    /// Publishes a message. The call waits only for backpressure. It returns the error of an earlier message if no
+    /// call has returned that yet.
     pub async fn publish(&self, payload: &[u8]) -> Result<(), Error> {
         self.put(&self.inner.subject, &mut |writer| writer.push_payload(payload)).await
     }
 
-    /// The same with key and headers.
+    /// Publishes a message with key and headers, like [`publish`](Self::publish).
     pub async fn publish_record(&self, record: &Record<'_>) -> Result<(), Error> {
         self.put(&self.inner.subject, &mut |writer| writer.push(record)).await
     }
 
-    /// Publishes a message to another subject, in order with the others: what was gathered for the subject before goes out.
+    /// Publishes a message to another subject, in order with the other messages: the gathered messages go out first.
     pub async fn publish_to(&self, subject: &[u8], payload: &[u8]) -> Result<(), Error> {
         self.put(subject, &mut |writer| writer.push_payload(payload)).await
     }
@@ -178,11 +182,11 @@ impl Publisher {
         }
     }
 
-    /// Sends what is gathered, and waits until the server has handed out everything that was published before.
+    /// Sends the gathered messages, and waits until the server has handed out everything published before.
     ///
     /// # Errors
-    /// [`Lost`](Error::Lost), with unknown effect, if a connection went since the last flush: what was on the way may be lost.
-    /// With acks also what the server answered.
+    /// [`Lost`](Error::Lost), with unknown effect, if a connection was lost since the last flush: messages on the way
+    /// may be lost. With acks also the errors that the server answered.
     pub async fn flush(&self) -> Result<Published, Error> {
         let inner = &self.inner;
         loop {
@@ -208,7 +212,7 @@ impl Publisher {
         if let Some(error) = gathered.failed.take() {
             return Err(error);
         }
-        // What was sent meanwhile is for the next flush to look after.
+        // Batches sent in the meantime belong to the next flush.
         gathered.generation = (gathered.sent != sent).then_some(now);
         if generation.is_some_and(|begun| begun != now) {
             return Err(Error::Lost { why: Lost::Closed, effect: Effect::Unknown });
@@ -222,7 +226,7 @@ impl Inner {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message, or says what to wait for before it can.
+    /// Takes a message, or returns the event to wait for before it can.
     #[inline]
     fn put(&self, subject: &[u8], push: &mut Push<'_>) -> Result<Option<Wait>, Error> {
         let mut gathered = self.lock();
@@ -241,7 +245,7 @@ impl Inner {
         }
         push(&mut gathered.writer)?;
         if self.is_full(&gathered) {
-            // What is not taken stays, and whoever publishes next waits.
+            // A full batch without room on the link stays here, and the next caller waits.
             if let Err(Err(error)) = self.send(&mut gathered, Writer::Task) {
                 return Err(error);
             }
@@ -256,7 +260,7 @@ impl Inner {
             || (gathered.writer.byte_len() >= self.options.max_bytes && gathered.writer.count() > 0)
     }
 
-    /// The first message of a batch: it goes at once, or waits for its time.
+    /// Handles the first message of a batch: it goes out immediately or waits for its time.
     fn begin(&self, gathered: &mut Gathered) -> Result<(), Error> {
         let due = gathered.last_sent.map(|sent| sent + self.options.delay);
         if due.is_none_or(|due| due <= Instant::now()) && !matches!(self.send(gathered, Writer::Here), Err(Ok(_))) {
@@ -268,7 +272,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends what is gathered. `Err(Ok)`: wait first.
+    /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait first.
     fn send(&self, gathered: &mut Gathered, writer: Writer) -> Result<(), Result<Wait, Error>> {
         if gathered.writer.count() == 0 {
             return Ok(());
@@ -289,7 +293,7 @@ impl Inner {
         match sent {
             Ok(generation) => {
                 gathered.last_sent = Some(Instant::now());
-                // A life before this one that something was sent in stays remembered until a flush has told of it.
+                // If an earlier generation may have lost messages, remember it until a flush has reported that.
                 gathered.generation.get_or_insert(generation);
                 gathered.sent += 1;
                 Ok(())
@@ -333,7 +337,7 @@ impl Inner {
         Ok(generation)
     }
 
-    /// Waits for an answer; `false`: all have come.
+    /// Waits for one answer. Returns false if no batch is unacknowledged.
     async fn await_answer(&self) -> bool {
         let mut settled = pin!(self.settled.notified());
         settled.as_mut().enable();
@@ -358,7 +362,7 @@ impl Inner {
         true
     }
 
-    /// Waits for what a message waits for, as long as requests may take.
+    /// Waits for the given event, at most for the timeout of requests.
     async fn wait(&self, wait: Wait) -> Result<(), Error> {
         let clock = Clock::new(self.client.call_timeout());
         match wait {
@@ -377,7 +381,7 @@ impl Inner {
         }
     }
 
-    /// When the batch that waits is to go; `None`: nothing waits.
+    /// Returns the time at which the waiting batch is due; `None` if none waits.
     fn due(&self) -> Option<Instant> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.map_or_else(Instant::now, |sent| sent + self.options.delay);
@@ -385,7 +389,7 @@ impl Inner {
         gathered.pump_waits.then_some(due)
     }
 
-    /// Sends the batch whose time has come; gives what it has to wait for.
+    /// Sends the batch that is due. Returns the event to wait for if it cannot be sent.
     fn send_due(&self) -> Option<Wait> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.is_none_or(|sent| sent + self.options.delay <= Instant::now());
@@ -422,7 +426,7 @@ impl Gathered {
         }
     }
 
-    /// The batch, and a writer for the next, of about its size.
+    /// Returns the encoded batch, and replaces the writer with one of similar capacity.
     fn take(&mut self, checksum: Checksum) -> Result<bytes::Bytes, Invalid> {
         let next = BatchWriter::with_capacity(&self.subject, b"", self.writer.byte_len())?;
         let full = std::mem::replace(&mut self.writer, next);
@@ -430,7 +434,7 @@ impl Gathered {
     }
 }
 
-/// The answer to a batch, while somebody waits for it. Who stops waiting gives it back.
+/// Answer to a batch that a task waits for. If the task stops waiting, the answer returns to the queue.
 struct Awaited<'p> {
     inner: &'p Inner,
     reply: Option<Reply>,
@@ -451,7 +455,7 @@ impl Drop for Awaited<'_> {
 impl Drop for Inner {
     fn drop(&mut self) {
         let mut gathered = std::mem::replace(&mut *self.lock(), Gathered::empty());
-        // There is nobody to tell if it is not taken any more.
+        // No caller is left to report an error to.
         let _ = self.send(&mut gathered, Writer::Here);
         self.begun.notify_one();
     }
@@ -460,7 +464,7 @@ impl Drop for Inner {
 impl Gathered {
     fn empty() -> Self {
         Self {
-            writer: BatchWriter::new(b"", b"").expect("no name is too long"),
+            writer: BatchWriter::new(b"", b"").expect("the subject is empty"),
             subject: Vec::new(),
             last_sent: None,
             pump_waits: false,
@@ -480,7 +484,7 @@ impl std::fmt::Debug for Publisher {
     }
 }
 
-/// Sends batches whose time has come, for as long as the publisher lives.
+/// Sends batches when they are due, while the publisher exists.
 async fn pump(publisher: Weak<Inner>, begun: Arc<Notify>) {
     let mut timer = Timer::new();
     loop {
@@ -494,12 +498,12 @@ async fn pump(publisher: Weak<Inner>, begun: Arc<Notify>) {
             Err(_) => Err(std::io::ErrorKind::Unsupported.into()),
         };
         if waited.is_err() {
-            // No more files can be opened: what waits does so a little longer.
+            // The process cannot open more files: fall back to a coarser timer.
             tokio::time::sleep_until(due.into()).await;
         }
         let Some(publisher) = publisher.upgrade() else { return };
         if let Some(wait) = publisher.send_due() {
-            // Who publishes is told of what goes wrong when it wants to send.
+            // The next call that sends reports the error.
             let _ = publisher.wait(wait).await;
         }
     }

@@ -1,7 +1,7 @@
-//! Records of streams as they came, without copies: runs of them over the bytes of one frame.
+//! Records of streams without copies: runs of records over the bytes of one frame.
 //!
-//! Owns: [`Records`] and the ways to go through them. What is in it has been checked when it came: each record decodes, and there are
-//! as many as the frame says.
+//! Owns: [`Records`] and the iterators over it. The contents are checked on arrival: each record decodes, and their
+//! number is the stated number.
 
 use bytes::Bytes;
 use thalweg_types::{Durability, Offset, SpaceTime};
@@ -9,17 +9,17 @@ use thalweg_wire::{List, Message, Messages, RecordRun, SharedFrame};
 
 use crate::error::{Error, ProtocolError};
 
-/// Records of one frame, in order. Keeps the read buffer that they came in.
+/// Records of one frame, in order. They keep the whole read buffer of the frame alive.
 #[derive(Clone, Debug)]
 pub struct Records {
     pub(crate) payload: Bytes,
     runs: Vec<Run>,
     count: u64,
-    /// Read or tail on from here.
+    /// Offset to continue reading or tailing at.
     pub next: Offset,
-    /// The stream's next offset when they were read.
+    /// Next offset of the stream at the time of reading.
     pub high_watermark: Offset,
-    /// The level of all that they show.
+    /// Durability level that all these records have reached.
     pub durability: Durability,
 }
 
@@ -33,40 +33,40 @@ struct Run {
     end: usize,
 }
 
-/// A record with where it is.
+/// A borrowed record with its position.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordAt<'a> {
-    /// Its offset.
+    /// Offset of the record.
     pub offset: Offset,
-    /// When it was appended.
+    /// Space time of the append.
     pub time: SpaceTime,
-    /// How often a group has delivered it, this time included; 0 of what no group delivers.
+    /// Number of deliveries by a group, including this one; 0 for records that no group delivered.
     pub deliveries: u32,
-    /// Key, headers, payload.
+    /// Key, headers and payload.
     pub record: Message<'a>,
 }
 
-/// The same with shares of the bytes instead of borrows.
+/// A record that shares the bytes of its frame instead of borrowing them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRecord {
-    /// Its offset.
+    /// Offset of the record.
     pub offset: Offset,
-    /// When it was appended.
+    /// Space time of the append.
     pub time: SpaceTime,
-    /// How often a group has delivered it.
+    /// Number of deliveries by a group, including this one; 0 for records that no group delivered.
     pub deliveries: u32,
-    /// Its key.
+    /// Key of the record.
     pub key: Option<Bytes>,
-    /// Its headers.
+    /// Headers of the record.
     pub headers: Vec<(String, Bytes)>,
-    /// Its payload.
+    /// Payload of the record.
     pub payload: Bytes,
-    /// Whether it says that its key is gone.
+    /// True if the record is a tombstone: it marks its key as deleted.
     pub is_tombstone: bool,
 }
 
 impl Records {
-    /// Of runs that `parts` gives with how often they were delivered.
+    /// Checks the runs of a frame. `parts` yields runs with their number of deliveries.
     pub(crate) fn new<'a>(
         frame: &'a SharedFrame,
         parts: impl Iterator<Item = (u32, List<'a, RecordRun<'a>>)>,
@@ -91,26 +91,26 @@ impl Records {
         Ok(Self { payload: frame.payload.clone(), runs, count, next, high_watermark, durability })
     }
 
-    /// How many.
+    /// Number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::try_from(self.count).unwrap_or(usize::MAX)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The first and the last offset, if there are records.
+    /// Returns the first and the last offset, if there are records.
     #[must_use]
     pub fn offsets(&self) -> Option<(Offset, Offset)> {
         let (first, last) = (self.runs.first()?, self.runs.last()?);
         Some((first.first, Offset(last.first.0 + u64::from(last.count) - 1)))
     }
 
-    /// The records, borrowed.
+    /// Iterates over the records, borrowed.
     pub fn iter(&self) -> impl Iterator<Item = RecordAt<'_>> {
         self.runs.iter().flat_map(|run| {
             let messages = Messages::new(&self.payload[run.begin..run.end]).map_while(Result::ok);
@@ -123,7 +123,7 @@ impl Records {
         })
     }
 
-    /// The records with shares of the bytes.
+    /// Iterates over the records, sharing the bytes.
     pub fn owned(&self) -> impl Iterator<Item = OwnedRecord> {
         self.iter().map(|at| at.to_owned(&self.payload))
     }
@@ -144,12 +144,12 @@ impl RecordAt<'_> {
     }
 }
 
-/// Goes through records one by one, over calls.
+/// Position of an iteration over records that spans several calls.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     records: Option<Records>,
     run: usize,
-    /// Bytes and records of the run that were given.
+    /// Number of bytes of the run that were returned.
     at: usize,
     given: u64,
 }

@@ -1,10 +1,10 @@
-//! From a reply's frame to what it says.
+//! Decoding of replies.
 
 use thalweg_wire::{DecodeError, Failed, Fields, FieldsError, Frame, Kind, SharedFrame};
 
 use crate::error::{Error, Failure, ProtocolError};
 
-/// The body of a frame whose kind is known.
+/// Decodes the body of a frame whose kind is known.
 pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, DecodeError> {
     let fields = usize::from(frame.header.fields);
     let malformed = |malformed| DecodeError::Malformed { kind: F::NAME, malformed };
@@ -19,7 +19,7 @@ pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, Dec
     F::decode_body(body)
 }
 
-/// What a reply of a kind says, or why there is none.
+/// Decodes a reply of the expected kind, or returns the failure that the server sent instead.
 pub(crate) fn reply_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, Error> {
     let kind = frame.header.kind;
     if kind == F::KIND as u16 {

@@ -1,4 +1,4 @@
-//! What the node says about itself.
+//! Status of the node.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use crate::{
     write::fits,
 };
 
-/// How a node is.
+/// Status of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Whether it can do its work.
+    /// Ability of the node to accept writes.
     pub health: Health,
-    /// Why not; empty if it can.
+    /// Cause of a failure; empty if the node is healthy.
     pub reason: String,
-    /// The level of acks where a request does not say.
+    /// Durability level of acknowledgements for requests that state no level.
     pub durability: Durability,
-    /// Its node.
+    /// Id of the node.
     pub node: u64,
-    /// How long it has been running.
+    /// Time since the node started.
     pub uptime: Duration,
-    /// Its time.
+    /// Space time of the node.
     pub space_time: SpaceTime,
-    /// Its version.
+    /// Version of the server's software.
     pub version: String,
-    /// What keeps its state.
+    /// Name of the state backend.
     pub backend: String,
-    /// Figures, by the names that they have in `/v1/status`.
+    /// Further figures. Their names are their paths in `/v1/status`, levels joined by dots.
     pub figures: Vec<(String, u64)>,
 }
 
 impl Client {
-    /// How the node is.
+    /// Requests the status of the node.
     pub async fn status(&self) -> Result<Status, Error> {
         let encode =
             |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| fits(wire::ReadStatus {}.encode_with(out, id, fields));

@@ -1,6 +1,7 @@
 //! Streams: create, append, read, tail.
 //!
-//! Owns: [`Stream`] and [`Tail`]. Does not own appending in the background: [`StreamPublisher`](crate::StreamPublisher).
+//! Owns: [`Stream`] and [`Tail`]. Does not own appending in the background: see
+//! [`StreamPublisher`](crate::StreamPublisher).
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,50 +30,50 @@ use crate::{
 
 const MISSING: &str = "no_such_stream";
 
-/// A stream by its name. Cheap to clone; asks for its id at the first use.
+/// A stream identified by its name. Cheap to clone. It requests the stream's id at the first use.
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<Named>);
 
-/// What there is to know about a stream.
+/// Description of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
-    /// Its id.
+    /// Id of the stream.
     pub id: StreamId,
-    /// Its name.
+    /// Name of the stream.
     pub name: String,
     /// Oldest offset kept.
     pub start: Offset,
-    /// Next to assign.
+    /// Next offset to assign.
     pub next: Offset,
-    /// Encoded bytes of what is kept.
+    /// Encoded bytes of the records kept.
     pub bytes: u64,
-    /// When the last record was appended; 0: never.
+    /// Space time of the last append; 0 if there was none.
     pub last_time: SpaceTime,
-    /// What it keeps.
+    /// Configuration of the stream.
     pub config: StreamConfig,
 }
 
-/// A producer that a stream knows.
+/// A producer that a stream remembers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerInfo {
-    /// Its id.
+    /// Id of the producer.
     pub id: String,
-    /// Its epoch.
+    /// Epoch of the producer.
     pub epoch: u32,
-    /// What comes next in it.
+    /// Next sequence number of the epoch.
     pub next_sequence: u64,
-    /// When it last appended or was opened.
+    /// Space time at which the producer last appended or was opened.
     pub last_time: SpaceTime,
 }
 
 impl Client {
-    /// The stream of that name, whether there is one or not.
+    /// Returns a handle of the stream with this name, which need not exist.
     #[must_use]
     pub fn stream(&self, name: impl Into<String>) -> Stream {
         Stream(Arc::new(Named::new(self.clone(), Name::Stream(name.into()))))
     }
 
-    /// Streams by id, those after `after`; and whether there may be more.
+    /// Returns a page of streams, ordered by id and beginning after `after`. The flag is true if there are more.
     pub async fn streams(&self, after: StreamId, limit: u32) -> Result<(Vec<StreamInfo>, bool), Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ListStreams { after, limit }.encode_with(out, id, fields))
@@ -91,12 +92,12 @@ fn info(stream: wire::Stream<'_>) -> StreamInfo {
 }
 
 impl Stream {
-    /// Its name.
+    /// Name of the stream.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.0.name {
             Name::Stream(name) => name,
-            _ => unreachable!("a stream is made with its name"),
+            _ => unreachable!("a stream handle is created with the name of a stream"),
         }
     }
 
@@ -104,7 +105,7 @@ impl Stream {
         &self.0.client
     }
 
-    /// Its id, by which commits name it.
+    /// Id of the stream, which commits use.
     pub async fn id(&self) -> Result<StreamId, Error> {
         if let Some(id) = self.0.known() {
             return Ok(StreamId(id));
@@ -114,7 +115,7 @@ impl Stream {
         Ok(id)
     }
 
-    /// Creates it unless it exists; says whether it did.
+    /// Creates the stream unless it exists. Returns true if this call created it.
     pub async fn create_if_missing(&self, config: &StreamConfig) -> Result<bool, Error> {
         let name = self.name();
         let encode = |out: &mut Vec<u8>| encode_create_stream(out, name, config);
@@ -123,7 +124,7 @@ impl Stream {
         Ok(is_new)
     }
 
-    /// What there is to know about it.
+    /// Returns the description of the stream.
     pub async fn describe(&self) -> Result<StreamInfo, Error> {
         let name = self.name();
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -133,17 +134,17 @@ impl Stream {
         self.client().call(How::READ, encode, read).await
     }
 
-    /// Replaces its configuration.
+    /// Replaces the configuration.
     pub async fn configure(&self, config: &StreamConfig) -> Result<(), Error> {
         self.command(|id, out: &mut Vec<u8>| encode_configure_stream(out, id, config)).await
     }
 
-    /// Forgets all records before an offset.
+    /// Removes all records before an offset.
     pub async fn trim(&self, before: Offset) -> Result<(), Error> {
         self.command(|id, out: &mut Vec<u8>| encode_trim_stream(out, id, before)).await
     }
 
-    /// Deletes it with everything in it.
+    /// Deletes the stream and everything in it.
     pub async fn delete(&self) -> Result<(), Error> {
         let id = self.id().await?;
         let deleted = self.command(|id, out: &mut Vec<u8>| encode_delete_stream(out, id)).await;
@@ -170,14 +171,14 @@ impl Stream {
         self.append_batch(&batch, ExpectedOffset::Any).await
     }
 
-    /// Appends records, all or none, if the stream's next offset is as expected (else: `wrong_offset`). Not repeated if
-    /// it is unknown whether it happened: for that there are producers.
+    /// Appends records, all or none. Fails with `offset_conflict` unless the stream's next offset is as expected. If
+    /// the effect is unknown, the client does not retry; use a producer for that.
     pub async fn append_batch(&self, batch: &RecordBatch, expected: ExpectedOffset) -> Result<Appended, Error> {
         self.append_with(batch, &expected.into()).await
     }
 
-    /// Appends records under any terms. Those of a producer are repeated if it is unknown whether it happened, since the
-    /// server knows them.
+    /// Appends records with any terms. The client retries appends of a producer even if their effect is unknown,
+    /// because the server detects repetitions.
     pub async fn append_with(&self, batch: &RecordBatch, terms: &AppendTerms<'_>) -> Result<Appended, Error> {
         if batch.is_empty() {
             return Err(Invalid::NoRecords.into());
@@ -194,7 +195,8 @@ impl Stream {
         })
     }
 
-    /// Opens a producer: gives it an epoch above all it ever had, which fences those who use it under a lower one.
+    /// Opens a producer and returns its new epoch, which is above all its earlier ones. Clients that use an earlier
+    /// epoch are fenced.
     pub async fn open_producer(&self, producer: &str) -> Result<u32, Error> {
         with_id!(self, MISSING, stream => async {
             let encode = |out: &mut Vec<u8>| encode_open_producer(out, stream, producer);
@@ -203,7 +205,7 @@ impl Stream {
         })
     }
 
-    /// Producers that it knows, or only the one of that name.
+    /// Returns the producers that the stream remembers, or only the one with the given id.
     pub async fn producers(&self, producer: Option<&str>) -> Result<Vec<ProducerInfo>, Error> {
         with_id!(self, MISSING, stream => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -223,7 +225,8 @@ impl Stream {
         })
     }
 
-    /// Reads records from a position on: at most so many, and about so many bytes (0: as the server likes). At the end there are none.
+    /// Reads at most `max_records` records and about `max_bytes` bytes from a position on (0 selects the server's
+    /// defaults). At the end of the stream the result is empty.
     pub async fn read(&self, from: Position, max_records: u32, max_bytes: u32) -> Result<Records, Error> {
         with_id!(self, MISSING, stream => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -238,7 +241,7 @@ impl Stream {
         })
     }
 
-    /// The first offset whose record is not older than a time.
+    /// Returns the first offset whose record is not older than `time`.
     pub async fn find_offset(&self, time: SpaceTime) -> Result<Offset, Error> {
         with_id!(self, MISSING, stream => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -249,12 +252,13 @@ impl Stream {
         })
     }
 
-    /// What there is from a position on, and then what comes, without gap or duplicate, over lost connections too.
+    /// Subscribes to the existing records from a position on and then to new ones, without gaps or duplicates. The
+    /// tail resumes after a lost connection.
     pub async fn tail(&self, from: Position) -> Result<Tail, Error> {
         self.tail_with(from, self.client().options().window).await
     }
 
-    /// The same with a window of its own.
+    /// Like [`tail`](Self::tail), with a window of its own.
     pub async fn tail_with(&self, from: Position, window: Window) -> Result<Tail, Error> {
         Ok(Tail {
             feed: with_id!(self, MISSING, stream => async {
@@ -284,7 +288,7 @@ impl Source for TailSource {
     }
 }
 
-/// A stream's records as they come. After a lost connection it goes on where it was; errors are those that begin again
+/// Records of a stream as they arrive. The tail resumes after a lost connection. It returns only errors that a retry
 /// does not help against, such as `trimmed`.
 #[derive(Debug)]
 pub struct Tail {
@@ -293,7 +297,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The next records, as they came together; `None`: it has ended. Cancel safe.
+    /// Waits for the next records that arrived together; `None` if the tail has ended. Cancel safe.
     pub async fn next_batch(&mut self) -> Result<Option<Records>, Error> {
         loop {
             let Some(event) = self.feed.next().await? else { return Ok(None) };
@@ -311,8 +315,8 @@ impl Tail {
         }
     }
 
-    /// The next record; `None`: it has ended. Cancel safe. Not to be mixed with [`next_batch`](Self::next_batch), which
-    /// does not give what is left of the batch that this one is in.
+    /// Waits for the next record; `None` if the tail has ended. Cancel safe. Do not mix it with
+    /// [`next_batch`](Self::next_batch), which skips the remaining records of the current batch.
     pub async fn next(&mut self) -> Result<Option<OwnedRecord>, Error> {
         loop {
             if let Some(record) = self.cursor.next() {
@@ -325,12 +329,12 @@ impl Tail {
         }
     }
 
-    /// The next record, unless none comes within `patience`.
+    /// Waits at most `patience` for the next record; `None` if none has arrived or the tail has ended.
     pub async fn next_within(&mut self, patience: Duration) -> Result<Option<OwnedRecord>, Error> {
         tokio::time::timeout(patience, self.next()).await.unwrap_or(Ok(None))
     }
 
-    /// From here a later tail goes on after the last batch that this one has given.
+    /// Position from which a later tail continues after the last batch that this one has returned.
     #[must_use]
     pub fn position(&self) -> Position {
         self.feed.source.from.clone()

@@ -1,17 +1,18 @@
-//! Appending to a stream in the background: in batches, several on the way, each exactly once.
+//! Appending to a stream in the background: in batches, several in flight, each exactly once.
 //!
-//! Owns: [`StreamPublisher`]. Its batches carry a producer's stamp, so one that is sent again because its answer was lost is
-//! known to the server and answered with its first result: a lost connection loses nothing and repeats nothing.
+//! Owns: [`StreamPublisher`]. Its batches carry a producer's stamp. When the publisher resends a batch because its
+//! answer was lost, the server detects that and returns the first result, so a lost connection neither loses nor
+//! repeats records.
 //!
-//! When a batch goes out: at once while fewer than [`max_in_flight`](StreamPublisherOptions::max_in_flight) are on the way;
-//! else what comes is gathered until one is answered. So a lone record waits for nobody, and under load batches grow by
-//! themselves, up to their bound, at which who publishes waits.
+//! A batch goes out immediately while fewer than [`max_in_flight`](StreamPublisherOptions::max_in_flight) batches are
+//! in flight. Otherwise records are gathered until a batch is answered. A lone record therefore does not wait, and
+//! under load batches grow automatically up to their bound, at which callers wait.
 //!
 //! ```text
-//!  publish --> gathered --> on the way: [s, s+1, .. s+n) --> answered in order
-//!             one batch       max_in_flight, kept to be sent again
+//!  publish --> gathered --> in flight: [s, s+1, .. s+n) --> answered in order
+//!             one batch      max_in_flight, kept for resending
 //! ```
-//! Invariants: sequences are dense; batches are sent in their order on one channel; when one has to be sent again, so are all
+//! Invariants: sequences are dense; batches are sent in order on one channel; when a batch is resent, so are all
 //! behind it. Memory: `(max_in_flight + 1) * max_bytes`, and one record.
 
 use std::{
@@ -38,17 +39,17 @@ use crate::{
     write::{Appended, appended_to, put_write},
 };
 
-/// How often a batch may be refused because one before it is missing, before that is taken for what it seems.
+/// Number of rejections of a batch because of a missing predecessor after which the publisher gives up.
 const MAX_GAPS: u32 = 8;
 
-/// How a stream publisher gathers.
+/// Bounds of a stream publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPublisherOptions {
-    /// Records of a full batch.
+    /// Number of records of a full batch.
     pub max_records: u32,
-    /// Bytes of a full batch; a record that is larger goes alone.
+    /// Size of a full batch in bytes. A larger record goes alone.
     pub max_bytes: usize,
-    /// Batches on the way; at most 64, of which the server remembers the results.
+    /// Maximum number of batches in flight, at most 64: the server keeps that many results of a producer.
     pub max_in_flight: usize,
 }
 
@@ -58,35 +59,35 @@ impl Default for StreamPublisherOptions {
     }
 }
 
-/// Appends in the background. Cheap to clone: clones share the batch. When the last clone is dropped, what was published is
-/// still sent, but nobody is told how it went: [`flush`](Self::flush) tells.
+/// Appends records in the background. Cheap to clone: clones share the batch. After the last clone is dropped, the
+/// published records are still sent, but their outcome is not reported; [`flush`](Self::flush) reports it.
 #[derive(Clone)]
 pub struct StreamPublisher {
     inner: Arc<Handle>,
 }
 
-/// Dropped with the last clone, which tells the worker.
+/// Dropped with the last clone, which notifies the worker.
 struct Handle(Arc<Inner>);
 
 struct Inner {
     options: StreamPublisherOptions,
     gathered: Mutex<Gathered>,
-    /// Tells the worker that there is something to send, or nobody left.
+    /// Notifies the worker that there are records to send, or that the last clone is gone.
     begun: Notify,
-    /// Tells those who publish that the gathered batch was taken.
+    /// Notifies waiting callers that the worker has taken the gathered batch.
     taken: Notify,
 }
 
 struct Gathered {
     batch: RecordBatch,
     outcome: Arc<Outcome>,
-    /// Of the last batch that was not empty.
+    /// Outcome of the last batch that was not empty.
     last: Option<Arc<Outcome>>,
     abandoned: bool,
     failed: Option<Error>,
 }
 
-/// What came of a batch, for all who have a record in it.
+/// Outcome of a batch, shared by all callers with a record in it.
 #[derive(Default)]
 struct Outcome {
     done: OnceLock<Result<Appended, Error>>,
@@ -111,7 +112,7 @@ impl Outcome {
     }
 }
 
-/// The answer to a record that was published, to be waited for, or not.
+/// Acknowledgement of a published record. The caller may wait for it or drop it.
 #[derive(Clone)]
 pub struct Ack {
     outcome: Arc<Outcome>,
@@ -119,13 +120,13 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// Waits until the record is appended at the level wanted.
+    /// Waits until the record is appended at the client's durability level.
     pub async fn wait(&self) -> Result<Appended, Error> {
         let batch = self.outcome.wait().await?;
         Ok(Appended { first: Offset(batch.first.0 + u64::from(self.index)), count: 1, ..batch })
     }
 
-    /// What came of it, if that is known.
+    /// Returns the outcome if it is known.
     #[must_use]
     pub fn try_wait(&self) -> Option<Result<Appended, Error>> {
         let batch = self.outcome.done.get()?.clone();
@@ -146,8 +147,8 @@ impl std::fmt::Debug for StreamPublisher {
 }
 
 impl Stream {
-    /// A publisher that appends as a producer of that id, which it opens: another one of the same id is fenced. Needs a
-    /// durability of at least `os`.
+    /// Opens a producer with this id and creates a publisher that appends as that producer. Another publisher with the
+    /// same id is fenced. Requires a durability level of at least `os`.
     pub async fn publisher(&self, producer: &str, options: StreamPublisherOptions) -> Result<StreamPublisher, Error> {
         let epoch = self.open_producer(producer).await?;
         let stream = self.id().await?;
@@ -173,13 +174,13 @@ impl Stream {
 }
 
 impl StreamPublisher {
-    /// Publishes a record; waits only for back-pressure. After an error that repeating does not help against every call gives
-    /// it: make another publisher then.
+    /// Publishes a record. The call waits only for backpressure. After an error that a retry does not help against,
+    /// every call returns that error: create a new publisher then.
     pub async fn publish(&self, record: &Record<'_>) -> Result<Ack, Error> {
         self.put(&mut |batch| batch.push(record)).await
     }
 
-    /// The same with nothing but a payload.
+    /// Publishes a record that has only a payload, like [`publish`](Self::publish).
     pub async fn publish_payload(&self, payload: &[u8]) -> Result<Ack, Error> {
         self.put(&mut |batch| batch.push_payload(payload)).await
     }
@@ -198,7 +199,7 @@ impl StreamPublisher {
         }
     }
 
-    /// Waits until everything that was published before is appended.
+    /// Waits until everything published before is appended.
     pub async fn flush(&self) -> Result<(), Error> {
         let last = self.inner.0.lock().last.clone();
         match last {
@@ -208,7 +209,7 @@ impl StreamPublisher {
     }
 }
 
-/// Adds a record to a batch.
+/// Function that adds a record to a batch.
 type Push<'a> = dyn FnMut(&mut RecordBatch) -> Result<(), RecordError> + Send + 'a;
 
 impl Drop for Handle {
@@ -233,7 +234,7 @@ impl Inner {
         gathered.failed.is_none() && self.has_no_room(&gathered)
     }
 
-    /// Takes a record; `None`: there is no room for it now.
+    /// Takes a record; `None` if there is no room now.
     fn put(&self, push: &mut Push<'_>) -> Result<Option<Ack>, Error> {
         let mut gathered = self.lock();
         if let Some(error) = &gathered.failed {
@@ -303,7 +304,7 @@ impl Worker {
         }
     }
 
-    /// Takes what is gathered; `false`: nothing is.
+    /// Takes the gathered batch. Returns false if there is none.
     fn take(&mut self) -> bool {
         let mut gathered = self.inner.lock();
         if gathered.batch.is_empty() {
@@ -331,7 +332,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The oldest batch is answered.
+    /// Processes the answer to the oldest batch.
     async fn settle(&mut self, came: Result<SharedFrame, Lost>) -> Result<(), Error> {
         let answer = match came {
             Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),
@@ -362,7 +363,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Everybody is told, also those who come later.
+    /// Reports the error to all waiting callers and to all later ones.
     fn fail(self, error: &Error) {
         let mut gathered = self.inner.lock();
         gathered.failed = Some(error.clone());

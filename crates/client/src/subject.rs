@@ -1,6 +1,7 @@
-//! Subjects: publish, subscribe, ask and answer. Nothing is stored.
+//! Subjects: publish, subscribe, ask and answer. Messages are never stored.
 //!
-//! Owns: single publishes, [`Subscriber`], requests. Does not own publishing in batches: [`Publisher`](crate::Publisher).
+//! Owns: single publishes, [`Subscriber`], requests. Does not own publishing in batches: see
+//! [`Publisher`](crate::Publisher).
 
 use std::time::Duration;
 
@@ -22,27 +23,27 @@ use crate::{
     write::fits,
 };
 
-/// What became of a publish.
+/// Result of a publish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Subscriptions that have it in their queue; a queue group counts as one.
+    /// Number of subscriptions that queued the message. A queue group counts as one.
     pub delivered: u64,
-    /// Subscriptions that had no room and are told that they missed it.
+    /// Number of subscriptions that had no room. The server reports the loss to them.
     pub missed: u64,
 }
 
-/// How to subscribe.
+/// Options of a subscription.
 #[derive(Clone, Debug)]
 pub struct SubscribeOptions {
-    /// Of those with the same queue group one gets each message; empty: this one gets all.
+    /// Name of the queue group. One subscription of the group gets each message. If empty, this subscription gets all.
     pub queue: Vec<u8>,
-    /// What happens when the server's queue for it is full.
+    /// Behaviour when the server's queue of the subscription is full.
     pub policy: Policy,
-    /// Messages that may wait on the server; 0: as it likes.
+    /// Maximum number of messages that wait on the server; 0 selects its default.
     pub queue_messages: u64,
-    /// Bytes that may wait on the server; 0: as it likes.
+    /// Maximum number of bytes that wait on the server; 0 selects its default.
     pub queue_bytes: u64,
-    /// What may be sent ahead of the application; as the client's options say if `None`.
+    /// Amount that the server may send ahead of the application; `None` selects the client's [`Window`].
     pub window: Option<Window>,
 }
 
@@ -52,14 +53,14 @@ impl Default for SubscribeOptions {
     }
 }
 
-/// Messages of one subject that came together, as their publisher encoded them. Keeps the read buffer that they came in.
+/// A batch of messages of one subject, as their publisher encoded them. It keeps the whole read buffer alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageBatch {
     bytes: Bytes,
 }
 
 impl MessageBatch {
-    /// Checked through and through: what has a checksum has the right one.
+    /// Checks the whole batch, including its checksum if it has one.
     fn new(bytes: Bytes) -> Result<Self, Error> {
         let batch = Batch::decode(&bytes)?;
         batch.check()?;
@@ -68,39 +69,39 @@ impl MessageBatch {
     }
 
     fn batch(&self) -> Batch<'_> {
-        Batch::decode(&self.bytes).expect("checked when it came")
+        Batch::decode(&self.bytes).expect("new() has checked the batch")
     }
 
-    /// How many.
+    /// Number of messages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.batch().count() as usize
     }
 
-    /// Whether there are none: never, but asked for by custom.
+    /// Returns false, since a batch has at least one message. It accompanies [`len`](Self::len) by convention.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What they are about.
+    /// Subject of the messages.
     #[must_use]
     pub fn subject(&self) -> &[u8] {
         self.batch().subject()
     }
 
-    /// Where answers are wanted; empty: nowhere.
+    /// Subject that answers should be published to; empty if the publisher wants none.
     #[must_use]
     pub fn reply(&self) -> &[u8] {
         self.batch().reply()
     }
 
-    /// The messages in order, borrowed.
+    /// Iterates over the messages in order, borrowed.
     pub fn iter(&self) -> impl Iterator<Item = Message<'_>> {
         self.batch().messages().map_while(Result::ok)
     }
 
-    /// The encoded batch, to be sent on as it is.
+    /// Encoded batch, which can be published again unchanged.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
@@ -118,33 +119,33 @@ impl MessageBatch {
     }
 }
 
-/// A message with shares of the bytes that it came in.
+/// A message that shares the bytes of its batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedMessage {
-    /// What it is about.
+    /// Subject of the message.
     pub subject: Bytes,
-    /// Where an answer is wanted; empty: nowhere.
+    /// Subject that an answer should be published to; empty if the publisher wants none.
     pub reply: Bytes,
-    /// Its key.
+    /// Key of the message.
     pub key: Option<Bytes>,
-    /// Its headers.
+    /// Headers of the message.
     pub headers: Vec<(String, Bytes)>,
-    /// Its payload.
+    /// Payload of the message.
     pub payload: Bytes,
 }
 
-/// What comes to a subscriber.
+/// An item that a subscriber receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivered {
-    /// Messages of one subject.
+    /// A batch of messages of one subject.
     Messages(MessageBatch),
-    /// So many messages are missing here: the queue on the server was full.
+    /// A gap: the queue on the server was full, and this number of messages is missing here.
     Dropped(u64),
-    /// The connection was lost and is there again: what was published meanwhile is missing here.
+    /// A gap: the connection was lost and restored, and messages published in the meantime are missing here.
     Gap,
 }
 
-/// A batch of one message.
+/// Encodes a batch of one message.
 pub(crate) fn single(subject: &[u8], reply: &[u8], message: &Record<'_>) -> Result<SharedBatch, Error> {
     let mut writer = BatchWriter::with_capacity(subject, reply, message.payload.len() + 64)?;
     writer.push(message)?;
@@ -156,7 +157,7 @@ fn payload(payload: &[u8]) -> Record<'_> {
 }
 
 impl Client {
-    /// Publishes one message, and waits until it is in the queues of all who are subscribed.
+    /// Publishes one message, and waits until it is in the queues of all subscribers.
     pub async fn publish(&self, subject: impl AsRef<[u8]>, message: &[u8]) -> Result<Published, Error> {
         self.publish_batch(&single(subject.as_ref(), b"", &payload(message))?).await
     }
@@ -171,7 +172,7 @@ impl Client {
         self.publish_batch(&single(subject.as_ref(), reply.as_ref(), message)?).await
     }
 
-    /// Publishes a batch, and waits until it is in the queues of all who are subscribed.
+    /// Publishes a batch, and waits until it is in the queues of all subscribers.
     pub async fn publish_batch(&self, batch: &SharedBatch) -> Result<Published, Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::Publish { batches: List::Items(&[&batch.bytes[..]]) }.encode_with(out, id, fields))
@@ -180,8 +181,8 @@ impl Client {
         self.call(how, encode, published).await
     }
 
-    /// Publishes a batch and does not wait for the server; waits for room if the connection does not take more. What
-    /// fails is counted ([`failed_without_reply`](Self::failed_without_reply)).
+    /// Publishes a batch without waiting for the server. Waits for room if the connection has none. Failures are
+    /// counted, see [`failed_without_reply`](Self::failed_without_reply).
     pub async fn send_batch(&self, batch: &SharedBatch) -> Result<(), Error> {
         let (link, clock) = (self.pin(), Clock::new(self.call_timeout()));
         let len = batch.bytes.len();
@@ -193,7 +194,7 @@ impl Client {
         clock.within(wire::Effect::Nothing, until_staged(&link, stage)).await
     }
 
-    /// Publishes one message and waits for one answer, for at most `patience`.
+    /// Publishes one message and waits at most `patience` for one answer.
     pub async fn ask(
         &self,
         subject: impl AsRef<[u8]>,
@@ -203,7 +204,7 @@ impl Client {
         self.ask_record(subject, &payload(message), patience).await
     }
 
-    /// The same with key and headers.
+    /// Publishes one message with key and headers and waits for an answer, like [`ask`](Self::ask).
     pub async fn ask_record(
         &self,
         subject: impl AsRef<[u8]>,
@@ -219,23 +220,24 @@ impl Client {
             let batch = MessageBatch::new(frame.share(batch.0))?;
             batch.iter().next().map(|message| batch.owned(&message)).ok_or_else(wrong)
         };
-        // The server ends the wait; the client waits a little longer for it to say so.
+        // The server ends the wait. The client's own timeout is slightly longer, so that the server can report it.
         let client = self.timeout(Some(patience));
         let how = How { repeat: Repeat::IfNothing, ..How::READ };
         client.call(how, encode, read).await
     }
 
-    /// Answers a message that was asked.
+    /// Publishes an answer to a received request.
     pub async fn answer(&self, asked: &OwnedMessage, message: &[u8]) -> Result<Published, Error> {
         self.publish(&asked.reply, message).await
     }
 
-    /// Subscribes to all subjects of a pattern: names joined by dots, `*` for any one name, `>` at the end for one or more.
+    /// Subscribes to all subjects that match a pattern: names joined by dots, `*` for any one name, `>` at the end for
+    /// one or more names.
     pub async fn subscribe(&self, pattern: impl AsRef<[u8]>) -> Result<Subscriber, Error> {
         self.subscribe_with(pattern, SubscribeOptions::default()).await
     }
 
-    /// The same, in a queue group, with bounds and a policy.
+    /// Like [`subscribe`](Self::subscribe), with a queue group, bounds and a policy.
     pub async fn subscribe_with(
         &self,
         pattern: impl AsRef<[u8]>,
@@ -262,7 +264,7 @@ fn wrong() -> Error {
 struct SubjectSource {
     pattern: Vec<u8>,
     options: SubscribeOptions,
-    /// Those that hold.
+    /// Bounds in force on the server: messages and bytes.
     bounds: (u64, u64),
 }
 
@@ -286,19 +288,20 @@ impl Source for SubjectSource {
     }
 }
 
-/// Messages as they come. After a lost connection it subscribes again and says that there is a gap.
+/// Messages as they arrive. After a lost connection the subscriber subscribes again and reports a gap.
 #[derive(Debug)]
 pub struct Subscriber {
     feed: Feed<SubjectSource>,
     batch: Option<MessageBatch>,
-    /// Bytes of the batch's messages that were given one by one.
+    /// Number of bytes of the batch's messages that [`next`](Self::next) has returned.
     at: usize,
     dropped: u64,
     gaps: u64,
 }
 
 impl Subscriber {
-    /// What comes next; `None`: it has ended. After `slow_consumer` the next call subscribes again. Cancel safe.
+    /// Waits for the next item; `None` if the subscription has ended. After `slow_consumer` the next call subscribes
+    /// again. Cancel safe.
     pub async fn next_batch(&mut self) -> Result<Option<Delivered>, Error> {
         let Some(event) = self.feed.next().await? else { return Ok(None) };
         Ok(Some(match event {
@@ -315,9 +318,9 @@ impl Subscriber {
         }))
     }
 
-    /// The next message; what is missing in between is only counted, see [`dropped`](Self::dropped) and
-    /// [`gaps`](Self::gaps). Cancel safe. Not to be mixed with [`next_batch`](Self::next_batch), which does not give what is
-    /// left of the batch that this one is in.
+    /// Waits for the next message; `None` if the subscription has ended. Gaps are only counted, see
+    /// [`dropped`](Self::dropped) and [`gaps`](Self::gaps). Cancel safe. Do not mix it with
+    /// [`next_batch`](Self::next_batch), which skips the remaining messages of the current batch.
     pub async fn next(&mut self) -> Result<Option<OwnedMessage>, Error> {
         loop {
             if let Some(batch) = &self.batch {
@@ -336,19 +339,19 @@ impl Subscriber {
         }
     }
 
-    /// Messages that the server had to drop, of which this subscriber was told.
+    /// Number of messages that the server has reported as dropped.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// How often a connection was lost and what was published meanwhile is missing.
+    /// Number of lost connections during which published messages may have been missed.
     #[must_use]
     pub fn gaps(&self) -> u64 {
         self.gaps
     }
 
-    /// Messages and bytes that may wait on the server.
+    /// Maximum numbers of messages and bytes that wait on the server.
     #[must_use]
     pub fn bounds(&self) -> (u64, u64) {
         self.feed.source.bounds

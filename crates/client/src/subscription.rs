@@ -1,10 +1,10 @@
-//! What tails, pushes, watches and subscriptions to subjects have in common: they are begun, fed, and begun again.
+//! Common parts of tails, pushes, watches and subscriptions to subjects: starting, receiving and resuming.
 //!
-//! Owns: giving credit back, cancelling, and beginning again after a lost connection. Does not own from where: each kind
-//! remembers that itself ([`Source`]).
+//! Owns: returning credit, cancelling, and resuming after a lost connection. Does not own the position to resume at:
+//! each kind of subscription keeps it ([`Source`]).
 //!
-//! Credit: what an application has taken counts as done when it asks for the next. So the window bounds what waits here,
-//! beside the one item that the application has.
+//! Credit: an item counts as consumed when the application requests the next one. The window therefore bounds the
+//! items that wait here, besides the one that the application has.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::{
 
 const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
 
-/// One life of a subscription, on one channel. Dropped, it is cancelled.
+/// One life of a subscription, on one channel. Dropping it cancels the subscription.
 struct Subscription {
     link: Arc<Link>,
     ticket: Ticket,
     mailbox: Arc<Mailbox>,
-    /// What the application has and is not done with.
+    /// Amount of the item that the application has and has not finished with.
     owed: Permit,
     over: bool,
 }
@@ -45,7 +45,7 @@ impl Subscription {
             Item::Begun(frame) => Ok((begun, frame)),
             Item::Ended(failure) => Err(Error::Failed(failure)),
             Item::Lost(why) => Err(Error::Lost { why, effect: Effect::Nothing }),
-            // The session gives nothing else before the begin.
+            // The session delivers nothing else before the subscription has begun.
             Item::Batch(_) | Item::Dropped(_) | Item::Frame(..) => Err(lost_order()),
         }
     }
@@ -81,22 +81,22 @@ impl Drop for Subscription {
     }
 }
 
-/// From where a kind of subscription begins, and begins again.
+/// Position from which a kind of subscription begins and resumes.
 pub(crate) trait Source: Send + Sync {
-    /// Appends the request, from where the last item ended.
+    /// Appends the request, which continues where the last item ended.
     fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid>;
-    /// It has begun.
+    /// Processes the reply that begins the subscription.
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error>;
 }
 
-/// What comes of a subscription.
+/// An event of a subscription.
 pub(crate) enum Event {
     Item(Item),
-    /// It was begun again: what is without history has a gap here.
+    /// The subscription has resumed. Subscriptions without history have a gap here.
     Resumed,
 }
 
-/// A subscription over all its lives.
+/// A subscription that survives lost connections.
 pub(crate) struct Feed<S> {
     client: Client,
     window: Window,
@@ -108,7 +108,7 @@ pub(crate) struct Feed<S> {
 }
 
 impl<S: Source> Feed<S> {
-    /// Begins it; what can't be begun now is an error now.
+    /// Begins the subscription. If that fails now, returns the error.
     pub(crate) async fn begin(client: &Client, window: Window, source: S) -> Result<Self, Error> {
         let backoff = Backoff::new(client.options().retries);
         let client = client.clone();
@@ -126,7 +126,8 @@ impl<S: Source> Feed<S> {
         Ok(())
     }
 
-    /// What comes next; `None`: it has ended as it was to. After an error the next call begins it again. Cancel safe.
+    /// Waits for the next event; `None` if the subscription has ended as intended. After an error the next call
+    /// resumes the subscription. Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, Error> {
         loop {
             if self.over {
@@ -154,7 +155,7 @@ impl<S: Source> Feed<S> {
                     self.interrupt();
                     match failure.code.as_str() {
                         "limit_reached" | "cancelled" => self.over = true,
-                        // The application is told that it was too slow, and may go on.
+                        // The application learns that it was too slow, and may continue.
                         "slow_consumer" => return Err(Error::Failed(failure)),
                         _ if failure.action == Action::Retry => tokio::time::sleep(self.backoff.next()).await,
                         _ => return Err(Error::Failed(failure)),

@@ -1,4 +1,4 @@
-//! Watches: changes of keys as they happen, without gap or duplicate, over lost connections too.
+//! Watches: changes of keys as they happen, without gaps or duplicates, also after lost connections.
 
 use bytes::Bytes;
 use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
@@ -14,56 +14,56 @@ use crate::{
     write::fits,
 };
 
-/// Which keys a watch is about.
+/// Selection of the keys that a watch observes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// One key.
+    /// A single key.
     Key(Vec<u8>),
-    /// All that begin with a prefix; the empty one for all.
+    /// All keys that begin with a prefix. The empty prefix selects all keys.
     Prefix(Vec<u8>),
-    /// All from one key up to and without another.
+    /// All keys of a half-open range.
     Range {
-        /// The lowest.
+        /// Lowest key, inclusive; `None` for no lower bound.
         start: Option<Vec<u8>>,
-        /// The first above.
+        /// Upper bound, exclusive; `None` for no upper bound.
         end: Option<Vec<u8>>,
     },
 }
 
-/// A change of one key.
+/// A change of one key, or of all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What happened.
+    /// Kind of the change.
     pub kind: ChangeKind,
-    /// Of the commit that made it.
+    /// Revision of the commit that made the change.
     pub revision: Revision,
-    /// When.
+    /// Space time of the commit.
     pub time: SpaceTime,
-    /// The key, or the prefix.
+    /// Key that changed, or the deleted prefix.
     pub key: Bytes,
-    /// The value; empty if there is none.
+    /// New value; empty if there is none.
     pub value: Bytes,
 }
 
-/// Changes that came together.
+/// Changes that arrived together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// The level of all that they show.
+    /// Durability level that all these changes have reached.
     pub durability: Durability,
-    /// A watch from here on goes on without a gap.
+    /// Revision from which a new watch continues without a gap.
     pub next: Revision,
-    /// In order. None: nothing below `next` was missed.
+    /// Changes in the order of their revisions. An empty list reports that nothing below `next` was missed.
     pub changes: Vec<Change>,
 }
 
 impl Keyspace {
-    /// Every change from a revision on (0: from now on), past or to come.
+    /// Subscribes to every change from a revision on (0 for the next one), past and future.
     pub async fn watch(&self, keys: Watched, from: Revision) -> Result<Watch, Error> {
         let window = self.client().options().window;
         self.watch_with(keys, from, window).await
     }
 
-    /// The same with a window of its own.
+    /// Like [`watch`](Self::watch), with a window of its own.
     pub async fn watch_with(&self, keys: Watched, from: Revision, window: Window) -> Result<Watch, Error> {
         let feed = crate::named::with_id!(self, crate::keyspace::MISSING, keyspace => async {
             let source = WatchSource { keyspace, keys: keys.clone(), from, seen: 0, skip: 0 };
@@ -77,11 +77,11 @@ impl Keyspace {
 struct WatchSource {
     keyspace: KeyspaceId,
     keys: Watched,
-    /// Begin again with this revision.
+    /// Revision to resume at.
     from: Revision,
-    /// Changes of the commit at `from` that were given already: it is so large that its frames are several.
+    /// Number of changes of the commit at `from` that were already returned. A large commit arrives in several frames.
     seen: u64,
-    /// So many of them are not to be given again.
+    /// Number of these changes that have to be skipped after resuming.
     skip: u64,
 }
 
@@ -98,7 +98,7 @@ impl Source for WatchSource {
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {
         let wire::Watching { next } = reply_of(frame)?;
         if self.from == Revision(0) {
-            self.from = next; // `now` has become a place
+            self.from = next; // "from now on" has become a fixed revision
         }
         self.skip = self.seen;
         Ok(())
@@ -106,7 +106,7 @@ impl Source for WatchSource {
 }
 
 impl WatchSource {
-    /// What of a frame's changes is new, and where to go on.
+    /// Returns the new changes of a frame, and moves the position on.
     fn take(&mut self, frame: &SharedFrame) -> Result<Changes, Error> {
         let wire::Changes { durability, next, changes } = reply_of(frame)?;
         let mut new = Vec::with_capacity(changes.len());
@@ -128,7 +128,7 @@ impl WatchSource {
     }
 }
 
-/// Changes as they come. After a lost connection it goes on where it was. Errors are those that beginning again does not
+/// Changes as they arrive. The watch resumes after a lost connection. It returns only errors that a retry does not
 /// help against, such as `compacted`.
 #[derive(Debug)]
 pub struct Watch {
@@ -136,7 +136,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next changes, or none and how far nothing was missed; `None`: it has ended. Cancel safe.
+    /// Waits for the next changes; `None` if the watch has ended. An empty list reports progress. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Changes>, Error> {
         loop {
             let Some(event) = self.feed.next().await? else { return Ok(None) };
@@ -153,7 +153,7 @@ impl Watch {
         }
     }
 
-    /// From here a later watch goes on after the last changes that this one has given.
+    /// Revision from which a later watch continues after the last changes that this one has returned.
     #[must_use]
     pub fn position(&self) -> Revision {
         self.feed.source.from

@@ -1,7 +1,8 @@
-//! Commands: how they are sent, commits and transactions, and what comes of them.
+//! Commands: sending them, commits and transactions, and their results.
 //!
-//! Owns: the way from a command's bytes to its reply. Does not own the commands (`thalweg_types::command`), which name
-//! keyspaces, streams and groups by id: handles know theirs ([`Keyspace::id`](crate::Keyspace::id) and so on).
+//! Owns: the path from a command's bytes to its reply. Does not own the commands (`thalweg_types::command`), which
+//! refer to keyspaces, streams and groups by id. Handles return their ids ([`Keyspace::id`](crate::Keyspace::id) and
+//! so on).
 
 use thalweg_types::{
     Durability, Offset, Revision, StreamId,
@@ -20,31 +21,31 @@ use crate::{
     request::reply_of,
 };
 
-/// What came of a commit.
+/// Result of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// The level that was reached.
+    /// Durability level that the commit reached.
     pub durability: Durability,
-    /// Whether it had been carried out before: a producer sent it again.
+    /// True if the commit had been carried out before and the producer sent it again.
     pub duplicate: bool,
-    /// The commit's revision; 0 at level `none`.
+    /// Revision of the commit; 0 at level `none`.
     pub revision: Revision,
-    /// One for each append, in order; none at level `none`.
+    /// Positions of the appends, in order; empty at level `none`.
     pub appends: Vec<AppendedAt>,
 }
 
-/// What came of a transaction.
+/// Result of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transacted {
-    /// The level that was reached.
+    /// Durability level that the transaction reached.
     pub durability: Durability,
-    /// Whether it wrote.
+    /// True if the transaction wrote.
     pub wrote: bool,
-    /// Its revision if it wrote, else the last one before it.
+    /// Revision of the transaction if it wrote, else the last revision before it.
     pub revision: Revision,
-    /// The first condition that did not hold; `None`: all held.
+    /// First condition that did not hold; `None` if all held.
     pub failed: Option<FailedCondition>,
-    /// One for each operation of the list that was carried out.
+    /// Results of the operations of the list that was carried out.
     pub results: Vec<OperationResult>,
 }
 
@@ -70,7 +71,7 @@ pub(crate) fn put_write(
 }
 
 impl Client {
-    /// Sends a command; `read` takes its reply.
+    /// Sends a command; `read` decodes its reply.
     pub(crate) async fn write<R>(
         &self,
         repeat: Repeat,
@@ -82,7 +83,7 @@ impl Client {
         self.call(how, |out, id, fields| put_write(out, id, fields, level, &encode), read).await
     }
 
-    /// Carries out a commit: all of it, or nothing. A condition that does not hold is the error `condition_failed`.
+    /// Carries out a commit, all of it or nothing. A condition that does not hold is the error `condition_failed`.
     pub async fn commit(&self, commit: &CommitBuilder) -> Result<Committed, Error> {
         let encode = |out: &mut Vec<u8>| {
             commit.encode(out);
@@ -91,8 +92,8 @@ impl Client {
         self.write(Repeat::IfNothing, encode, committed).await
     }
 
-    /// Carries out a commit, and then publishes batches: at most once, and not if the server stops in between. What must
-    /// not be lost is an append in the same commit.
+    /// Carries out a commit and then publishes batches: at most once, and not if the server stops in between. Messages
+    /// that must not be lost belong into an append in the same commit.
     pub async fn commit_and_publish(
         &self,
         commit: &CommitBuilder,
@@ -108,7 +109,7 @@ impl Client {
         self.call(How::WRITE, put, committed).await
     }
 
-    /// Carries out one of a transaction's two lists.
+    /// Carries out one of a transaction's two lists of operations.
     pub async fn transact(&self, transaction: &TransactionBuilder) -> Result<Transacted, Error> {
         self.write(Repeat::IfNothing, |out| transaction.encode(out), transacted).await
     }
@@ -168,20 +169,20 @@ fn owned(frame: &SharedFrame, result: &wire::OperationResult<'_>) -> OperationRe
     }
 }
 
-/// Where an append of a stream put its records.
+/// Position of the records of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of the first; 0 at level `none`, which does not know it.
+    /// Offset of the first record; 0 at level `none`, where it is unknown.
     pub first: Offset,
-    /// How many.
+    /// Number of records.
     pub count: u32,
-    /// The level that was reached.
+    /// Durability level that the append reached.
     pub durability: Durability,
-    /// Whether a producer had appended them before.
+    /// True if a producer had appended the records before.
     pub duplicate: bool,
 }
 
-/// Of a commit with one append to a stream.
+/// Decodes the reply to a commit with one append to a stream.
 pub(crate) fn appended_to(stream: StreamId, frame: &SharedFrame) -> Result<Appended, Error> {
     let done = committed(frame)?;
     let at = done.appends.iter().find(|at| at.stream == stream);
@@ -189,7 +190,7 @@ pub(crate) fn appended_to(stream: StreamId, frame: &SharedFrame) -> Result<Appen
     Ok(Appended { first, count, durability: done.durability, duplicate: done.duplicate })
 }
 
-/// What never happens to frames whose fields are bounded.
+/// Converts an encoding error, which cannot happen for frames with bounded fields.
 pub(crate) fn fits(encoded: Result<(), EncodeError>) -> Result<(), Invalid> {
     Ok(encoded?)
 }

@@ -1,10 +1,11 @@
-//! What watches cost those who write: puts without watches, beside as many as asked for on prefixes that nobody
-//! writes to, and on prefixes of which every put hits one.
+//! Measures the cost of watches for writers. It compares puts without watches, puts beside watches on prefixes that
+//! are never written, and puts that each hit one watch.
 //!
-//! `cargo bench -p thalweg-engine --bench watch -- [--watches 1000] [--rounds 7] [--puts 200000]`. Within a round
-//! the cases take turns, each on a database of its own. The rate is of the puts alone; beside it stands the CPU time
-//! of the thread that puts: what watches cost the writer itself, whoever else uses the processors. Every event is checked:
-//! each watch gets exactly the puts of its prefix, in order. As a test (`cargo test --benches`) it is small.
+//! `cargo bench -p thalweg-engine --bench watch -- [--watches 1000] [--rounds 7] [--puts 200000]`. Within a round the
+//! cases take turns, each on a database of its own. The rate counts only the puts. The CPU time of the putting thread
+//! is printed beside it: the cost of watches for the writer itself, whatever else uses the processors. Every event is
+//! checked: each watch gets exactly the puts of its prefix, in order. As a test (`cargo test --benches`) the
+//! parameters are small.
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
 use std::{
@@ -22,9 +23,9 @@ const VALUE: [u8; 100] = [7; 100];
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
     None,
-    /// Watches of which none wants anything.
+    /// Watches that no put hits.
     Idle,
-    /// Watches of which one wants each put.
+    /// Watches of which each put hits one.
     Hit,
 }
 
@@ -102,13 +103,13 @@ fn median(values: &[f64]) -> f64 {
 }
 
 struct Round {
-    /// Puts a second.
+    /// Puts per second.
     rate: f64,
-    /// CPU time of the writer for each.
+    /// CPU time of the writer for each put, in nanoseconds.
     cpu_nanos: f64,
 }
 
-/// Nanoseconds that this thread has been on a processor, by the kernel's account; NaN where it keeps none.
+/// Returns the CPU time of this thread in nanoseconds, as counted by the kernel; NaN if the kernel does not count it.
 fn thread_cpu_nanos() -> f64 {
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     account.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(f64::NAN)
@@ -123,7 +124,7 @@ fn measure(case: Case, level: Durability, puts: u64, settings: &Settings) -> Rou
         keyspace.put(&key(number, settings.watches), &VALUE).expect("warms up");
     }
     let consumer = (case != Case::None).then(|| Consumer::start(&keyspace, case, puts, settings));
-    // Lets the disk come to rest.
+    // Wait until the disk is idle.
     db.sync().expect("syncs");
     let (begun, cpu) = (Instant::now(), thread_cpu_nanos());
     for number in 0..puts {
@@ -138,7 +139,7 @@ fn measure(case: Case, level: Durability, puts: u64, settings: &Settings) -> Rou
     Round { rate, cpu_nanos }
 }
 
-/// Keys go through the prefixes one after the other.
+/// Returns the key of a put. Consecutive keys go through the prefixes in turn.
 fn key(number: u64, prefixes: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&(number % prefixes).to_be_bytes());
@@ -146,7 +147,7 @@ fn key(number: u64, prefixes: u64) -> [u8; 16] {
     key
 }
 
-/// Tells the consumer which watch has something.
+/// Waker that notifies the consumer of a watch with events.
 struct Ready {
     watch: usize,
     ready: mpsc::Sender<Option<usize>>,
@@ -154,18 +155,18 @@ struct Ready {
 
 impl Wake for Ready {
     fn wake(self: Arc<Self>) {
-        // A consumer that has seen enough is gone.
+        // The consumer may have ended after its last event.
         let _ = self.ready.send(Some(self.watch));
     }
 }
 
-/// A thread that takes what the watches have when they are woken, as an async server would.
+/// Thread that takes events from the watches when they wake it, as an async server would.
 struct Consumer {
     thread: thread::JoinHandle<u64>,
     ready: mpsc::Sender<Option<usize>>,
 }
 
-/// A watch, who is woken for it, the last revision it told, and its prefix.
+/// A watch, its waker, the last revision that it reported, and its prefix.
 struct Watched {
     watch: Watch,
     waker: Waker,
@@ -189,7 +190,7 @@ impl Consumer {
             let mut events: u64 = watches.iter_mut().map(Watched::take).sum();
             let mut finishing = false;
             while !finishing || events < wanted {
-                match receiver.recv_timeout(Duration::from_secs(60)).expect("what is missing comes") {
+                match receiver.recv_timeout(Duration::from_secs(60)).expect("the missing events arrive") {
                     Some(number) => events += watches[number].take(),
                     None => finishing = true,
                 }
@@ -200,17 +201,17 @@ impl Consumer {
     }
 
     fn finish(self) -> u64 {
-        self.ready.send(None).expect("the consumer waits for it");
-        self.thread.join().expect("all events came, in order")
+        self.ready.send(None).expect("the consumer is waiting");
+        self.thread.join().expect("all events arrived in order")
     }
 }
 
 impl Watched {
-    /// Takes all there is and asks to be woken.
+    /// Takes all available events and registers the waker.
     fn take(&mut self) -> u64 {
         let mut events = 0;
         loop {
-            while let Some(batch) = self.watch.try_next().expect("goes on") {
+            while let Some(batch) = self.watch.try_next().expect("the watch goes on") {
                 for event in &batch.events {
                     assert!(event.revision.0 > self.last && event.key.starts_with(&self.prefix));
                     self.last = event.revision.0;

@@ -1,7 +1,7 @@
-//! The async face: futures for any runtime.
+//! The async interface: futures for any runtime.
 //!
-//! A write is queued when the method is called, not when the future is polled; a full queue answers
-//! `Overloaded` instead of blocking. Dropping a future does not take the write back.
+//! A write is queued when the method is called, not when the future is polled. A full queue returns `Overloaded`
+//! instead of blocking. Dropping a future does not undo its write.
 
 use std::{
     future::{self, Future},
@@ -21,18 +21,27 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, ack, check_outcome_known},
+    ack::{Ack, ack, check_outcome_known},
+    database::Database,
     error::WriteError,
     keyspace::Keyspace,
     stream::{Stream, check_batch},
     tails::Waiter,
 };
 
-/// A database for callers that must not block. Reads are those of [`blocking`](Self::blocking): mostly
-/// from memory or the page cache. Call them inline for points, on a blocking thread for long scans.
+/// A database for callers that must not block. Reads are those of [`blocking`](Self::blocking), mostly from memory or
+/// the page cache. Call point reads inline, and long scans on a blocking thread.
 #[derive(Clone, Debug)]
 pub struct AsyncDatabase {
     db: Database,
+}
+
+impl Database {
+    /// The async interface of the same database.
+    #[must_use]
+    pub fn to_async(&self) -> AsyncDatabase {
+        AsyncDatabase::new(self.clone())
+    }
 }
 
 impl AsyncDatabase {
@@ -40,13 +49,13 @@ impl AsyncDatabase {
         Self { db }
     }
 
-    /// The blocking face of the same database.
+    /// The blocking interface of the same database.
     #[must_use]
     pub fn blocking(&self) -> &Database {
         &self.db
     }
 
-    /// Commits; resolves when `level` is reached.
+    /// Commits. The future resolves when the commit has reached `level`.
     pub fn commit(
         &self,
         commit: &CommitBuilder,
@@ -85,7 +94,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Appends records, under terms: `None`, an offset that must be next, or a producer's.
+    /// Appends records with the given terms: `None`, an offset that must be next, or a producer's stamp.
     pub fn append<'t, T: Into<AppendTerms<'t>>>(
         &self,
         stream: StreamId,
@@ -100,7 +109,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// The keyspace of that name, created if missing.
+    /// Returns the keyspace with this name, and creates it if it is missing.
     pub fn keyspace(&self, name: &str) -> impl Future<Output = Result<Keyspace, WriteError>> + Send + use<> {
         let db = self.db.clone();
         let created = match db.find_keyspace(name) {
@@ -117,7 +126,8 @@ impl AsyncDatabase {
         }
     }
 
-    /// The stream of that name, created with `config` if missing; says whether it was.
+    /// Returns the stream with this name, and creates it with `config` if it is missing. The flag is true if it was
+    /// created.
     pub fn create_stream(
         &self,
         name: &str,
@@ -138,7 +148,7 @@ impl AsyncDatabase {
         }
     }
 
-    /// Replaces what a stream keeps.
+    /// Replaces a stream's configuration.
     pub fn configure_stream(
         &self,
         stream: StreamId,
@@ -170,8 +180,8 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Resolves when the stream holds a record at `offset` (then true), or is deleted, or the database
-    /// closes (then false). Has no timer of its own: race it against the caller's. Dropping it is fine.
+    /// Resolves to true when the stream has a record at `offset`, and to false when the stream is deleted or the
+    /// database closes. It has no timer: race it against one of the caller's. The future may be dropped at any time.
     pub fn wait_for(&self, stream: StreamId, offset: Offset) -> impl Future<Output = bool> + Send + use<> {
         let stream = self.db.stream_with_id(stream);
         let registration = Registration::new(&self.db, stream.id());
@@ -211,7 +221,7 @@ impl AsyncDatabase {
     }
 }
 
-/// Takes the waiter out of the table when its future is dropped.
+/// Registration in the table of waiters. Dropping it with its future removes the waiter.
 pub(crate) struct Registration {
     db: Database,
     stream: StreamId,

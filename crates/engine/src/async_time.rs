@@ -1,7 +1,7 @@
-//! Leases and keys that end, for callers that must not block: futures for any runtime.
+//! Leases and deadlines of keys for callers that must not block: futures for any runtime.
 //!
-//! As with the other writes of [`AsyncDatabase`], a request is queued when its method is called. Asking (which
-//! leases there are, how long a key lives) is for [`AsyncDatabase::blocking`]: it reads memory, mostly.
+//! As with the other writes of [`AsyncDatabase`], a request is queued when its method is called. For reads (listing
+//! leases, the lifetime of a key) use [`AsyncDatabase::blocking`]: they mostly read memory.
 
 use std::{future::Future, time::Duration};
 
@@ -12,8 +12,8 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{Ack, ack},
     async_database::AsyncDatabase,
-    database::{Ack, ack},
     error::WriteError,
     expiry::{PutOptions, absent_is_none, touch_if},
     keyspace::Keyspace,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl AsyncDatabase {
-    /// Sets a key that ends, or only if a condition holds.
+    /// Sets a key with a deadline, a lease or a condition.
     pub fn put_with(
         &self,
         keyspace: &Keyspace,
@@ -34,8 +34,8 @@ impl AsyncDatabase {
         async move { proposed?.await }
     }
 
-    /// Gives a key another deadline if `expect` holds; value, revision and lease stay. `None`: there is no such
-    /// key.
+    /// Changes a key's deadline if `expect` holds; value, revision and lease stay. `None` means that the key does not
+    /// exist.
     pub fn touch(
         &self,
         keyspace: &Keyspace,
@@ -48,8 +48,8 @@ impl AsyncDatabase {
         async move { absent_is_none(proposed?.await) }
     }
 
-    /// Grants a lease; without an id the space chooses one. Nobody can use a lease whose id is not known: level
-    /// `none` counts as `os`, here and below.
+    /// Grants a lease. Without an id the space chooses one. A lease whose id is unknown is useless, so level `none`
+    /// counts as `os`, here and below.
     pub fn grant_lease(
         &self,
         id: Option<LeaseId>,
@@ -61,7 +61,7 @@ impl AsyncDatabase {
         async move { granted(proposed?.await?) }
     }
 
-    /// Lets a lease live for another TTL from now on; [`WriteError::NoSuchLease`] once it has ended.
+    /// Keeps a lease alive for another TTL from now on. Returns [`WriteError::NoSuchLease`] if it has ended.
     pub fn keep_lease(
         &self,
         id: LeaseId,
@@ -74,7 +74,7 @@ impl AsyncDatabase {
         async move { granted(proposed?.await?) }
     }
 
-    /// Ends a lease: its keys are gone with this.
+    /// Ends a lease. Its keys are gone as soon as the command is applied.
     pub fn revoke_lease(
         &self,
         id: LeaseId,

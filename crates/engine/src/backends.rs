@@ -1,7 +1,7 @@
-//! Opening the state, whichever backend keeps it.
+//! Opening the state with any backend.
 //!
-//! Each backend has a directory of its own below `state/default/`, so that a migration can fill one while
-//! the other is still what the directory says it has.
+//! Each backend has its own directory below `state/default/`, so a migration can fill one while the directory's
+//! identity still names the other.
 
 use std::{
     fs, io,
@@ -25,22 +25,22 @@ use crate::{
     options::{BackendKind, Options},
 };
 
-/// Where a backend keeps the state of the default space.
+/// Directory in which a backend keeps the state of the default space.
 pub(crate) fn dir(kind: BackendKind) -> String {
     format!("state/default/{}", kind.name())
 }
 
-/// The directory in messages.
+/// Path of the data directory for messages.
 pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
     disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
 }
 
-/// Removes what other backends have: a migration that did not finish, before its switch or after it.
+/// Removes the files of other backends: the remains of a migration that ended before or after its switch.
 pub(crate) fn remove_all_but(disk: &Arc<dyn Disk>, kept: BackendKind) -> io::Result<()> {
     BackendKind::ALL.into_iter().filter(|kind| *kind != kept).try_for_each(|other| remove_dir(disk, &dir(other)))
 }
 
-/// Removes a directory and what is in it, if it is there.
+/// Removes a directory and its contents, if it exists.
 pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
     let removed = match disk.os_path() {
         Some(root) => fs::remove_dir_all(root.join(dir)),
@@ -54,7 +54,7 @@ pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
     }
 }
 
-/// Opens the state that a backend keeps; an empty one if there is none.
+/// Opens the state of a backend; it is empty if the backend has none yet.
 pub(crate) fn open(
     disk: &Arc<dyn Disk>,
     kind: BackendKind,
@@ -99,7 +99,7 @@ fn buffer(options: &Options) -> thalweg_store::BufferOptions {
     thalweg_store::BufferOptions { memtable_bytes: options.memtable_bytes, ..thalweg_store::BufferOptions::default() }
 }
 
-/// The directory as a path of the operating system, for libraries that do their own I/O.
+/// Path of the backend's directory in the operating system, for libraries that do their own I/O.
 fn os_dir(disk: &Arc<dyn Disk>, kind: BackendKind) -> Result<PathBuf, OpenError> {
     let root = disk.os_path().ok_or(OpenError::NoOsPath { backend: kind.name() })?;
     Ok(root.join(dir(kind)))

@@ -1,12 +1,12 @@
-//! Commands that come as bytes: checked by whoever took them from a client, proposed as they are.
+//! Commands as bytes: the receiver has checked them, and the engine proposes them unchanged.
 //!
-//! Owns: proposing such bytes, and handles by id, which is how such commands name things. Does not own the check: a
-//! command that does not decode is refused by the state machine when it is applied, so nothing breaks, but it has
-//! used an entry by then. Only the version of the state machine is checked here: a command in the log that needs an
-//! unknown one stops the node, so none gets there from outside.
+//! Owns: proposing such bytes, and handles by id, since such commands refer to objects by id. Does not own the check:
+//! if a command does not decode, the state machine rejects it when it is applied. That does no damage, but the command
+//! has used an entry by then. This module checks only the version of the state machine: a command that needs an
+//! unknown version would stop the node once it is in the log, so no client may bring one there.
 //!
-//! What is copied of a command: once into its frame, because it outlives the caller's buffer. The log takes it from
-//! there, or, if others join it in one entry, from the entry that is put together.
+//! A command is copied once, into its frame, because it outlives the caller's buffer. The log takes it from there or,
+//! if other commands join its entry, from the assembled entry.
 
 use std::{
     future::Future,
@@ -24,20 +24,20 @@ use thalweg_types::{
 
 use crate::{
     async_database::AsyncDatabase,
-    database::{Database, Inner},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     group::Group,
+    inner::Inner,
     keyspace::Keyspace,
     stream::Stream,
 };
 
-/// What a command that was carried out came to: the level that was reached, and its outcome, which is not known at level
-/// `none`.
+/// Result of a command that was carried out: the level reached, and the outcome, which is unknown at level `none`.
 pub type Carried = (Durability, Option<Outcome>);
 
-/// A command under way; resolves to what it came to. Dropping it does not take the command back.
+/// A command in progress, which resolves to its result. Dropping it does not undo the command.
 #[derive(Debug)]
-#[must_use = "what the command came to is known only when this resolves"]
+#[must_use = "the result of the command is known only when this future resolves"]
 pub struct CommandUnderWay(Option<Result<Proposal, WriteError>>);
 
 impl Future for CommandUnderWay {
@@ -62,7 +62,7 @@ fn carried(committed: Committed) -> Result<Carried, WriteError> {
     Ok((committed.durability, committed.outcome.map(refusal).transpose()?))
 }
 
-/// Frames a command, unless it is too large or needs a version that is not in force.
+/// Frames a command. Fails if it is too large or needs a version that is not in force.
 fn frame(inner: &Inner, out: &mut Vec<u8>, command: &[u8]) -> Result<(), WriteError> {
     if command.len() > MAX_COMMAND_BYTES {
         return Err(CommandError::CommitTooLarge.into());
@@ -76,13 +76,13 @@ fn frame(inner: &Inner, out: &mut Vec<u8>, command: &[u8]) -> Result<(), WriteEr
 }
 
 impl AsyncDatabase {
-    /// Proposes an encoded command. Whoever needs its outcome asks for `os` at least: at `none` it is answered before it
-    /// is known.
+    /// Proposes an encoded command. A caller that needs the outcome must use a level of at least `os`: at `none` the
+    /// answer comes before the outcome is known.
     ///
-    /// With [`Wake::Later`] it may wait until [`commit_queued`](Self::commit_queued): so that commands which come
-    /// together are committed as one entry, with one fsync.
+    /// With [`Wake::Later`] the command may wait for [`commit_queued`](Self::commit_queued). Commands that arrive
+    /// together are then committed as one entry, with one fsync.
     pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability, wake: Wake) -> CommandUnderWay {
-        // One that is too large is refused before it is copied.
+        // A command that is too large is rejected before it is copied.
         let mut framed = Framed::with_capacity(command.len().min(MAX_COMMAND_BYTES));
         let proposed = framed
             .encode(|out| frame(&self.blocking().inner, out, command))
@@ -90,38 +90,38 @@ impl AsyncDatabase {
         CommandUnderWay(Some(proposed))
     }
 
-    /// Has what was proposed with [`Wake::Later`] committed.
+    /// Commits everything that was proposed with [`Wake::Later`].
     pub fn commit_queued(&self) {
         self.blocking().inner.open.solo.commit_queued();
     }
 
-    /// The same on this thread, if nobody else is committing: blocks for an fsync. For executors that have nothing else to
-    /// do meanwhile.
+    /// Like [`commit_queued`](Self::commit_queued), but commits on this thread if no other thread is committing, and
+    /// blocks for an fsync. It is for executors that have nothing else to do in the meantime.
     pub fn commit_queued_here(&self) {
         self.blocking().inner.open.solo.commit_queued_here();
     }
 }
 
 impl Database {
-    /// As [`AsyncDatabase::propose_command`], and blocks until the level is reached.
+    /// Like [`AsyncDatabase::propose_command`], but blocks until the level is reached.
     pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability) -> Result<Carried, WriteError> {
         carried(self.inner.propose(level, purpose, |out| frame(&self.inner, out, command))?)
     }
 
-    /// The keyspace with that id, if it exists.
+    /// Returns the keyspace with this id, if it exists.
     #[must_use]
     pub fn keyspace_by_id(&self, id: KeyspaceId) -> Option<Keyspace> {
         self.inner.open.machine.keyspace_name(id).map(|_| Keyspace::new(self.clone(), id))
     }
 
-    /// A handle to the stream with that id, whether it exists or not: what is done with one that does not fails with
+    /// Returns a handle of the stream with this id, which need not exist. Operations on a missing stream fail with
     /// `NoSuchStream`.
     #[must_use]
     pub fn stream_by_id(&self, id: StreamId) -> Stream {
         self.stream_with_id(id)
     }
 
-    /// The consumer group with that id, if it exists.
+    /// Returns the consumer group with this id, if it exists.
     pub fn group_by_id(&self, id: GroupId) -> Result<Option<Group>, ReadError> {
         let found = self.inner.open.machine.group_cursor(id)?;
         Ok(found.map(|(stream, ..)| Group { db: self.clone(), stream, id }))

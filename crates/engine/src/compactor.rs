@@ -1,25 +1,24 @@
-//! Compaction by key: streams that keep only the newest record of each key.
+//! Compaction by key, for streams that keep only the newest record of each key.
 //!
-//! A pass over one stream goes in bounded steps, some each round: it first reads the *dirty* stretch, what
-//! was appended since the last pass, and notes the newest offset of each key; then it goes through the
-//! stream from its start to the end of that stretch and replaces batches by what is left of them. Each
-//! replacement is a move, node-local and void unless the state still is as it was read (see
-//! `thalweg_state::machine`), so a pass can be given up at any point: what is done stays done.
+//! A pass over one stream consists of bounded steps, several in each round. It first reads the *dirty* stretch, the
+//! records appended since the last pass, and notes the newest offset of each key. Then it goes through the stream from
+//! its start to the end of that stretch and replaces batches by their remaining records. Each replacement is a move,
+//! which is local to the node and void if the state has changed since it was read (see `thalweg_state::segments`). A
+//! pass can therefore be abandoned at any point, and its completed steps stay valid.
 //!
 //! ```text
 //!   start          cleaned                    end            next
 //!   |  one per key  |  dirty: read, then all   |  left alone  |      end: where the log's active segment begins
 //!   |<------------- rewritten ---------------->|
 //! ```
-//! Invariants: `cleaned` rises only when a pass has rewritten everything below it. A tombstone is dropped
-//! only in a pass that has gone through all that lies below it, so what it buried never comes back. A batch of
-//! which so much is left that a record of this node's log has no room for it stays as it is: the pass goes on
-//! behind it, drops no tombstones from there on, and does not raise `cleaned`. Memory:
-//! the keys of one dirty stretch: [`MAX_COMPACTION_KEY_BYTES`] and those of one batch; more keys end the
-//! stretch earlier.
+//! Invariants: `cleaned` rises only when a pass has rewritten everything below it. A pass drops a tombstone only after
+//! it has gone through everything below it, so records that the tombstone deleted never reappear. If the remaining
+//! records of a batch do not fit into a record of this node's log, the batch stays unchanged: the pass goes on behind
+//! it, drops no tombstones from there on, and does not raise `cleaned`. Memory: the keys of one dirty stretch, at most
+//! [`MAX_COMPACTION_KEY_BYTES`] and those of one batch; more keys end the stretch earlier.
 //!
-//! A stream is due when the dirty stretch is at least as large as what is clean: each byte that is kept is
-//! then rewritten O(log n) times, not once for every segment.
+//! A stream is due when its dirty stretch is at least as large as its clean part. Each byte that is kept is then
+//! rewritten O(log n) times instead of once for every segment.
 
 use std::collections::HashMap;
 
@@ -38,24 +37,24 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::Inner,
     error::{ReadError, WriteError},
+    inner::Inner,
     maintenance::Maintenance,
-    stream::{parts, read_batch},
+    stream_page::{parts, read_batch},
 };
 
-/// What a key in the map costs beside its bytes.
+/// Memory that a key in the map costs besides its bytes.
 const KEY_OVERHEAD_BYTES: usize = 64;
-/// What ending a pass counts as, so that a round ends also if each pass is given up at once.
+/// Budget in bytes that the end of a pass uses, so that a round ends even if each pass is abandoned immediately.
 const STEP_COST: u64 = 64 * 1024;
-/// Streams that were looked at and not due, remembered until the log's active segment changes.
+/// Maximum number of streams that are remembered as not due until the log's active segment changes.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// Remembers the pass under way.
+/// State of compaction between rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Compactor {
     pass: Option<Pass>,
-    /// In which active segment a stream was last found not to be due: before the next one nothing is new.
+    /// Active segment in which a stream was last found not to be due. Until the next segment nothing changes.
     looked_at: HashMap<StreamId, Generation>,
 }
 
@@ -63,14 +62,14 @@ pub(crate) struct Compactor {
 struct Pass {
     stream: StreamId,
     compaction: Compaction,
-    /// The newest offset of each key between `cleaned` and `end`.
+    /// Newest offset of each key between `cleaned` and `end`.
     newest: HashMap<Box<[u8]>, Offset>,
     key_bytes: usize,
     end: Offset,
     step: Step,
-    /// Something was left as it is, because it is too large for a record of the log.
+    /// True if a batch stayed unchanged because its remains are too large for a record of the log.
     skipped: bool,
-    /// The log's active segment when the pass began.
+    /// Active segment of the log when the pass began.
     active: Generation,
 }
 
@@ -78,18 +77,18 @@ struct Pass {
 enum Step {
     /// Noting keys, from this offset on.
     Noting(Offset),
-    /// Rewriting, from this offset on.
+    /// Rewriting batches, from this offset on.
     Rewriting(Offset),
 }
 
-/// How a step left the pass.
+/// Result of a step.
 enum Went {
     On,
     Done,
 }
 
 impl Compactor {
-    /// Goes on with the pass under way, and begins others, within what a round may read.
+    /// Continues the pass in progress and begins others, within the bytes that a round may read.
     pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
         let mut budget = COMPACTION_ROUND_BYTES;
         while budget > 0 {
@@ -97,13 +96,13 @@ impl Compactor {
                 self.pass = self.next_due(inner)?;
             }
             let Some(mut pass) = self.pass.take() else { return Ok(()) };
-            // Whatever fails, the pass is given up: the next one begins where the last whole one ended.
+            // Any failure abandons the pass: the next pass begins where the last complete one ended.
             match pass.step(inner, &mut budget, done)? {
                 Went::On => self.pass = Some(pass),
                 Went::Done => {
                     budget = budget.saturating_sub(STEP_COST);
                     if pass.skipped {
-                        // Another pass would come no further.
+                        // Another pass would get no further.
                         self.looked_at.insert(pass.stream, pass.active);
                     }
                 }
@@ -138,7 +137,7 @@ impl Compactor {
     }
 }
 
-/// Where the dirty stretch of a stream ends, if it is large enough.
+/// Returns the end of a stream's dirty stretch, if the stretch is large enough.
 fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -> Result<Option<Offset>, WriteError> {
     let CompactionCandidate { stream, cleaned, next, .. } = *candidate;
     let (mut at, mut end, mut dirty, mut tail) = (cleaned, None, 0, 0);
@@ -164,10 +163,11 @@ fn stretch_at(inner: &Inner, stream: StreamId, at: Offset, end: Offset, max_byte
     found.map_err(|error| failed(&error))
 }
 
-/// Sees a record: its offset, time, bytes with their length, and itself if it decodes.
+/// Function that receives a record: its offset, its time, its bytes with their length field, and the record if it
+/// decodes.
 type Visit<'v> = dyn FnMut(Offset, SpaceTime, &[u8], Option<Record<'_>>) + 'v;
 
-/// Calls `visit` with each record of a batch.
+/// Calls `visit` for each record of a batch.
 fn for_each_record(inner: &Inner, batch: &BatchRef, visit: &mut Visit<'_>) -> Result<(), WriteError> {
     let bytes = read_batch(&inner.open.log, batch).map_err(|error| failed(&error))?;
     for part in parts(batch, &bytes).map_err(|error| failed(&error))? {
@@ -176,7 +176,7 @@ fn for_each_record(inner: &Inner, batch: &BatchRef, visit: &mut Visit<'_>) -> Re
         while let Some(framed) = records.next_framed() {
             let corrupt = |error| failed(&ReadError::Corrupt(format!("at offset {offset}: {error}")));
             let framed = framed.map_err(corrupt)?;
-            // What a newer writer has framed is kept: nobody here knows its key.
+            // A record framed by a newer writer is kept, because this version cannot read its key.
             visit(offset, part.time, framed, Records::new(framed).next().and_then(Result::ok));
             offset = offset.next();
         }
@@ -199,7 +199,7 @@ impl Pass {
     }
 
     fn step(&mut self, inner: &Inner, budget: &mut u64, done: &mut Maintenance) -> Result<Went, WriteError> {
-        // Trimmed, deleted or configured otherwise meanwhile?
+        // The stream may have been trimmed, deleted or configured differently in the meantime.
         let Some(now) = inner.open.machine.compaction_candidate(self.stream) else { return Ok(Went::Done) };
         let at = match self.step {
             Step::Noting(at) | Step::Rewriting(at) => at.max(now.start_batch),
@@ -207,12 +207,12 @@ impl Pass {
         if at >= self.end {
             return self.turn(inner, &now);
         }
-        // What is left of many batches fits into a segment, also if each record that is left needs a run of its own.
+        // The remains of many batches fit into a segment, even if each remaining record needs a run of its own.
         let most = COMPACTION_BYTES.min(u64::from(inner.options.segment_bytes) / 4);
         let stretch = stretch_at(inner, self.stream, at, self.end, most)?;
         let Some(last) = stretch.batches.last() else { return Ok(Went::Done) };
         let bytes: u64 = stretch.batches.iter().map(|batch| u64::from(batch.blob.len)).sum();
-        // Index entries cost something even if nothing is left behind them.
+        // Index entries have a cost even if no records remain behind them.
         *budget = budget.saturating_sub(bytes + 64 * stretch.batches.len() as u64);
         match self.step {
             Step::Noting(_) => {
@@ -229,7 +229,7 @@ impl Pass {
         Ok(Went::On)
     }
 
-    /// From noting to rewriting, or to the end.
+    /// Switches from noting to rewriting, or ends the pass.
     fn turn(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<Went, WriteError> {
         match self.step {
             Step::Noting(_) => {
@@ -283,7 +283,7 @@ impl Pass {
                 if offset < now.start || self.is_dead(offset, time, record.as_ref(), expired) {
                     dropped += 1;
                 } else {
-                    // A stretch stands for at most 2^32 offsets.
+                    // A stretch covers at most 2^32 offsets.
                     left.push((offset.0 - oldest.first.0) as u32, time, framed);
                 }
             })?;

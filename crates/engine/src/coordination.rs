@@ -1,6 +1,6 @@
 //! Locks, elections and semaphores in a keyspace: [`thalweg_recipes`] over an open database.
 //!
-//! Owns the translation of what the recipes need into commits, reads and watches. Does not own any of their logic.
+//! Owns the translation of the recipes' operations into commits, reads and watches. Does not own their logic.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use crate::{
     database::Database,
     error::{ReadError, WriteError},
     expiry::PutOptions,
-    keyspace::{Keyspace, ScanRange, Values},
+    keyspace::Keyspace,
+    scan_range::{ScanRange, Values},
     watch::{Watch, WatchChange, WatchError, WatchKeys},
 };
 
-/// The place of locks, elections and semaphores: a keyspace. Cheap to clone; the recipes take one each.
+/// Keyspace that holds locks, elections and semaphores. Cheap to clone; each recipe takes its own clone.
 ///
 /// ```no_run
 /// use thalweg_engine::{Database, Options, recipes::{Acquire, Lock}, types::command::CommitBuilder};
@@ -29,7 +30,7 @@ use crate::{
 /// let locks = db.coordination("locks")?;
 /// let held = Lock::new(locks.clone(), "nightly")?.acquire(&Acquire::default())?;
 /// let mut commit = CommitBuilder::new();
-/// locks.fence(&held, &mut commit)?; // happens only as long as the lock is held
+/// locks.fence(&held, &mut commit)?; // the commit succeeds only while the lock is held
 /// commit.put(orders.id(), b"7", b"billed")?;
 /// db.commit(&commit)?;
 /// held.release()?;
@@ -41,16 +42,16 @@ pub struct Coordination {
     keyspace: Keyspace,
 }
 
-/// An operation of a recipe failed.
+/// Error returned when an operation of a recipe fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoordinationError {
-    /// It could not be written.
+    /// A write failed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// It could not be read.
+    /// A read failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It could not be watched.
+    /// A watch failed.
     #[error(transparent)]
     Watch(#[from] WatchError),
 }
@@ -74,23 +75,25 @@ impl Classified for CoordinationError {
 }
 
 impl Database {
-    /// Where locks, elections and semaphores are: in the keyspace of that name, created if missing. Best one that
-    /// holds nothing else, and another for each kind: a lock and a semaphore of one name are the same queue.
+    /// Returns the keyspace with this name for locks, elections and semaphores, and creates it if it is missing. Use a
+    /// keyspace that holds nothing else, and another one for each kind: a lock and a semaphore with the same name
+    /// share a queue.
     pub fn coordination(&self, keyspace: &str) -> Result<Coordination, WriteError> {
-        // What is decided must be known, and last: a lock that a power loss takes away is none.
+        // Decisions must be known and durable: a lock that a power loss removes does not exclude other holders.
         let db = self.with_durability(self.durability().max(thalweg_types::Durability::Disk));
         Ok(Coordination { keyspace: db.keyspace(keyspace)? })
     }
 }
 
 impl Coordination {
-    /// The keyspace.
+    /// Keyspace of the recipes.
     #[must_use]
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
 
-    /// Makes a commit one that happens only as long as `hold` is held; else it is [`WriteError::ConditionFailed`].
+    /// Adds a condition to a commit: it succeeds only while `hold` is held, else it fails with
+    /// [`WriteError::ConditionFailed`].
     pub fn fence<'c>(
         &self,
         hold: &Hold<Self>,
@@ -169,7 +172,7 @@ impl Coordinator for Coordination {
     }
 }
 
-/// A watch of the recipes.
+/// Watch for the recipes.
 #[derive(Debug)]
 pub struct CoordinationWatch(Watch);
 

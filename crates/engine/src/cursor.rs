@@ -1,19 +1,20 @@
-//! Where a scan goes on: an opaque cursor between one page and the next.
+//! Cursor of a scan: an opaque position between one page and the next.
 //!
-//! Owns its bytes, and what may be done with it. In a keyspace with history a cursor names the revision of the first
-//! page, and the time at which that was read: all pages together are one view, whatever is written in between, for
-//! as long as the history reaches back to it; then the answer is [`ReadError::Compacted`]. In a keyspace without
-//! history a cursor is a position. Each page is a view of its own, as new as the page: no key comes twice, and each
-//! that is there all the while comes once, with a value that it had at one of the pages; of what is written
-//! behind the position meanwhile some may be seen. No cursor holds anything on the node: it costs
-//! nothing, survives restarts, and never runs out by itself.
+//! Owns its bytes and the rules for its use. In a keyspace with history a cursor contains the revision of the first
+//! page and the time at which that page was read. All pages then form one consistent view, whatever is written in
+//! between, as long as the history reaches back to it; after that the answer is [`ReadError::Compacted`]. In a
+//! keyspace without history a cursor is a position. Each page is a view of its own, as new as the page. No key appears
+//! twice, and each key that is present throughout appears once, with a value that it had at one of the pages; writes
+//! behind the position may or may not appear. A cursor holds no state on the node: it costs nothing, survives
+//! restarts, and does not time out.
 //!
 //! ```text
 //! cursor := 1 | flags u8 | keyspace u32 | bounds u32 | (revision u64 | time u64) | last key | crc u32
 //! ```
-//! Little-endian. Flags: bit 0 descending, bit 1 there are revision and time. `bounds` is the CRC-32C of the range's
-//! prefix and bounds: a cursor goes on with the scan that gave it and no other. `crc` is that of all before it.
-//! A client may keep cursors anywhere, so bytes that are no cursor of this version are an error, never a panic.
+//! All integers are little-endian. Flags: bit 0 descending, bit 1 revision and time follow. `bounds` is the CRC-32C of
+//! the range's prefix and bounds: a cursor continues only the scan that returned it. `crc` is the CRC-32C of
+//! everything before it. A client may store cursors anywhere, so bytes that are not a cursor of this version are an
+//! error, never a panic.
 
 use std::ops::Bound;
 
@@ -21,29 +22,29 @@ use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_CURSOR_BYTES, r
 
 use crate::{
     error::ReadError,
-    keyspace::{Order, ScanRange},
+    scan_range::{Order, ScanRange},
 };
 
 const VERSION: u8 = 1;
 const DESCENDING: u8 = 1;
 const AT_REVISION: u8 = 2;
 
-/// The revision that all pages of a scan show, and the time by which they hide what has ended; time 0 hides nothing.
+/// Revision that all pages of a scan show, and time by which they hide expired keys; time 0 hides none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     pub(crate) revision: Revision,
     pub(crate) time: SpaceTime,
 }
 
-/// Where a scan goes on; see [`Keyspace::resume`](crate::Keyspace::resume).
+/// Position at which a scan continues; see [`Keyspace::resume`](crate::Keyspace::resume).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanCursor {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) order: Order,
-    /// Of the range's prefix and bounds.
+    /// CRC-32C of the range's prefix and bounds.
     bounds: u32,
     pub(crate) at: Option<At>,
-    /// The last key that was given.
+    /// Last key that was returned.
     pub(crate) last: Vec<u8>,
 }
 
@@ -52,13 +53,13 @@ impl ScanCursor {
         Self { keyspace, order: range.order, bounds: fingerprint(range), at, last: last.to_vec() }
     }
 
-    /// The revision that all pages show; `None` in a keyspace without history.
+    /// Revision that all pages show; `None` in a keyspace without history.
     #[must_use]
     pub fn revision(&self) -> Option<Revision> {
         self.at.map(|at| at.revision)
     }
 
-    /// The bytes.
+    /// Encodes the cursor.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION, 0];
@@ -76,7 +77,7 @@ impl ScanCursor {
         out
     }
 
-    /// The inverse of [`encode`](Self::encode).
+    /// Decodes a cursor.
     pub fn decode(bytes: &[u8]) -> Result<Self, ReadError> {
         let (body, crc) = bytes.split_last_chunk::<4>().ok_or(NOT_A_CURSOR)?;
         if bytes.len() > MAX_CURSOR_BYTES || crc_fast::crc32_iscsi(body) != u32::from_le_bytes(*crc) {
@@ -97,12 +98,12 @@ impl ScanCursor {
         };
         let (known, keyspace, order, bounds, at) = read().map_err(|_| NOT_A_CURSOR)?;
         if !known {
-            return Err(ReadError::BadCursor { what: "it is of another version: begin the scan anew" });
+            return Err(ReadError::BadCursor { what: "it is of another version: begin the scan again" });
         }
         Ok(Self { keyspace, order, bounds, at, last: reader.rest().to_vec() })
     }
 
-    /// The range behind the cursor.
+    /// Returns the part of the range behind the cursor.
     pub(crate) fn rest_of(&self, keyspace: KeyspaceId, range: &ScanRange) -> Result<ScanRange, ReadError> {
         if keyspace != self.keyspace {
             return Err(ReadError::BadCursor { what: "it is of another keyspace, or of one that was dropped" });
@@ -110,7 +111,7 @@ impl ScanCursor {
         if range.order != self.order || fingerprint(range) != self.bounds {
             return Err(ReadError::BadCursor { what: "it is of a scan with another prefix, bounds or order" });
         }
-        // A key that no page can have ended with leads nowhere outside of the range.
+        // A key outside of the range cannot be the end of a page.
         if !range.may_hold(&self.last) {
             return Err(NOT_A_CURSOR);
         }
@@ -124,7 +125,7 @@ impl ScanCursor {
     }
 }
 
-const NOT_A_CURSOR: ReadError = ReadError::BadCursor { what: "it is no cursor, or was cut or changed on its way" };
+const NOT_A_CURSOR: ReadError = ReadError::BadCursor { what: "it is not a cursor, or was truncated or changed" };
 
 fn fingerprint(range: &ScanRange) -> u32 {
     let mut bytes = Vec::new();
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(rest, ScanRange { start: Bound::Excluded(b"pk".to_vec()), ..range.clone() });
         assert!(cursor.rest_of(KeyspaceId(8), &range).is_err());
         let outside = ScanCursor { last: b"other".to_vec(), ..cursor.clone() };
-        assert_eq!(outside.rest_of(KeyspaceId(7), &range), Err(NOT_A_CURSOR), "no page ends there");
+        assert_eq!(outside.rest_of(KeyspaceId(7), &range), Err(NOT_A_CURSOR), "no page can end there");
         for other in [
             ScanRange::with_prefix("q"),
             ScanRange { order: Order::Descending, ..range.clone() },

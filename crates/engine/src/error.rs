@@ -1,8 +1,9 @@
-//! One error enum per operation: open, write, read.
+//! Error enums of the engine's operations: open, write, read.
 
 use std::path::PathBuf;
 
 use thalweg_log::AppendError;
+use thalweg_redis::Collection;
 use thalweg_replica::ProposeError;
 use thalweg_state::{
     history::PastError,
@@ -15,74 +16,74 @@ use thalweg_types::{
     record::{Malformed, RecordError},
 };
 
-/// A directory could not be opened.
+/// Error returned when a directory cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Somebody else has it open.
+    /// Another process has the directory open.
     #[error("{path} is in use by another process: stop it, or use another directory")]
     Locked {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// There is none, and creating was not asked for.
-    #[error("{path} is no Thalweg directory: create one with `thalweg serve --data`, or check the path")]
+    /// The directory does not exist, and the caller did not request its creation.
+    #[error("{path} is not a Thalweg directory: create one with `thalweg serve --data`, or check the path")]
     Missing {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// A restore into it has not finished.
+    /// A restore into the directory has not finished.
     #[error("a restore into {path} has not finished: start it again, or remove the directory")]
     Unfinished {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// Another backend keeps its state.
+    /// The directory's state is kept by another backend.
     #[error(
         "the state in {path} is kept by the {found} backend, not {wanted}: open it with {found}, \
          or move it with `thalweg migrate --data {path} --from {found} --to {wanted}`"
     )]
     OtherBackend {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// The backend it has.
+        /// Backend that keeps the state.
         found: &'static str,
-        /// The backend asked for.
+        /// Backend that the caller requested.
         wanted: &'static str,
     },
-    /// The backend needs files of the operating system, and this disk has none.
+    /// The backend needs files of the operating system, which this disk does not have.
     #[error("the {backend} backend needs a directory of the operating system")]
     NoOsPath {
-        /// The backend.
+        /// Name of the backend.
         backend: &'static str,
     },
-    /// The backend was left out of this build.
+    /// This build does not contain the backend.
     #[error("this build has no {backend} backend: build it with `--features {backend}`")]
     NotBuilt {
-        /// The backend.
+        /// Name of the backend.
         backend: &'static str,
     },
-    /// The identity file is not what this version writes.
+    /// The identity file has contents that this version does not write.
     #[error("{path}: the identity file is damaged or of a newer version: {message}")]
     Identity {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         message: String,
     },
     /// A file could not be read or written.
     #[error("{operation} in {path} failed: {message}")]
     Io {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// What the system said.
+        /// Message of the operating system.
         message: String,
     },
-    /// The log was repaired, but what goes with it could not be written.
+    /// The log was repaired, but the files that belong to the repair could not be written.
     #[error("the repair could not be finished: {reason}; start it again")]
     Repair {
-        /// Why.
+        /// Cause of the failure.
         reason: String,
     },
     /// The log could not be opened.
@@ -94,7 +95,7 @@ pub enum OpenError {
     /// The state could not be loaded.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Log and state could not be brought together.
+    /// The log and the state could not be reconciled.
     #[error(transparent)]
     Replica(#[from] thalweg_replica::OpenError),
 }
@@ -135,7 +136,7 @@ impl Classified for OpenError {
     }
 }
 
-/// A write was not acknowledged.
+/// Error returned when a write is not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The command breaks a limit.
@@ -144,99 +145,99 @@ pub enum WriteError {
     /// A record breaks a limit.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A batch without records.
+    /// The batch has no records.
     #[error("an append needs at least one record")]
     EmptyBatch,
-    /// A condition did not hold; nothing happened.
+    /// A condition did not hold. Nothing happened.
     #[error("condition {condition} failed: the key {}", match actual { Some(revision) => format!("is at revision {revision}"), None => "does not exist".to_owned() })]
     ConditionFailed {
-        /// Which, from 0.
+        /// Index of the condition, from 0.
         condition: u32,
-        /// The key's revision, if it has a value.
+        /// Present revision of the key, if it has a value.
         actual: Option<Revision>,
     },
-    /// An append's expected offset was not the next one; nothing happened.
+    /// The stream's next offset is not the one that an append expected. Nothing happened.
     #[error("the stream's next offset is {next}, not the expected one")]
     OffsetConflict {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Its next offset.
+        /// Next offset of the stream.
         next: Offset,
     },
-    /// The append breaks one of the stream's own limits; nothing happened.
+    /// The append exceeds one of the stream's own limits. Nothing happened.
     #[error("the append has {got} bytes where the stream's {} allows {max}: send less, or raise the limit", limit.name())]
     OverStreamLimit {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Which limit.
+        /// Limit that the append exceeds.
         limit: StreamLimit,
-        /// What it allows.
+        /// Value of the limit.
         max: u64,
-        /// What the append has.
+        /// Size of the record or of the append.
         got: u64,
     },
-    /// A producer's append cannot be taken; nothing happened.
+    /// A producer's append was rejected. Nothing happened.
     #[error("stream {stream}: {}", producer_refusal(*refusal))]
     ProducerRefused {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Why.
+        /// Reason of the rejection.
         refusal: ProducerRefusal,
     },
     /// The keyspace does not exist.
     #[error("no keyspace with id {0}")]
     NoSuchKeyspace(KeyspaceId),
-    /// The stream does not exist; it may have been deleted.
+    /// The stream does not exist. It may have been deleted.
     #[error("no stream with id {0}")]
     NoSuchStream(StreamId),
-    /// The consumer group does not exist; it may have been deleted.
+    /// The consumer group does not exist. It may have been deleted.
     #[error("no consumer group with id {0}")]
     NoSuchGroup(GroupId),
-    /// A commit names an attempt that has lapsed, or records that it does not hold; nothing happened.
+    /// A commit names an attempt that has lapsed, or records that the attempt does not hold. Nothing happened.
     #[error(
         "attempt {attempt} of consumer group {group} has lapsed, or what is acked of it was settled before: undo the work, its records are delivered again"
     )]
     AttemptLapsed {
-        /// Of this group.
+        /// Id of the group.
         group: GroupId,
-        /// Which.
+        /// Attempt that the commit names.
         attempt: Attempt,
     },
-    /// A consumer group can't be configured like that; nothing happened.
+    /// The consumer group cannot be configured this way. Nothing happened.
     #[error("{what}")]
     BadGroup {
-        /// What is wrong.
+        /// Description of the error.
         what: &'static str,
     },
-    /// There is no such lease: it has expired, was revoked, or never was. Nothing happened.
+    /// The lease does not exist: it has expired, was revoked, or was never granted. Nothing happened.
     #[error("no lease {0}: it has expired, was revoked, or never was; grant a new one")]
     NoSuchLease(LeaseId),
-    /// A lease of that id exists, or the keys of one that has ended are still being removed. Nothing happened.
+    /// A lease with that id exists, or the keys of an ended one are still being removed. Nothing happened.
     #[error("lease {0} exists already: take another id, or leave it out to have one chosen")]
     LeaseExists(LeaseId),
-    /// A table is full.
+    /// A table has reached its limit.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
-        /// Of what.
+        /// Name of the table.
         what: &'static str,
-        /// The limit.
+        /// Maximum number of entries.
         limit: usize,
     },
-    /// An operation of a transaction could not be carried out; nothing of it happened.
+    /// An operation of a transaction could not be carried out. Nothing of the transaction happened.
     #[error("operation {operation}: {error}")]
     OperationFailed {
-        /// Which of the list that was chosen, from 0.
+        /// Index of the operation in the chosen list, from 0.
         operation: u32,
-        /// Why.
+        /// Cause of the failure.
         error: OperationError,
     },
-    /// The configuration can't be changed like that.
+    /// The configuration cannot be changed this way.
     #[error("{what}")]
     CannotConfigure {
-        /// Why, and what can be done.
+        /// Reason, and a possible alternative.
         what: &'static str,
     },
-    /// A conditional request at a level whose ack comes before the outcome.
+    /// The request is conditional, and its level acknowledges it before its outcome is known.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
     OutcomeUnknown,
     /// The command did not decode.
@@ -248,22 +249,22 @@ pub enum WriteError {
          node knows that version (`thalweg state raise-version`)"
     )]
     VersionNotInForce {
-        /// The version that the command needs.
+        /// Version that the command needs.
         needed: u16,
         /// The version in force.
         in_force: u16,
     },
-    /// The version that was to come into force is not known to this node. Nothing happened.
+    /// This node does not have the version that was to be raised to. Nothing happened.
     #[error(
         "this node knows versions of the state machine up to {known}, and {to} was asked for: upgrade the node first"
     )]
     VersionUnknown {
-        /// The version asked for.
+        /// Requested version.
         to: u16,
-        /// The highest version that this node knows.
+        /// Highest version that this node has.
         known: u16,
     },
-    /// Too much waits for the disk. Nothing happened.
+    /// Too many bytes wait for the disk. Nothing happened.
     #[error("{queued_bytes} bytes wait for the disk: retry later")]
     Overloaded {
         /// Bytes in the queue.
@@ -275,37 +276,37 @@ pub enum WriteError {
          delete or trim data, or add space"
     )]
     DiskFull {
-        /// Bytes free.
+        /// Free bytes on the disk.
         free_bytes: u64,
-        /// Bytes that are kept.
+        /// Bytes reserved for deletes and trims.
         reserve_bytes: u64,
     },
-    /// The disk is too slow in preparing log segments. Nothing happened.
+    /// The disk prepares log segments too slowly. Nothing happened.
     #[error("{reason}: retry later")]
     NoSegment {
-        /// What the log says.
+        /// Message of the log.
         reason: String,
     },
-    /// A log segment of this node has no room for the command. Nothing happened.
+    /// A log segment of this node is too small for the command. Nothing happened.
     #[error(
         "the write takes {got} bytes of the log, and a segment holds {max}: write less at once, or raise `segment_bytes`"
     )]
     LargerThanSegment {
-        /// Bytes that it takes.
+        /// Bytes that the command needs in the log.
         got: u64,
-        /// Bytes that a segment holds.
+        /// Capacity of a segment in bytes.
         max: u64,
     },
-    /// The log has failed; whether the write survives is unknown.
+    /// The log has failed. The effect of the write is unknown.
     #[error("the log has failed and takes no more writes: {reason}; restart the node")]
     LogFailed {
-        /// What failed.
+        /// Description of the failure.
         reason: String,
     },
-    /// The state has failed; the write may be in the log.
+    /// The state has failed. The write may be in the log.
     #[error("the state has failed and takes no more writes until the node is started again: {reason}")]
     StateFailed {
-        /// What failed.
+        /// Description of the failure.
         reason: String,
     },
     /// The database is closed.
@@ -376,8 +377,8 @@ impl Classified for WriteError {
 }
 
 impl WriteError {
-    /// Whether the write may have happened all the same: asking again is only safe for an append of a
-    /// producer, or for a write that may happen twice.
+    /// Returns true if the write may have happened. Repeating it is safe only for an append of a producer, or for a
+    /// write that may happen twice.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed)
@@ -393,10 +394,10 @@ fn producer_refusal(refusal: ProducerRefusal) -> String {
             format!("appends of this producer are missing: the next sequence is {expected}")
         }
         ProducerRefusal::Fenced { epoch } => format!(
-            "another instance of this producer has taken over with epoch {epoch}: stop, or open the producer anew"
+            "another instance of this producer has taken over with epoch {epoch}: stop, or open the producer again"
         ),
-        ProducerRefusal::Unknown => "the producer is not known, or was silent for so long that it was forgotten: check what it appended last, open it anew and begin at sequence 0".to_owned(),
-        ProducerRefusal::Mixed => "some appends of this commit happened before and others did not: repeat a commit as it was, or number it anew".to_owned(),
+        ProducerRefusal::Unknown => "the stream has no such producer, or has forgotten it after a long silence: check its last append, open it again and begin at sequence 0".to_owned(),
+        ProducerRefusal::Mixed => "some appends of this commit happened before and others did not: repeat the commit unchanged, or renumber it".to_owned(),
     }
 }
 
@@ -429,7 +430,7 @@ impl From<BackendError> for WriteError {
     }
 }
 
-/// The error that a refused command's outcome stands for; the outcome itself if it was carried out.
+/// Converts the outcome of a rejected command to its error. Returns the outcome of a command that was carried out.
 pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
     match outcome {
         Outcome::ConditionFailed { condition, actual } => Err(WriteError::ConditionFailed { condition, actual }),
@@ -469,65 +470,65 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
     }
 }
 
-/// A read could not be answered.
+/// Error returned when a read cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// Below the log start offset.
+    /// The offset is below the log start offset.
     #[error("offset {requested} has been trimmed: the stream starts at {start}")]
     Trimmed {
-        /// What was asked for.
+        /// Requested offset.
         requested: Offset,
-        /// The oldest that can be read.
+        /// Oldest readable offset.
         start: Offset,
     },
-    /// Above the log end offset.
+    /// The offset is above the log end offset.
     #[error("offset {requested} is beyond the end: the next offset is {next}")]
     BeyondEnd {
-        /// What was asked for.
+        /// Requested offset.
         requested: Offset,
-        /// The offset that the next record will get.
+        /// Offset that the next record will get.
         next: Offset,
     },
-    /// The stream does not exist; it may have been deleted.
+    /// The stream does not exist. It may have been deleted.
     #[error("no stream with id {0}")]
     NoSuchStream(StreamId),
     /// The keyspace keeps no history.
     #[error("the keyspace keeps no history: configure one to read at a revision from then on")]
     NoHistory,
-    /// The revision is older than what is kept.
+    /// The revision is older than the history kept.
     #[error("revision {requested} is not kept any more: the oldest that can be read is {oldest}")]
     Compacted {
-        /// What was asked for.
+        /// Requested revision.
         requested: Revision,
-        /// The oldest revision that can be read: of the keyspace, or of a key that was come across.
+        /// Oldest readable revision, of the keyspace or of a key that the read found.
         oldest: Revision,
     },
     /// The revision has not been used yet.
     #[error("revision {requested} has not been used yet: the newest is {newest}")]
     FutureRevision {
-        /// What was asked for.
+        /// Requested revision.
         requested: Revision,
-        /// The newest.
+        /// Newest revision.
         newest: Revision,
     },
-    /// The cursor is not one of this scan.
+    /// The cursor does not belong to this scan.
     #[error("bad cursor: {what}")]
     BadCursor {
-        /// What is wrong with it.
+        /// Description of the error.
         what: &'static str,
     },
-    /// The key holds no bytes, but a hash or a stream of Redis clients.
+    /// The key holds a hash or a stream of Redis clients instead of bytes.
     #[error("the key holds a {kind}: read it with a Redis client")]
     HoldsCollection {
-        /// What it holds.
+        /// Name of the collection's kind.
         kind: &'static str,
     },
-    /// The view shows a value that has been overwritten since and whose bytes are freed.
+    /// The view shows a value that has since been overwritten and whose bytes are freed.
     #[error(
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
     )]
     ViewExpired,
-    /// Bytes on disk are not what was written.
+    /// Bytes on disk differ from those that were written.
     #[error("corrupt data: {0}; run `thalweg log verify`")]
     Corrupt(String),
     /// The disk could not be read.
@@ -587,7 +588,7 @@ impl From<MachineError> for ReadError {
 }
 
 impl ReadError {
-    /// Adds what was asked for.
+    /// Converts an error of the state and adds the requested offset.
     pub(crate) fn of_stream(error: StreamReadError, requested: Offset) -> Self {
         match error {
             StreamReadError::NoSuchStream(id) => Self::NoSuchStream(id),
@@ -603,9 +604,14 @@ impl From<thalweg_log::ReadError> for ReadError {
         match error {
             thalweg_log::ReadError::Gone { .. } => Self::ViewExpired,
             thalweg_log::ReadError::Disk(_) => Self::Io(error.to_string()),
-            // Both say what to run.
+            // Both messages name the command to run.
             thalweg_log::ReadError::Corrupt(corruption) => Self::Corrupt(corruption.to_string()),
             other => Self::Corrupt(other.to_string()),
         }
     }
+}
+
+/// Error for a key that holds a collection instead of bytes.
+pub(crate) fn holds(collection: &Collection) -> ReadError {
+    ReadError::HoldsCollection { kind: collection.kind.name() }
 }

@@ -1,7 +1,7 @@
-//! Keys that end: putting with a deadline or a lease, touching, asking how long.
+//! Expiry of keys: puts with a deadline or a lease, touches, and lifetimes.
 //!
-//! All deadlines are in space time (see [`SpaceTime`]): a wall clock that is stepped while the database is open
-//! changes none of them. A key past its deadline is never shown, whether its row has been removed yet or not.
+//! All deadlines are in space time (see [`SpaceTime`]), so stepping the wall clock while the database is open does not
+//! change them. A key past its deadline is never shown, even before its row is removed.
 
 use std::time::Duration;
 
@@ -13,42 +13,43 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, check_outcome_known},
+    ack::{Ack, check_outcome_known},
+    database::Database,
     error::{ReadError, WriteError},
     keyspace::Keyspace,
 };
 
-/// How a put ends, and what it asks before. The default is a plain put.
+/// Deadline, lease and condition of a put. The default is a plain put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions<'a> {
-    /// Until when the value is to live.
+    /// Deadline of the value.
     pub deadline: Deadline,
-    /// And at most as long as this lease.
+    /// Lease that the key is attached to: the value lives at most as long as the lease.
     pub lease: Option<LeaseId>,
-    /// What must hold of the key before.
+    /// Condition on the key before the put.
     pub expect: Option<Expect<'a>>,
 }
 
 impl PutOptions<'_> {
-    /// Lives for `ttl` from now on.
+    /// Creates options for a value that lives for `ttl` from now on.
     #[must_use]
     pub fn lasting(ttl: Duration) -> Self {
         Self { deadline: Deadline::After(ttl), ..Self::default() }
     }
 
-    /// Lives as long as a lease.
+    /// Creates options for a value that lives as long as a lease.
     #[must_use]
     pub fn with_lease(lease: LeaseId) -> Self {
         Self { lease: Some(lease), ..Self::default() }
     }
 
-    /// Whether it needs no more than a plain put.
+    /// Returns true if a plain put is sufficient.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The commit of such a put.
+    /// Builds the commit of a put with these options.
     pub fn commit(&self, keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Result<CommitBuilder, WriteError> {
         let mut commit = CommitBuilder::new();
         if let Some(expect) = self.expect {
@@ -63,21 +64,21 @@ impl PutOptions<'_> {
     }
 }
 
-/// How long a key lives.
+/// Lifetime of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// The key's revision.
+    /// Revision of the key.
     pub revision: Revision,
-    /// The key's own deadline.
+    /// Deadline of the key itself.
     pub deadline: Option<SpaceTime>,
-    /// The lease that it hangs on.
+    /// Lease that the key is attached to.
     pub lease: Option<LeaseId>,
-    /// What is left until the earlier of both; `None`: it does not end by itself.
+    /// Time until the deadline or the end of the lease, whichever is earlier; `None` if the key has neither.
     pub remaining: Option<Duration>,
 }
 
 impl Keyspace {
-    /// Sets a key that ends, or only if a condition holds.
+    /// Sets a key with a deadline, a lease or a condition.
     pub fn put_with(&self, key: &[u8], value: &[u8], options: &PutOptions<'_>) -> Result<Ack, WriteError> {
         if options.is_plain() {
             return self.put(key, value);
@@ -97,19 +98,19 @@ impl Keyspace {
         self.put_with(key, value, &PutOptions::lasting(ttl))
     }
 
-    /// Gives a key another deadline without writing its value anew; revision and lease stay. `None`: there is
-    /// no such key. [`Deadline::Never`] takes the deadline away.
+    /// Changes a key's deadline without rewriting its value; revision and lease stay. `None` means that the key does
+    /// not exist. [`Deadline::Never`] removes the deadline.
     pub fn touch(&self, key: &[u8], deadline: Deadline) -> Result<Option<Ack>, WriteError> {
         self.touch_if(key, deadline, Expect::Present)
     }
 
-    /// As [`touch`](Self::touch), if `expect` holds as well.
+    /// Like [`touch`](Self::touch), with the condition `expect`.
     pub fn touch_if(&self, key: &[u8], deadline: Deadline, expect: Expect<'_>) -> Result<Option<Ack>, WriteError> {
         let commit = touch_if(self, key, deadline, expect)?;
         absent_is_none(self.database().commit(&commit))
     }
 
-    /// How long a key lives; `None`: there is no such key.
+    /// Returns the lifetime of a key; `None` if the key does not exist.
     pub fn lifetime(&self, key: &[u8]) -> Result<Option<Lifetime>, ReadError> {
         let snapshot = self.database().inner.open.machine.read_view();
         let Some(stored) = snapshot.get(self.id(), key)? else { return Ok(None) };
@@ -120,7 +121,7 @@ impl Keyspace {
 }
 
 impl Database {
-    /// What is left of what ends so; `None`: it does not end. Zero once it has.
+    /// Returns the time until an expiry; `None` if it never comes, and zero if it has passed.
     pub fn remaining(&self, expiry: &Expiry) -> Result<Option<Duration>, ReadError> {
         if *expiry == Expiry::NEVER {
             return Ok(None);
@@ -129,14 +130,14 @@ impl Database {
         Ok(snapshot.end_of(expiry)?.map(|end| between(snapshot.time(), end)))
     }
 
-    /// The space's time: what deadlines are compared with.
+    /// Present time of the space, which deadlines are compared with.
     #[must_use]
     pub fn space_time(&self) -> SpaceTime {
         self.inner.open.solo.now()
     }
 }
 
-/// The commit of a touch, which fails if there is no such key, or `expect` does not hold of it.
+/// Builds the commit of a touch. It fails if the key does not exist, or does not meet `expect`.
 pub(crate) fn touch_if(
     keyspace: &Keyspace,
     key: &[u8],
@@ -152,7 +153,7 @@ pub(crate) fn touch_if(
     Ok(commit)
 }
 
-/// An ack, or `None` if the key was not there.
+/// Returns the ack, or `None` if the key did not exist.
 pub(crate) fn absent_is_none(answer: Result<Ack, WriteError>) -> Result<Option<Ack>, WriteError> {
     match answer {
         Err(WriteError::ConditionFailed { actual: None, .. }) => Ok(None),
@@ -160,7 +161,7 @@ pub(crate) fn absent_is_none(answer: Result<Ack, WriteError>) -> Result<Option<A
     }
 }
 
-/// From `now` to `end`; zero if that has passed.
+/// Returns the time from `now` to `end`; zero if `end` has passed.
 pub(crate) fn between(now: SpaceTime, end: SpaceTime) -> Duration {
     Duration::from_micros(end.0.saturating_sub(now.0))
 }

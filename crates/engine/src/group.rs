@@ -1,19 +1,22 @@
 //! Consumer groups: fetch, ack, nack, extend, seek, describe, configure, delete.
 //!
-//! Owns: the handle and its blocking calls; below it, what a fetch brings (`delivery`), looking up what a
-//! fetch needs to know beforehand (`fetch`), deliveries that come by themselves (`push`), and moving dead letters to their stream (`dead`). Does not own
-//! what is delivered when: that is the state machine's, so it is the same on every replica.
+//! Owns: the handle and its blocking calls. The submodules own the result of a fetch (`delivery`), the lookups before
+//! a fetch (`fetch`), pushed deliveries (`push`), and moving dead letters to their stream (`dead`). Does not own the
+//! choice of delivered records: the state machine makes it, so that it is the same on every replica.
 
 mod asynchronous;
 mod dead;
 mod delivery;
+mod due;
 mod error;
 mod fetch;
 mod figures;
 mod push;
+mod waits;
 
 use std::time::Duration;
 
+use due::Due;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::groups::{GroupReady, MemberInfo};
@@ -28,75 +31,75 @@ use thalweg_types::{
     },
 };
 
-pub use delivery::{Delivery, Message};
-pub use error::GroupError;
-pub use fetch::FetchRequest;
-pub(crate) use fetch::Waits;
-pub use figures::GroupFigures;
-use push::Due;
-pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
-pub use thalweg_state::groups::HeldAttempt;
-
 use crate::{
-    database::{Ack, Database, ack, check_outcome_known, unexpected},
+    ack::{Ack, ack, check_outcome_known, unexpected},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     stream::Stream,
 };
 
-/// Members after which a page of groups ends.
+pub use delivery::{Delivery, Message};
+pub use error::GroupError;
+pub use fetch::FetchRequest;
+pub use figures::GroupFigures;
+pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
+pub use thalweg_state::groups::HeldAttempt;
+pub(crate) use waits::Waits;
+
+/// Number of members after which a page of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;
 
-/// A group as of the last applied entry.
+/// Description of a group as of the last applied entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
-    /// Its name, unique within its stream.
+    /// Name of the group, unique within its stream.
     pub name: String,
-    /// Its id, for commits.
+    /// Id of the group, which commits use.
     pub id: GroupId,
-    /// The stream.
+    /// Id of the stream.
     pub stream: StreamId,
-    /// The stream's name.
+    /// Name of the stream.
     pub stream_name: String,
-    /// How it delivers.
+    /// Configuration of the group.
     pub config: GroupConfig,
-    /// Next to deliver that was never delivered.
+    /// Offset of the next record that has never been delivered.
     pub cursor: Offset,
-    /// All records below are settled.
+    /// Offset below which all records are settled.
     pub floor: Offset,
-    /// Records that were never delivered: the stream's next offset less the cursor.
+    /// Number of records that have never been delivered: the stream's next offset minus the cursor.
     pub lag: u64,
-    /// Records that wait for an ack or to be delivered again.
+    /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
-    /// Of them, with members before their deadline.
+    /// Number of pending records that members hold before their deadline.
     pub in_flight: u64,
-    /// Of them, behind another record of their key.
+    /// Number of pending records that wait for another record of the same key.
     pub parked: u64,
-    /// Dead letters on their way to their stream.
+    /// Number of dead letters that are being written to their stream.
     pub dying: u64,
-    /// Records delivered, each time counted.
+    /// Number of deliveries of records, redeliveries included.
     pub delivered: u64,
-    /// Of them, those that had been delivered before.
+    /// Number of these deliveries that were redeliveries.
     pub redelivered: u64,
-    /// Records acked.
+    /// Number of records acked.
     pub acked: u64,
-    /// Records that became dead letters.
+    /// Number of records that became dead letters.
     pub dead: u64,
-    /// Records that were delivered too often, without a stream for dead letters.
+    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
     pub dropped: u64,
-    /// Who has fetched.
+    /// Members that have fetched.
     pub members: Vec<GroupMember>,
 }
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// As it calls itself.
+    /// Name of the member.
     pub name: String,
-    /// When it last fetched, within ten seconds, in space time.
+    /// Space time of the member's last fetch, exact to ten seconds.
     pub last_fetch: SpaceTime,
-    /// Records that it holds.
+    /// Number of records that the member holds.
     pub in_flight: u64,
-    /// Attempts that it holds.
+    /// Number of attempts that the member holds.
     pub attempts: u64,
 }
 
@@ -107,43 +110,43 @@ impl From<MemberInfo> for GroupMember {
     }
 }
 
-/// What came of an ack or nack.
+/// Result of an ack or nack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// The level that was reached.
+    /// Durability level that the command reached.
     pub durability: Durability,
-    /// So many records were settled.
+    /// Number of records settled.
     pub settled: u32,
-    /// What was not, because its attempt had lapsed or it was settled before.
+    /// Records that were not settled, because their attempt had lapsed or they were settled before.
     pub lapsed: Vec<Lapsed>,
 }
 
-/// What came of an extension.
+/// Result of an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extended {
-    /// The level that was reached.
+    /// Durability level that the command reached.
     pub durability: Durability,
-    /// The new deadline, in space time.
+    /// New deadline, in space time.
     pub deadline: SpaceTime,
-    /// Attempts that hold nothing any more.
+    /// Attempts that hold no records any more.
     pub lapsed: Vec<Attempt>,
 }
 
-/// Where a group begins or goes on.
+/// Position at which a group begins, or continues after a seek.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupStart {
-    /// With the oldest record kept.
+    /// The oldest record kept.
     #[default]
     Beginning,
-    /// With what is appended from now on.
+    /// The next record to be appended.
     End,
-    /// At this offset.
+    /// A given offset.
     Offset(Offset),
-    /// With the first record that is not older.
+    /// The first record that is not older than a given space time.
     Time(SpaceTime),
 }
 
-/// A consumer group; cheap to clone.
+/// A consumer group. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub(crate) db: Database,
@@ -152,14 +155,14 @@ pub struct Group {
 }
 
 impl Stream {
-    /// The group of that name, if it exists.
+    /// Returns the group with this name, if it exists.
     pub fn find_group(&self, name: &str) -> Result<Option<Group>, ReadError> {
         let id = self.database().inner.open.machine.group_id(self.id(), name)?;
         Ok(id.map(|id| Group { db: self.database().clone(), stream: self.id(), id }))
     }
 
-    /// The group of that name, created if missing; says whether it was. One that exists keeps its place and
-    /// its configuration.
+    /// Returns the group with this name, and creates it if it is missing. The flag is true if it was created. An
+    /// existing group keeps its cursor and its configuration.
     pub fn create_group(
         &self,
         name: &str,
@@ -182,16 +185,16 @@ impl Stream {
         }
     }
 
-    /// Its groups, by name.
+    /// Returns the stream's groups, ordered by name.
     pub fn groups(&self) -> Result<Vec<GroupInfo>, ReadError> {
         let machine = &self.database().inner.open.machine;
         let group = |id| Group { db: self.database().clone(), stream: self.id(), id };
         let infos = machine.groups(Some(self.id()))?.into_iter().map(|id| group(id).look());
-        // One that was deleted meanwhile is not listed.
+        // A group that was deleted in the meantime is not listed.
         infos.filter_map(Result::transpose).collect()
     }
 
-    /// `None` is the end.
+    /// Converts a start to an offset; `None` is the end of the stream.
     pub(crate) fn resolve(&self, start: GroupStart) -> Result<Option<Offset>, ReadError> {
         match start {
             GroupStart::Beginning => Ok(Some(Offset::ZERO)),
@@ -203,15 +206,16 @@ impl Stream {
 }
 
 impl Database {
-    /// All consumer groups, by id.
+    /// Returns all consumer groups, ordered by id.
     pub fn groups(&self) -> Result<Vec<GroupInfo>, ReadError> {
         let machine = &self.inner.open.machine;
         let look = |(stream, id)| Group { db: self.clone(), stream, id }.look();
         machine.group_streams()?.into_iter().map(look).filter_map(Result::transpose).collect()
     }
 
-    /// Groups after one, by id, of a stream or of all, and whether there may be more: at most `limit`, and no more
-    /// than it takes to bring their members to [`MAX_LISTED_MEMBERS`].
+    /// Returns a page of groups of a stream or of all streams, ordered by id and beginning after `after`. The page has
+    /// at most `limit` groups and ends early once they have [`MAX_LISTED_MEMBERS`] members. The flag is true if there
+    /// are more.
     pub fn groups_after(
         &self,
         stream: Option<StreamId>,
@@ -224,7 +228,7 @@ impl Database {
             if page.len() >= limit || members >= MAX_LISTED_MEMBERS {
                 return Ok((page, true));
             }
-            // One that was deleted meanwhile is not listed.
+            // A group that was deleted in the meantime is not listed.
             if let Some(info) = (Group { db: self.clone(), stream, id }).look()? {
                 members += info.members.len();
                 page.push(info);
@@ -235,25 +239,25 @@ impl Database {
 }
 
 impl Group {
-    /// Its id, for commits.
+    /// Id of the group, which commits use.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.id
     }
 
-    /// Its stream.
+    /// Stream of the group.
     #[must_use]
     pub fn stream(&self) -> Stream {
         self.db.stream_with_id(self.stream)
     }
 
-    /// A handle whose writes default to `level`.
+    /// Returns a handle whose writes default to `level`.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
         Self { db: self.db.with_durability(level), ..self.clone() }
     }
 
-    /// Its figures.
+    /// Returns the description of the group.
     pub fn info(&self) -> Result<GroupInfo, GroupError> {
         self.look()?.ok_or(GroupError::NoSuchGroup(self.id))
     }
@@ -261,7 +265,7 @@ impl Group {
     fn look(&self) -> Result<Option<GroupInfo>, ReadError> {
         let open = &self.db.inner.open;
         let Some(info) = open.machine.group(self.id, open.solo.now())? else { return Ok(None) };
-        // Gone with its stream, a moment later.
+        // The stream has just been deleted, and the group with it.
         let Some(stream) = open.machine.stream(self.stream) else { return Ok(None) };
         Ok(Some(GroupInfo {
             name: info.name.to_string(),
@@ -285,23 +289,22 @@ impl Group {
         }))
     }
 
-    /// Acks records: they are done with.
+    /// Acks records: they are done.
     pub fn ack(&self, settlements: &[Settlement]) -> Result<Settled, GroupError> {
         settled(self.propose(Purpose::Reclaim, |out| encode_ack(out, self.id, settlements))?)
     }
 
-    /// Gives records back; `reason` goes into the dead letters of those that were delivered too often.
+    /// Returns records to the group. `reason` is stored in the dead letters of records that were delivered too often.
     pub fn nack(&self, settlements: &[Settlement], again: Again, reason: &str) -> Result<Settled, GroupError> {
         settled(self.propose(Purpose::Reclaim, |out| encode_nack(out, self.id, again, reason, settlements))?)
     }
 
-    /// Moves the deadlines of attempts to so much after now, be that later or earlier.
+    /// Moves the deadlines of attempts to `by` after now, which may be later or earlier than before.
     pub fn extend(&self, attempts: &[Attempt], by: Duration) -> Result<Extended, GroupError> {
         extended(self.propose(Purpose::Reclaim, |out| encode_extend(out, self.id, by, attempts))?)
     }
 
-    /// Delivers from there on, whatever was delivered or settled; attempts under way lapse. Returns the
-    /// cursor.
+    /// Moves the cursor, whatever was delivered or settled. Attempts in progress lapse. Returns the new cursor.
     pub fn seek(&self, to: GroupStart) -> Result<Offset, GroupError> {
         let offset = self.stream().resolve(to)?;
         let encode = |out: &mut Vec<u8>| {
@@ -311,12 +314,12 @@ impl Group {
         sought(self.propose(Purpose::Reclaim, encode)?)
     }
 
-    /// Replaces how it delivers; its order stays.
+    /// Replaces the configuration. The delivery order stays.
     pub fn configure(&self, config: &GroupConfig) -> Result<Ack, GroupError> {
         Ok(ack(self.propose(Purpose::Reclaim, |out| encode_configure_group(out, self.id, config))?)?)
     }
 
-    /// Deletes the group and all that it knows. The stream stays.
+    /// Deletes the group and its state. The stream stays.
     pub fn delete(&self) -> Result<Ack, GroupError> {
         let encode = |out: &mut Vec<u8>| {
             encode_delete_group(out, self.id);
@@ -325,14 +328,14 @@ impl Group {
         Ok(ack(self.propose(Purpose::Reclaim, encode)?)?)
     }
 
-    /// What each of these attempts still holds, and until when.
+    /// Returns the records that each of these attempts still holds, and their deadlines.
     pub fn held(&self, attempts: &[Attempt]) -> Result<Vec<HeldAttempt>, ReadError> {
         let open = &self.db.inner.open;
         Ok(open.machine.held_attempts(self.id, open.solo.now(), attempts)?)
     }
 
-    /// Whether a fetch would bring something now; else in how long it may at the earliest, unless records
-    /// are appended or given back.
+    /// Returns the readiness of a fetch: ready now, or the earliest time from now at which it may be, unless records
+    /// are appended or returned before.
     pub fn ready(&self) -> Result<Ready, GroupError> {
         let now = self.db.inner.open.solo.now();
         match self.due()? {
@@ -344,7 +347,7 @@ impl Group {
         }
     }
 
-    /// When a fetch would bring something.
+    /// Returns the time at which a fetch would deliver records.
     fn due(&self) -> Result<Due, GroupError> {
         let open = &self.db.inner.open;
         match open.machine.group_ready(self.id, open.solo.now()).map_err(ReadError::from)? {
@@ -364,16 +367,16 @@ impl Group {
     }
 }
 
-/// Whether a fetch is worth it.
+/// Readiness of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// It would bring something.
+    /// A fetch would deliver records now.
     Now,
-    /// Not before so long; `None` if nothing comes free by itself.
+    /// A fetch may deliver records after this time; `None` if no deadline will make records available.
     In(Option<Duration>),
 }
 
-/// The outcome of a command about a group that was carried out, and its level.
+/// Returns the outcome and the level of a group command that was carried out.
 fn group_outcome(committed: Committed) -> Result<(Durability, GroupOutcome), WriteError> {
     match committed.outcome.map(refusal).transpose()? {
         Some(Outcome::Group(outcome)) => Ok((committed.durability, outcome)),

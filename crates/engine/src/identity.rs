@@ -1,11 +1,11 @@
-//! The file that makes a directory ours: format, node id, backend.
+//! Identity file of a data directory: format, node id and backend.
 //!
 //! ```text
 //! thalweg 1
 //! node 00f3c2…           16 hexadecimal digits
 //! backend lsm
 //! ```
-//! Written first of all, and whole: a directory without it holds nothing of ours.
+//! It is the first file written, and it is written atomically: a directory without it contains no data of Thalweg.
 
 use std::{io, sync::Arc};
 
@@ -18,7 +18,7 @@ const PATH: &str = "IDENTITY";
 const TEMPORARY: &str = "IDENTITY.tmp";
 const MAX_BYTES: u64 = 4096;
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) node: NodeId,
@@ -40,7 +40,7 @@ impl Identity {
         lines.next().is_none().then_some(Self { node: NodeId(node), backend })
     }
 
-    /// Reads the file; `None` if there is none, `InvalidData` if it is not ours.
+    /// Reads the file. Returns `None` if it does not exist, and `InvalidData` if it has other contents.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Option<Self>> {
         let file = match disk.open(PATH) {
             Ok(file) => file,
@@ -55,7 +55,7 @@ impl Identity {
         Self::decode(&text).ok_or_else(invalid).map(Some)
     }
 
-    /// Writes the file so that it is there whole or not at all.
+    /// Writes the file atomically.
     pub(crate) fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         match disk.remove(TEMPORARY) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

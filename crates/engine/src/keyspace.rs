@@ -1,65 +1,66 @@
 //! Keyspaces: puts, gets, deletes, scans.
 
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 use thalweg_log::Purpose;
-use thalweg_redis::Collection;
+use thalweg_replica::Committed;
 use thalweg_state::{
     expiry::Expiry,
     history::PastError,
-    keyspaces::{Collections, Fetch, KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
+    keyspaces::{KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
 };
-use thalweg_store::Direction;
 use thalweg_types::{
     Durability, KeyspaceId, Revision, SpaceTime,
-    command::{CommitBuilder, Expect, KeyspaceConfig, encode_delete, encode_put},
+    command::{CommitBuilder, Expect, KeyspaceConfig, Outcome, encode_create_keyspace, encode_delete, encode_put},
 };
 
 use crate::{
+    ack::{Ack, unexpected},
     cursor::{At, ScanCursor},
-    database::{Ack, Database},
-    error::{ReadError, WriteError},
+    database::Database,
+    error::{ReadError, WriteError, holds, refusal},
+    scan_range::{Order, ScanRange},
     watch::{Watch, WatchError, WatchKeys},
 };
 
-/// Pairs that [`KeyspaceIter`] reads ahead.
+/// Number of pairs that [`KeyspaceIter`] reads ahead.
 const PAGE_ITEMS: usize = 256;
-/// Bytes after which it stops reading ahead.
+/// Number of bytes after which [`KeyspaceIter`] stops reading ahead.
 const PAGE_BYTES: usize = 1024 * 1024;
 
-/// A value and the revision of the command that wrote it.
+/// A value and its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The value.
+    /// Value of the key.
     pub value: Bytes,
-    /// When it was written.
+    /// Revision of the command that wrote the value.
     pub revision: Revision,
-    /// When it ends; see [`Database::remaining`].
+    /// Expiry of the value; see [`Database::remaining`].
     pub expiry: Expiry,
 }
 
-/// A value's figures.
+/// Metadata of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// When it was written.
+    /// Revision of the command that wrote the value.
     pub revision: Revision,
-    /// Its length.
+    /// Length of the value in bytes.
     pub value_bytes: u64,
-    /// When it ends; see [`Database::remaining`].
+    /// Expiry of the value; see [`Database::remaining`].
     pub expiry: Expiry,
 }
 
-/// A keyspace in a list.
+/// Description of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceInfo {
-    /// Its name.
+    /// Name of the keyspace.
     pub name: String,
-    /// Its id.
+    /// Id of the keyspace.
     pub id: KeyspaceId,
-    /// What it does beyond storing.
+    /// Settings of the keyspace.
     pub config: KeyspaceConfig,
-    /// When it was created.
+    /// Space time of the creation.
     pub created: SpaceTime,
 }
 
@@ -69,110 +70,57 @@ impl KeyspaceInfo {
     }
 }
 
-/// Which way a scan goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Order {
-    /// By key, lowest first.
-    #[default]
-    Ascending,
-    /// By key, highest first.
-    Descending,
-}
-
-/// Whether a scan reads values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Values {
-    /// It does.
-    #[default]
-    Include,
-    /// Values are empty: cheaper where they stay in the log.
-    Omit,
-}
-
-/// What a scan covers. Default: everything, ascending, with values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScanRange {
-    /// Only keys that start with this (empty: all); holds together with the bounds.
-    pub prefix: Vec<u8>,
-    /// Lower bound of keys, whichever the order.
-    pub start: Bound<Vec<u8>>,
-    /// Upper bound of keys, whichever the order.
-    pub end: Bound<Vec<u8>>,
-    /// Which way.
-    pub order: Order,
-    /// At most so many pairs.
-    pub limit: Option<u64>,
-    /// With or without values.
-    pub values: Values,
-}
-
-impl Default for ScanRange {
-    fn default() -> Self {
-        Self {
-            prefix: Vec::new(),
-            start: Bound::Unbounded,
-            end: Bound::Unbounded,
-            order: Order::default(),
-            limit: None,
-            values: Values::default(),
-        }
-    }
-}
-
-impl ScanRange {
-    /// All keys that start with `prefix`.
-    #[must_use]
-    pub fn with_prefix(prefix: impl Into<Vec<u8>>) -> Self {
-        Self { prefix: prefix.into(), ..Self::default() }
-    }
-
-    /// Whether a key lies in it.
-    pub(crate) fn may_hold(&self, key: &[u8]) -> bool {
-        let bounds = (as_slice(&self.start), as_slice(&self.end));
-        key.starts_with(&self.prefix) && RangeBounds::<[u8]>::contains(&bounds, key)
-    }
-
-    pub(crate) fn stored(&self) -> StoredRange<'_> {
-        StoredRange {
-            prefix: &self.prefix,
-            start: as_slice(&self.start),
-            end: as_slice(&self.end),
-            direction: match self.order {
-                Order::Ascending => Direction::Forward,
-                Order::Descending => Direction::Reverse,
-            },
-            limit: self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)),
-            fetch: match self.values {
-                Values::Include => Fetch::Values,
-                Values::Omit => Fetch::KeysOnly,
-            },
-            collections: Collections::Skip,
-        }
-    }
-}
-
-fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    bound.as_ref().map(Vec::as_slice)
-}
-
-/// A pair of a scan, borrowed for the call.
+/// A pair of a scan, borrowed during the call.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanItem<'a> {
-    /// The key.
+    /// Key of the pair.
     pub key: &'a [u8],
-    /// The value; empty if the scan omits values.
+    /// Value of the pair; empty if the scan omits values.
     pub value: &'a [u8],
-    /// When it was written.
+    /// Revision of the command that wrote the value.
     pub revision: Revision,
-    /// When it ends.
+    /// Expiry of the value.
     pub expiry: Expiry,
 }
 
-/// A keyspace; cheap to clone.
+/// A keyspace. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     db: Database,
     id: KeyspaceId,
+}
+
+impl Database {
+    /// Returns the keyspace with this name, and creates it if it is missing.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
+        if let Some(found) = self.find_keyspace(name) {
+            return Ok(found);
+        }
+        let outcome = self.inner.propose(self.level.max(Durability::Os), Purpose::Data, |out| {
+            encode_create_keyspace(out, name, &KeyspaceConfig::default())
+        })?;
+        self.created_keyspace(outcome)
+    }
+
+    pub(crate) fn created_keyspace(&self, committed: Committed) -> Result<Keyspace, WriteError> {
+        match committed.outcome.map(refusal).transpose()? {
+            Some(Outcome::Keyspace { id, .. }) => Ok(Keyspace::new(self.clone(), id)),
+            other => Err(unexpected(other.as_ref())),
+        }
+    }
+
+    /// Returns the keyspace with this name, if it exists.
+    #[must_use]
+    pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
+        self.inner.open.machine.keyspace_id(name).map(|id| Keyspace::new(self.clone(), id))
+    }
+
+    /// Returns all keyspaces.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let all = self.inner.open.machine.keyspaces();
+        all.into_iter().map(|(id, row)| KeyspaceInfo::of(id, &row)).collect()
+    }
 }
 
 impl Keyspace {
@@ -184,19 +132,19 @@ impl Keyspace {
         &self.db
     }
 
-    /// Its id, for commits.
+    /// Id of the keyspace, which commits use.
     #[must_use]
     pub fn id(&self) -> KeyspaceId {
         self.id
     }
 
-    /// Its name; empty if it does not exist any more.
+    /// Name of the keyspace; empty if it no longer exists.
     #[must_use]
     pub fn name(&self) -> String {
         self.db.inner.open.machine.keyspace_name(self.id).map(|name| name.to_string()).unwrap_or_default()
     }
 
-    /// A handle whose writes default to `level`.
+    /// Returns a handle whose writes default to `level`.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
         Self { db: self.db.with_durability(level), id: self.id }
@@ -215,7 +163,7 @@ impl Keyspace {
         self.db.commit(&commit)
     }
 
-    /// Removes a key; fine if there is none.
+    /// Removes a key. Succeeds also if the key has no value.
     pub fn delete(&self, key: &[u8]) -> Result<Ack, WriteError> {
         let encode = |out: &mut Vec<u8>| encode_delete(out, self.id, key);
         self.db.inner.propose_for_ack(self.db.durability(), Purpose::Reclaim, encode)
@@ -228,7 +176,7 @@ impl Keyspace {
         self.db.commit(&commit)
     }
 
-    /// The newest value of a key.
+    /// Returns the newest value of a key; `None` if it has none.
     pub fn get(&self, key: &[u8]) -> Result<Option<Entry>, ReadError> {
         let inner = &self.db.inner;
         loop {
@@ -238,7 +186,7 @@ impl Keyspace {
                 StoredValue::Inline(value) => value,
                 StoredValue::Collection(collection) => return Err(holds(&collection)),
                 StoredValue::Blob(blob) => match inner.resolve(self.id, key, revision, blob) {
-                    // Overwritten between the lookup and the read: look at what is there now.
+                    // The value was overwritten between the lookup and the read: look up the present one.
                     Err(ReadError::ViewExpired) => continue,
                     read => read?,
                 },
@@ -247,7 +195,7 @@ impl Keyspace {
         }
     }
 
-    /// A key's revision and the length of its value, without reading a value that stays in the log.
+    /// Returns a key's metadata without reading a value that stays in the log.
     pub fn head(&self, key: &[u8]) -> Result<Option<Head>, ReadError> {
         let stored = self.db.inner.open.machine.get(self.id, key)?;
         let Some(stored) = stored else { return Ok(None) };
@@ -258,14 +206,14 @@ impl Keyspace {
         Ok(Some(Head { revision: stored.revision, expiry: stored.expiry, value_bytes }))
     }
 
-    /// Watches keys: every change from the revision `from` on, or from now on, in order and without a gap.
-    /// The past is read from the log, back to the history floor.
+    /// Watches keys: every change from the revision `from` on (`None` for the next one), in order and without gaps.
+    /// Past changes are read from the log, back to the history floor.
     pub fn watch(&self, keys: &WatchKeys, from: Option<Revision>) -> Result<Watch, WatchError> {
         Watch::new(&self.db, self.id, keys, from)
     }
 
-    /// Visits pairs in order from one consistent view, borrowed for the call, until `visit` breaks. Keys that hold a
-    /// hash or a stream of Redis clients have no bytes to be shown, and are passed over.
+    /// Visits pairs in order from one consistent view, borrowed during the call, until `visit` breaks. Keys that hold
+    /// a hash or a stream of Redis clients have no bytes and are skipped.
     pub fn scan(
         &self,
         range: &ScanRange,
@@ -285,15 +233,15 @@ impl Keyspace {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Iterates over owned pairs from one consistent view. Holds about 1 MiB of pairs, and keeps the
-    /// view's data alive until dropped.
+    /// Iterates over owned pairs from one consistent view. The iterator holds about 1 MiB of pairs, and keeps the
+    /// view's data alive until it is dropped.
     #[must_use]
     pub fn iter(&self, range: ScanRange) -> KeyspaceIter {
         let snapshot = self.db.inner.open.machine.read_view();
         KeyspaceIter::new(self, snapshot, range.clone(), range, None)
     }
 
-    /// As [`iter`](Self::iter), over what the keyspace held at a revision; see [`get_at`](Self::get_at).
+    /// Like [`iter`](Self::iter), over the contents of the keyspace at a revision; see [`get_at`](Self::get_at).
     pub fn iter_at(&self, range: ScanRange, revision: Revision) -> Result<KeyspaceIter, ReadError> {
         let snapshot = self.db.inner.open.machine.read_view();
         let at = At { revision, time: SpaceTime(0) };
@@ -301,9 +249,9 @@ impl Keyspace {
         Ok(KeyspaceIter::new(self, snapshot, range.clone(), range, Some(at)))
     }
 
-    /// Goes on with a scan, given the same range, behind where a [cursor](KeyspaceIter::cursor) of it was taken. With
-    /// history it shows the revision that the scan began with, or says that it is
-    /// [not kept any more](ReadError::Compacted); without, it shows what is there now.
+    /// Continues a scan of the same range behind a [cursor](KeyspaceIter::cursor) of it. In a keyspace with history it
+    /// shows the revision with which the scan began, or returns [`Compacted`](ReadError::Compacted) if that is no
+    /// longer kept. Without history it shows the present contents.
     pub fn resume(&self, range: ScanRange, cursor: &ScanCursor) -> Result<KeyspaceIter, ReadError> {
         let rest = cursor.rest_of(self.id, &range)?;
         let snapshot = self.db.inner.open.machine.read_view();
@@ -314,21 +262,16 @@ impl Keyspace {
     }
 }
 
-/// A key holds no bytes.
-pub(crate) fn holds(collection: &Collection) -> ReadError {
-    ReadError::HoldsCollection { kind: collection.kind.name() }
-}
-
-/// Iterates over the pairs of a keyspace; see [`Keyspace::iter`].
+/// Iterator over the pairs of a keyspace; see [`Keyspace::iter`].
 #[derive(Debug)]
 pub struct KeyspaceIter {
     keyspace: Keyspace,
     snapshot: ReadView,
-    /// As it was asked for.
+    /// Range as requested.
     whole: ScanRange,
-    /// What is left to visit: its bound moves past each page.
+    /// Remaining range: its bound moves past each page.
     range: ScanRange,
-    /// What is shown; `None`: what the view has newest.
+    /// Revision shown; `None` for the newest one of the view.
     at: Option<At>,
     left: u64,
     page: std::vec::IntoIter<(Bytes, Entry)>,
@@ -342,13 +285,13 @@ impl KeyspaceIter {
         Self { keyspace: keyspace.clone(), snapshot, whole, range, at, left, page, failed: false }
     }
 
-    /// The revision that is shown.
+    /// Revision that the iterator shows.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.at.map_or(self.snapshot.applied().revision, |at| at.revision)
     }
 
-    /// Where a scan that ended with this key goes on.
+    /// Returns the cursor at which a scan that ended with the key `last` continues.
     pub fn cursor(&self, last: &[u8]) -> Result<ScanCursor, ReadError> {
         let at = match (self.at, self.snapshot.history_floor(self.keyspace.id)) {
             (Some(at), _) => Some(at),
@@ -359,7 +302,8 @@ impl KeyspaceIter {
         Ok(ScanCursor::new(self.keyspace.id, &self.whole, at, last))
     }
 
-    /// The next pairs: at most `max_items`, and not many more than `max_bytes` bytes; empty at the end.
+    /// Returns the next pairs: at most `max_items`, and slightly more than `max_bytes` bytes at most; empty at the
+    /// end.
     pub fn next_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<(Bytes, Entry)>, ReadError> {
         let mut pairs = Vec::new();
         let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! Keyspaces as a whole: creating with a configuration, configuring, dropping, statistics.
+//! Administration of keyspaces: creating with a configuration, configuring, dropping, statistics.
 
 use std::ops::ControlFlow;
 
@@ -13,32 +13,33 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{Ack, ack, unexpected},
     async_database::AsyncDatabase,
-    database::{Ack, Database, ack, unexpected},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     keyspace::{Keyspace, KeyspaceInfo},
 };
 
-/// Keys that [`Keyspace::stats`] looks at before it begins to estimate.
+/// Default number of keys that [`Keyspace::stats`] reads before it estimates.
 pub const DEFAULT_STATS_KEYS: usize = 100_000;
 
-/// What a keyspace holds.
+/// Size of a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyspaceStats {
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Whether both are exact as of one moment; estimates otherwise. Where a keyspace counts with every
-    /// write, a key that has ended counts until the entry that removes it, moments later.
+    /// True if both figures are exact at one moment; otherwise they are estimates. In a keyspace that counts with
+    /// every write, an expired key counts until the entry that removes it, moments later.
     pub exact: bool,
-    /// Whether rows of deleted keys wait to be removed in the background.
+    /// True if rows of deleted keys still have to be removed in the background.
     pub sweeping: bool,
 }
 
 impl Database {
-    /// The keyspace of that name, created with `config` if missing; says whether it was. One that exists
-    /// keeps its configuration.
+    /// Returns the keyspace with this name, and creates it with `config` if it is missing. The flag is true if it was
+    /// created. An existing keyspace keeps its configuration.
     pub fn create_keyspace(&self, name: &str, config: &KeyspaceConfig) -> Result<(Keyspace, bool), WriteError> {
         let level = self.durability().max(Durability::Os);
         let committed = self.inner.propose(level, Purpose::Data, |out| encode_create_keyspace(out, name, config))?;
@@ -54,7 +55,7 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// As [`Database::create_keyspace`].
+    /// Like [`Database::create_keyspace`], as a future.
     pub fn create_keyspace(
         &self,
         name: &str,
@@ -86,21 +87,21 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// A level at which the outcome is known.
+    /// Returns a level at which the outcome is known.
     fn level(&self) -> Durability {
         self.blocking().durability().max(Durability::Os)
     }
 }
 
 impl Keyspace {
-    /// What it does beyond storing; `None` if it has been dropped.
+    /// Returns the description of the keyspace; `None` if it has been dropped.
     #[must_use]
     pub fn info(&self) -> Option<KeyspaceInfo> {
         let row = self.database().inner.open.machine.keyspace(self.id())?;
         Some(KeyspaceInfo::of(self.id(), &row))
     }
 
-    /// Replaces its configuration.
+    /// Replaces the configuration.
     pub fn configure(&self, config: &KeyspaceConfig) -> Result<Ack, WriteError> {
         let db = self.database();
         db.inner.propose_for_ack(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
@@ -108,8 +109,8 @@ impl Keyspace {
         })
     }
 
-    /// Drops the keyspace and everything in it. Its name is free at once, its id is never used again, and
-    /// what it held is removed in the background.
+    /// Drops the keyspace and everything in it. Its name is free immediately, its id is never used again, and its
+    /// contents are removed in the background.
     pub fn drop_all(&self) -> Result<Ack, WriteError> {
         let db = self.database();
         db.inner.propose_for_ack(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
@@ -118,10 +119,10 @@ impl Keyspace {
         })
     }
 
-    /// What it holds. Exact where the keyspace counts exactly, or where it has at most `max_keys` keys,
-    /// which are then looked at one by one. Above that the first `max_keys` are, and the rest is estimated
-    /// from how far they reach between the first key and the last: good where keys are spread evenly, and
-    /// no better than a guess where they are not.
+    /// Returns the size of the keyspace. It is exact if the keyspace counts exactly, or has at most `max_keys` keys,
+    /// which are then read one by one. Otherwise the first `max_keys` keys are read, and the others are estimated from
+    /// the share of the key range that these cover. The estimate is good for evenly spread keys, and a guess for
+    /// others.
     pub fn stats(&self, max_keys: usize) -> Result<KeyspaceStats, ReadError> {
         let machine = &self.database().inner.open.machine;
         let sweeping = machine.has_clears_of(self.id());
@@ -186,8 +187,8 @@ fn last_key(snapshot: &ReadView, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadEr
     Ok(last)
 }
 
-/// Which part of the way from `first` to `end` is behind at `last`: between 0, exclusive, and 1. Keys are
-/// taken for fractions in base 256, from the first byte on in which `first` and `end` differ.
+/// Returns the share of the way from `first` to `end` that lies before `last`, above 0 and at most 1. Keys are
+/// interpreted as fractions in base 256, from the first byte on in which `first` and `end` differ.
 fn reached(first: &[u8], last: &[u8], end: &[u8]) -> f64 {
     const DIGITS: usize = 6;
     let common = first.iter().zip(end).take_while(|(a, b)| a == b).count();
@@ -196,7 +197,7 @@ fn reached(first: &[u8], last: &[u8], end: &[u8]) -> f64 {
     };
     let (first, last, end) = (fraction(first), fraction(last), fraction(end));
     let part = (last - first) / (end - first);
-    // Two keys may share all digits: then little is known.
+    // Two keys may share all digits; the result is then meaningless.
     if part.is_finite() { part.clamp(1e-6, 1.0) } else { 1.0 }
 }
 

@@ -1,8 +1,8 @@
-//! Leases: keys attached to one live only as long as it is kept alive.
+//! Leases: a key attached to a lease lives only as long as the lease is kept alive.
 //!
-//! A lease ends when it is revoked or not kept alive for its TTL of space time. With it, at once, its keys are
-//! hidden; their rows are removed by and by. A node that was down meanwhile ends those whose time has passed
-//! when it opens again.
+//! A lease ends when it is revoked, or when it is not kept alive for its TTL of space time. Its keys are hidden
+//! immediately; their rows are removed gradually. A node that was down ends the leases whose time has passed when it
+//! opens again.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Ack, Database, unexpected},
+    ack::{Ack, unexpected},
+    database::Database,
     error::{ReadError, WriteError, refusal},
     expiry::between,
 };
@@ -23,49 +24,49 @@ use crate::{
 /// A lease that was granted or kept alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseGrant {
-    /// Its id.
+    /// Id of the lease.
     pub id: LeaseId,
-    /// How long it lives without being kept alive.
+    /// Time to live after each keep-alive.
     pub ttl: Duration,
-    /// When it ends unless it is kept alive before.
+    /// Deadline unless a keep-alive arrives before, in space time.
     pub deadline: SpaceTime,
-    /// The level that was reached.
+    /// Durability level that the command reached.
     pub durability: Durability,
 }
 
-/// A lease as it is now.
+/// Present state of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
-    /// Its id.
+    /// Id of the lease.
     pub id: LeaseId,
-    /// How long it lives without being kept alive.
+    /// Time to live after each keep-alive.
     pub ttl: Duration,
-    /// When it ends unless it is kept alive before.
+    /// Deadline unless a keep-alive arrives before, in space time.
     pub deadline: SpaceTime,
-    /// What is left of it.
+    /// Time until the deadline.
     pub remaining: Duration,
-    /// About how many keys are attached: those that have been overwritten or deleted since count until they
-    /// are come across. [`Leases::keys`] is exact.
+    /// Approximate number of attached keys: keys that were overwritten or deleted count until expiry notices it.
+    /// [`Leases::keys`] is exact.
     pub keys: u32,
 }
 
 /// A key attached to a lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseKey {
-    /// The keyspace's name.
+    /// Name of the keyspace.
     pub keyspace: String,
-    /// The key.
+    /// Key in the keyspace.
     pub key: Vec<u8>,
 }
 
-/// The leases of a space; cheap to clone.
+/// The leases of a space. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leases {
     db: Database,
 }
 
 impl Database {
-    /// The leases of the space.
+    /// Returns a handle of the space's leases.
     #[must_use]
     pub fn leases(&self) -> Leases {
         Leases { db: self.clone() }
@@ -78,13 +79,13 @@ impl Leases {
         self.ask(|out| encode_grant_lease(out, None, ttl))
     }
 
-    /// Grants a lease of this id. One that exists is [`WriteError::LeaseExists`].
+    /// Grants a lease with the given id. If one exists, returns [`WriteError::LeaseExists`].
     pub fn grant_as(&self, id: LeaseId, ttl: Duration) -> Result<LeaseGrant, WriteError> {
         self.ask(|out| encode_grant_lease(out, Some(id), ttl))
     }
 
-    /// Lets a lease live for another TTL from now on. After its end it is [`WriteError::NoSuchLease`]: whoever
-    /// held it must take it that all that hung on it is gone.
+    /// Keeps a lease alive for another TTL from now on. If it has ended, returns [`WriteError::NoSuchLease`]: its
+    /// holder must assume that all keys attached to it are gone.
     pub fn keep_alive(&self, id: LeaseId) -> Result<LeaseGrant, WriteError> {
         self.ask(|out| {
             encode_keep_lease(out, id);
@@ -96,7 +97,7 @@ impl Leases {
         granted(self.db.inner.propose(level(&self.db), Purpose::Reclaim, encode)?)
     }
 
-    /// Ends a lease: its keys are gone with this.
+    /// Ends a lease. Its keys are gone as soon as the command is applied.
     pub fn revoke(&self, id: LeaseId) -> Result<Ack, WriteError> {
         self.db.inner.propose_for_ack(level(&self.db), Purpose::Reclaim, |out| {
             encode_revoke_lease(out, id);
@@ -104,21 +105,22 @@ impl Leases {
         })
     }
 
-    /// A lease that has not ended.
+    /// Returns a lease; `None` if it does not exist or has ended.
     pub fn get(&self, id: LeaseId) -> Result<Option<LeaseInfo>, ReadError> {
         let snapshot = self.db.inner.open.machine.read_view();
         let found = snapshot.lease(id)?;
         Ok(found.map(|lease| info(StoredLease { id, lease }, snapshot.time())))
     }
 
-    /// The leases that have not ended, by id, from the one after `after` on: at most `limit`.
+    /// Returns at most `limit` leases that have not ended, ordered by id and beginning after `after`.
     pub fn list(&self, after: Option<LeaseId>, limit: usize) -> Result<Vec<LeaseInfo>, ReadError> {
         let snapshot = self.db.inner.open.machine.read_view();
         let leases = snapshot.leases(after, limit)?;
         Ok(leases.into_iter().map(|lease| info(lease, snapshot.time())).collect())
     }
 
-    /// The keys attached to a lease, by keyspace and key: at most `limit`; `None` if there is no such lease.
+    /// Returns at most `limit` keys attached to a lease, ordered by keyspace and key; `None` if the lease does not
+    /// exist.
     pub fn keys(&self, id: LeaseId, limit: usize) -> Result<Option<Vec<LeaseKey>>, ReadError> {
         let machine = &self.db.inner.open.machine;
         let snapshot = machine.read_view();
@@ -133,7 +135,8 @@ impl Leases {
     }
 }
 
-/// Nobody can use a lease whose id or end is not known: level `none` becomes `os`.
+/// Returns the level for lease commands: `none` becomes `os`, because a lease with an unknown id or deadline is
+/// useless.
 fn level(db: &Database) -> Durability {
     db.durability().max(Durability::Os)
 }

@@ -1,8 +1,8 @@
-//! The embedded database: log, state and replica behind one blocking and one async handle.
+//! The embedded database: the log, the state and the replica behind one blocking and one async handle.
 //!
-//! Owns: a data directory (its lock, identity, log and state), opening and closing it, maintenance in
-//! the background (retention, moving, freeing, flushing), resolving values that stay in the log.
-//! Does not own: the network, configuration files.
+//! Owns: a data directory (its lock, identity, log and state), opening and closing it, maintenance in the background
+//! (retention, moving, freeing, flushing), and reading values that stay in the log. Does not own: the network,
+//! configuration files.
 //!
 //! ```no_run
 //! use thalweg_engine::{Database, Options};
@@ -20,6 +20,7 @@
 //!
 //! Layout of a directory: `LOCK`, `IDENTITY`, `log/`, `state/default/BACKEND/`.
 
+mod ack;
 mod async_database;
 mod async_time;
 mod backends;
@@ -28,10 +29,12 @@ mod compactor;
 mod coordination;
 mod cursor;
 mod database;
+mod digests;
 mod error;
 mod expiry;
 mod group;
 mod identity;
+mod inner;
 mod keyspace;
 mod keyspace_admin;
 mod leases;
@@ -47,27 +50,31 @@ mod producer;
 mod redis;
 mod redis_streams;
 mod runs;
+mod scan_range;
 pub mod snapshot;
 mod state_digest;
 mod state_version;
 mod stats;
 mod stream;
+mod stream_page;
 mod tails;
 mod transaction;
 mod watch;
 
+pub use ack::Ack;
 pub use async_database::AsyncDatabase;
 pub use command::{Carried, CommandUnderWay};
 pub use coordination::{Coordination, CoordinationError, CoordinationWatch};
 pub use cursor::ScanCursor;
-pub use database::{Ack, Database, Health};
+pub use database::{Database, Health};
+pub use digests::DigestReport;
 pub use error::{OpenError, ReadError, WriteError};
 pub use expiry::{Lifetime, PutOptions};
 pub use group::{
     Credit, Delivery, Extended, FetchRequest, Group, GroupError, GroupFigures, GroupInfo, GroupMember, GroupStart,
     HeldAttempt, MAX_LISTED_MEMBERS, Message, Push, PushRequest, PushWaits, Ready, Settled,
 };
-pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, Order, ScanItem, ScanRange, Values};
+pub use keyspace::{Entry, Head, Keyspace, KeyspaceInfo, KeyspaceIter, ScanItem};
 pub use keyspace_admin::{DEFAULT_STATS_KEYS, KeyspaceStats};
 pub use leases::{LeaseGrant, LeaseInfo, LeaseKey, Leases};
 pub use maintenance::Maintenance;
@@ -78,9 +85,11 @@ pub use past::{KeyVersion, KeyVersions, Lasting};
 pub use producer::{AsyncProducer, Producer};
 pub use redis_streams::RedisStreams;
 pub use runs::{RunLimits, StreamRun};
-pub use state_digest::{DigestError, DigestReport, StateView};
+pub use scan_range::{Order, ScanRange, Values};
+pub use state_digest::{DigestError, StateView};
 pub use stats::Stats;
-pub use stream::{Stream, StreamBatch, StreamInfo, StreamPage};
+pub use stream::{Stream, StreamInfo};
+pub use stream_page::{StreamBatch, StreamPage};
 pub use thalweg_log::Purpose;
 pub use thalweg_recipes as recipes;
 pub use thalweg_replica::Wake;

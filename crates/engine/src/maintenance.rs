@@ -1,12 +1,15 @@
-//! What goes on in the background: expiry, retention, reclaiming, dead letters of consumer groups, flushing,
-//! moving, freeing.
+//! Maintenance in the background: expiry, retention, reclaiming, dead letters of consumer groups, flushing, moving,
+//! freeing.
 //!
-//! Owns the thread and the order of a round. What is due is asked of the layers below; what changes replicated rows is
-//! proposed as commands like anyone's, so replicas and replay agree on it. What is this node's own affair (where bytes
-//! lie, index entries, how far back the log can be read) is a record of its own log.
+//! Owns the thread and the order of the steps in a round. The layers below report the work that is due. Changes of
+//! replicated rows are proposed as commands like any client's, so replicas and replay agree on them. Changes that
+//! concern only this node (positions of bytes, index entries, the readable part of the log) are records of its own
+//! log.
 //!
-//! A segment is freed when nothing needs it: the state has persisted past it, it is below the history
-//! floor, and a walk found that nothing in the state points into it (see [`crate::mover`]).
+//! A segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
+//! walk found no pointer into it in the state (see [`crate::mover`]).
+
+mod done;
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
@@ -31,112 +34,67 @@ use thalweg_types::{
 
 use crate::{
     compactor::Compactor,
-    database::Inner,
     error::{WriteError, refusal},
+    inner::Inner,
     mover::Mover,
 };
 
-/// Streams with a retention that one round looks at.
+pub use done::Maintenance;
+
+/// Maximum number of streams whose retention one round checks.
 const RETENTION_PER_ROUND: usize = 50_000;
-/// Rows of what has ended that one command removes: bounds how long it holds the writer.
+/// Maximum number of expired rows that one command removes. This bounds the time for which it blocks the writer.
 const EXPIRE_PER_COMMAND: u32 = 1000;
-/// Such commands per round.
+/// Maximum number of expiry commands per round.
 const EXPIRES_PER_ROUND: u32 = 100;
-/// Rows looked at per round for whether they are stale: a few milliseconds.
+/// Maximum number of rows per round that are checked for staleness, which takes a few milliseconds.
 const STALE_ROWS_PER_ROUND: u32 = 1000;
-/// Rows forgotten by one record or command: bounds how long it holds the writer.
+/// Maximum number of rows that one record or command forgets. This bounds the time for which it blocks the writer.
 const RECLAIM_PER_COMMAND: u32 = 1000;
-/// Such records per stream and round.
+/// Maximum number of reclaim records per stream and round.
 const RECLAIMS_PER_ROUND: u32 = 100;
-/// Such records per round over all streams: the rest wait their turn. Bounds a round after a million streams were
-/// trimmed or deleted at once to about 0.1 s.
+/// Maximum number of reclaim records per round over all streams; other streams wait for their turn. This bounds a
+/// round to about 0.1 s after a million streams were trimmed or deleted in a short time.
 const ALL_RECLAIMS_PER_ROUND: u32 = 20_000;
 
-/// Rows of deleted prefixes that one command looks at: bounds how long it holds the writer.
+/// Maximum number of rows of deleted prefixes that one command reads. This bounds the time for which it blocks the
+/// writer.
 const SWEPT_PER_COMMAND: u32 = 1000;
-/// Such commands per round: together they remove 100,000 rows a second at most.
+/// Maximum number of sweep commands per round. Together they remove at most 100,000 rows per second.
 const SWEEPS_PER_ROUND: u32 = 100;
 const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 
-/// Rows of versions that one command looks at: bounds how long it holds the writer.
+/// Maximum number of rows of versions that one command reads. This bounds the time for which it blocks the writer.
 const PRUNED_PER_COMMAND: u32 = 1000;
-/// Such commands per round: together they forget 100,000 versions a second at most.
+/// Maximum number of prune commands per round. Together they forget at most 100,000 versions per second.
 const PRUNES_PER_ROUND: u32 = 100;
 
-/// A view for a digest that is still there after this many rounds is dropped.
+/// Number of rounds after which an unused view for a digest is dropped.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
 
-/// What maintenance did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Maintenance {
-    /// Keys removed because they had ended.
-    pub expired_keys: u64,
-    /// Rows forgotten that named keys which end otherwise by now.
-    pub stale_rows: u64,
-    /// Streams whose start was raised.
-    pub trimmed_streams: u64,
-    /// Index entries of trimmed or deleted batches forgotten.
-    pub reclaimed_entries: u64,
-    /// Rows of deleted prefixes and dropped keyspaces looked at.
-    pub swept_rows: u64,
-    /// Rows of versions looked at to forget those past their keyspace's bounds.
-    pub pruned_versions: u64,
-    /// Records moved to the streams of dead letters.
-    pub dead_letters: u64,
-    /// Records dropped because a newer one has their key, or because they said that it is gone.
-    pub compacted_records: u64,
-    /// Bytes copied forward.
-    pub moved_bytes: u64,
-    /// Segments freed.
-    pub freed_segments: u64,
-    /// Segments in which something live was found although the state counted nothing: a fault of the count, which
-    /// costs nothing but the walk that found it.
-    pub undercounted_segments: u64,
-    /// Segments of which a record could not be read, each counted once: the disk has damaged it. It is kept, and the
-    /// others are freed; `thalweg log verify` says where.
-    pub unreadable_segments: u64,
-}
-
-impl Maintenance {
-    fn add(&mut self, other: &Self) {
-        self.expired_keys += other.expired_keys;
-        self.stale_rows += other.stale_rows;
-        self.trimmed_streams += other.trimmed_streams;
-        self.reclaimed_entries += other.reclaimed_entries;
-        self.swept_rows += other.swept_rows;
-        self.pruned_versions += other.pruned_versions;
-        self.dead_letters += other.dead_letters;
-        self.compacted_records += other.compacted_records;
-        self.moved_bytes += other.moved_bytes;
-        self.freed_segments += other.freed_segments;
-        self.undercounted_segments += other.undercounted_segments;
-        self.unreadable_segments += other.unreadable_segments;
-    }
-}
-
-/// What is remembered from round to round.
+/// State of maintenance between rounds.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
+struct Rounds {
     mover: Mover,
     compactor: Compactor,
-    /// The last stream that was looked at for retention.
+    /// Last stream whose retention was checked.
     swept: Option<StreamId>,
-    /// The last stream of which index entries were reclaimed.
+    /// Last stream whose index entries were reclaimed.
     reclaimed: Option<StreamId>,
-    /// The last keyspace of which versions were forgotten.
+    /// Last keyspace whose versions were pruned.
     pruned: Option<KeyspaceId>,
-    /// Where the search for stale rows goes on.
+    /// Position of the search for stale rows.
     stale: StaleCursor,
-    /// The view for a digest that the rounds before have found, and how many of them.
+    /// Id of the view for a digest that earlier rounds found, and their number.
     digest: Option<(u64, u32)>,
 }
 
-/// The first error of a round.
+/// First error of a round.
 #[derive(Debug, Default)]
 struct FirstError(Option<WriteError>);
 
 impl FirstError {
-    /// Returns the result of a step. Notes the error of one that failed, and returns a result of nothing.
+    /// Returns the result of a step. If the step failed, notes the error and returns the default.
     fn unless<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
         step.unwrap_or_else(|error| {
             self.0.get_or_insert(error);
@@ -146,9 +104,9 @@ impl FirstError {
 }
 
 impl Inner {
-    /// Runs one round. A step that fails ends no other: a step that fails in every round must not keep log space from
-    /// being freed. Returns the first error.
-    pub(crate) fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
+    /// Runs one round. A failed step does not end the round: a step that fails in every round must not keep log space
+    /// from being freed. Returns the first error.
+    fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut first = FirstError::default();
         let mut done = Maintenance { expired_keys: first.unless(self.expire()), ..Maintenance::default() };
         done.stale_rows = first.unless(self.forget_stale(&mut rounds.stale));
@@ -160,7 +118,7 @@ impl Inner {
         done.pruned_versions = first.unless(self.prune_versions(&mut rounds.pruned));
         done.dead_letters = first.unless(self.bury_dead());
         first.unless(rounds.compactor.round(self, &mut done));
-        // A full disk may refuse the flush; what can be freed all the same is what it needs.
+        // A full disk may reject the flush. The following steps free space, so they still run.
         first.unless(self.persist(rounds.mover.waits_for_state()));
         first.unless(rounds.mover.round(self, &mut done));
         first.unless(self.raise_history_floor());
@@ -168,8 +126,8 @@ impl Inner {
         first.0.map_or(Ok(done), Err)
     }
 
-    /// Removes what has ended. It is hidden already: this is for the space that it takes, and so that space time does
-    /// not go back behind the deadlines when the node is opened again.
+    /// Removes expired keys and leases. They are hidden already; this frees their space, and keeps space time from
+    /// going back behind their deadlines when the node is opened again.
     fn expire(&self) -> Result<u64, WriteError> {
         if !self.is_expiry_due()? {
             return Ok(0);
@@ -190,7 +148,8 @@ impl Inner {
         Ok(expired)
     }
 
-    /// Puts an entry behind every deadline that has passed: space time goes on from the last entry.
+    /// Appends an entry after every deadline that has passed: after a restart space time continues from the last
+    /// entry.
     pub(crate) fn note_passed_deadlines(&self) -> Result<(), WriteError> {
         if self.is_expiry_due()? {
             self.propose_expiry()?;
@@ -210,8 +169,8 @@ impl Inner {
         })
     }
 
-    /// Walks on through what ends, and forgets rows that blind writes have left behind: else those of a far
-    /// deadline would gather.
+    /// Searches the expiry rows and forgets those that blind writes have made stale. Without this, stale rows with a
+    /// distant deadline would accumulate.
     fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
         let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND);
         let rows = rows.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
@@ -228,8 +187,8 @@ impl Inner {
         Ok(rows.len() as u64)
     }
 
-    /// Looks at so many streams a round, and goes on after them in the next: each of `n` streams with a
-    /// retention is looked at every `n / RETENTION_PER_ROUND` rounds, and at least in each.
+    /// Checks a limited number of streams per round and continues after them in the next. Each of `n` streams with a
+    /// retention is checked every `n / RETENTION_PER_ROUND` rounds, and at most once per round.
     fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
         let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.solo.now());
         let (due, last) = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
@@ -243,8 +202,8 @@ impl Inner {
         Ok(due.len() as u64)
     }
 
-    /// Forgets index entries of one stream after the other. Where a round ends, the next one goes on, so that no
-    /// stream is left behind by those before it.
+    /// Forgets index entries of one stream after the other. The next round continues where this one ends, so that no
+    /// stream is starved by those before it.
     fn reclaim(&self, last: &mut Option<StreamId>) -> Result<u64, WriteError> {
         let (mut reclaimed, mut commands) = (0, ALL_RECLAIMS_PER_ROUND);
         let (machine, most) = (&self.open.machine, commands as usize);
@@ -287,7 +246,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets what helps to read log that has been freed.
+    /// Forgets the rows that helped to read freed parts of the log.
     fn raise_history_floor(&self) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         let failed = |error: MachineError| WriteError::StateFailed { reason: error.to_string() };
@@ -304,7 +263,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops a view for a digest that nobody has taken for some rounds: whoever asked for it has gone.
+    /// Drops a view for a digest that has not been taken for some rounds: its requester has gone.
     fn drop_old_digest_view(&self, found: &mut Option<(u64, u32)>) {
         let machine = &self.open.machine;
         *found = machine.kept_digest_view().map(|id| match *found {
@@ -334,8 +293,8 @@ impl Inner {
         Ok(swept)
     }
 
-    /// Forgets versions of keys past their keyspace's bounds, some of one keyspace after the other: where a round ends,
-    /// the next one goes on, so that one with much to forget does not hold up the others.
+    /// Forgets versions of keys past their keyspace's bounds, in steps of one keyspace after the other. The next round
+    /// continues where this one ends, so that a keyspace with many such versions does not delay the others.
     fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
         let mut pruned = 0;
         for _ in 0..PRUNES_PER_ROUND {
@@ -355,10 +314,10 @@ impl Inner {
         Ok(pruned)
     }
 
-    /// Bounds replay, and tells the log what the state no longer needs of it.
+    /// Bounds replay, and releases the part of the log that the state no longer needs.
     ///
-    /// On a full disk the state is flushed as soon as that lets a segment go: nothing else brings space back,
-    /// since what would trigger the next flush is refused.
+    /// On a full disk the state is flushed as soon as that frees a segment. Nothing else would free space, because the
+    /// writes that would trigger the next flush are rejected.
     fn persist(&self, frees_segments: bool) -> Result<(), WriteError> {
         let backend = &self.open.backend;
         let behind = self.replay_bytes();
@@ -373,7 +332,7 @@ impl Inner {
     }
 }
 
-/// How many of the rows have at most so many bytes together; at least one.
+/// Returns the number of rows that have at most `max_bytes` together; at least one.
 fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
     let sums = rows.iter().scan(0, |sum, row| {
         *sum += row.len() + size_of::<u32>();
@@ -382,25 +341,25 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
     sums.take_while(|sum| *sum <= max_bytes).count().max(1)
 }
 
-/// The thread that runs a round every interval, until stopped or until the database is dropped.
+/// Thread that runs a round every interval, until it is stopped or the database is dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
     signal: Arc<(Mutex<bool>, Condvar)>,
+    rounds: Arc<Mutex<Rounds>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Background {
-    /// An interval of zero starts no thread: rounds run only when asked for.
+    /// Starts the thread. With an interval of zero there is no thread, and rounds run only on request.
     pub(crate) fn start(inner: Weak<Inner>, interval: Duration) -> Self {
         let signal = Arc::new((Mutex::new(false), Condvar::new()));
+        let rounds = Arc::<Mutex<Rounds>>::default();
         let handle = (!interval.is_zero()).then(|| {
-            let signal = signal.clone();
+            let (signal, rounds) = (signal.clone(), rounds.clone());
             let run = move || {
                 while !wait(&signal, interval) {
                     let Some(inner) = inner.upgrade() else { return };
-                    let mut rounds = inner.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-                    let round = inner.maintain(&mut rounds);
-                    drop(rounds);
+                    let round = run_round(&inner, &rounds);
                     inner.note_round(round.as_ref().err());
                 }
             };
@@ -409,19 +368,28 @@ impl Background {
                 .spawn(run)
                 .expect("the system can start a thread")
         });
-        Self { signal, handle: Mutex::new(handle) }
+        Self { signal, rounds, handle: Mutex::new(handle) }
     }
 
-    /// Ends the thread after its round, and waits for it.
+    /// Runs a round on the caller's thread, after a round that is in progress.
+    pub(crate) fn run_round(&self, inner: &Inner) -> Result<Maintenance, WriteError> {
+        run_round(inner, &self.rounds)
+    }
+
+    /// Ends the thread after its present round, and waits for it.
     pub(crate) fn stop(&self) {
         *self.signal.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.signal.1.notify_all();
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(handle) = handle {
-            // A round that panicked has said so already; there is nothing to undo.
+            // A panicking round has already reported its panic; there is nothing to undo.
             let _ = handle.join();
         }
     }
+}
+
+fn run_round(inner: &Inner, rounds: &Mutex<Rounds>) -> Result<Maintenance, WriteError> {
+    inner.maintain(&mut rounds.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl Drop for Background {
@@ -430,7 +398,7 @@ impl Drop for Background {
     }
 }
 
-/// Waits for the interval; true if told to stop.
+/// Waits for the interval. Returns true if the thread has to stop.
 fn wait(signal: &(Mutex<bool>, Condvar), interval: Duration) -> bool {
     let stopped = signal.0.lock().unwrap_or_else(PoisonError::into_inner);
     let waited = signal.1.wait_timeout_while(stopped, interval, |stopped| !*stopped);

@@ -1,16 +1,16 @@
 //! Moving a directory's state from one backend to another.
 //!
-//! Owns: [`migrate`]: copy, compare, switch, clean up. Does not own: the log, which stays as it is. What the old
-//! backend had persisted is copied with how far it was applied; the rest is in the log and replayed by the
-//! next open, as after a crash.
+//! Owns: [`migrate`]: copy, compare, switch, clean up. Does not own: the log, which is unchanged. The persisted state
+//! of the old backend is copied together with its applied position. The next open replays later entries from the log,
+//! as after a crash.
 //!
 //! ```text
 //! IDENTITY: old   copy into state/default/NEW -> flush -> open again, compare with the old
 //! IDENTITY: new   remove state/default/OLD
 //! ```
-//! Invariant: the identity names a backend whose state is whole. It is replaced in one rename, after the new
-//! state is on disk and compared; a migration that ends before leaves the old one as it was, and what it
-//! leaves behind is removed by the next open or migration.
+//! Invariant: the identity names a backend whose state is complete. The identity is replaced in one rename, after the
+//! new state is on disk and compared. A migration that ends before the rename leaves the old state unchanged, and the
+//! next open or migration removes its remains.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -30,74 +30,74 @@ use crate::{
     options::{BackendKind, Options},
 };
 
-/// Bytes of keys and values per batch.
+/// Maximum number of bytes of keys and values in a batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Pairs per batch, and per step of comparing.
+/// Maximum number of pairs in a batch, and in a step of the comparison.
 const BATCH_PAIRS: usize = 10_000;
 
-/// What to move.
+/// Source and destination of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// The backend that must have the state now; `None`: whichever has.
+    /// Backend that must keep the state now; `None` accepts any.
     pub from: Option<BackendKind>,
-    /// The backend that shall have it.
+    /// Backend that will keep the state.
     pub to: BackendKind,
 }
 
-/// What a migration is doing.
+/// Phase of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Pairs are copied.
+    /// The migration copies pairs.
     Copying,
-    /// Both states are read and compared.
+    /// The migration reads and compares both states.
     Comparing,
-    /// The new state counts now; the old one is removed.
+    /// The new state is in use, and the migration removes the old one.
     CleaningUp,
 }
 
-/// How far a migration is.
+/// Progress of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigrationProgress {
-    /// What it is doing.
+    /// Present phase.
     pub phase: Phase,
-    /// Pairs done in this phase.
+    /// Number of pairs done in this phase.
     pub pairs: u64,
-    /// About how many there are; 0 if the old backend doesn't know.
+    /// Approximate number of pairs; 0 if the old backend does not have an estimate.
     pub estimated_pairs: u64,
 }
 
-/// What a migration did.
+/// Result of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migrated {
-    /// The backend that had the state.
+    /// Backend that kept the state before.
     pub from: BackendKind,
-    /// The backend that has it now.
+    /// Backend that keeps the state now.
     pub to: BackendKind,
-    /// Pairs copied and compared, the state machine's own rows included.
+    /// Number of pairs copied and compared, including the state machine's own rows.
     pub pairs: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
 }
 
-/// The state could not be moved; the old one is as it was.
+/// Error returned when the state cannot be moved. The old state is unchanged.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MigrateError {
     /// The directory or one of the states could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The state is there already.
-    #[error("the state is kept by the {backend} backend already")]
+    /// The requested backend already keeps the state.
+    #[error("the {backend} backend already keeps the state")]
     Already {
-        /// Which.
+        /// Name of the backend.
         backend: &'static str,
     },
     /// A state could not be read or written.
-    #[error("{0}; the old state is as it was")]
+    #[error("{0}; the old state is unchanged")]
     Backend(#[from] BackendError),
-    /// The copy is not what was copied.
-    #[error("the copy differs from the state {what}: the old state is as it was; report this")]
+    /// The copy differs from the original.
+    #[error("the copy differs from the state {what}: the old state is unchanged; report this")]
     Differs {
-        /// Where.
+        /// Position of the difference.
         what: String,
     },
 }
@@ -122,7 +122,8 @@ impl Classified for MigrateError {
     }
 }
 
-/// What a state persisted, the log had on disk before; the copy reaches no further.
+/// Barrier for the copy: the log had everything on disk before the old state persisted it, and the copy reaches no
+/// further.
 struct PersistedBefore;
 
 impl LogBarrier for PersistedBefore {
@@ -131,7 +132,7 @@ impl LogBarrier for PersistedBefore {
     }
 }
 
-/// Moves the state of the directory at `path`, which nobody may have open.
+/// Moves the state of the directory at `path`, which must not be open.
 pub fn migrate(
     path: impl AsRef<Path>,
     migration: Migration,
@@ -146,7 +147,7 @@ pub fn migrate(
     migrate_on(&(Arc::new(disk) as _), migration, options, progress)
 }
 
-/// As [`migrate`], on any disk.
+/// Like [`migrate`], on any disk.
 pub fn migrate_on(
     disk: &Arc<dyn Disk>,
     migration: Migration,
@@ -181,7 +182,7 @@ pub fn migrate_on(
     tell(Phase::Comparing, 0);
     let new = backends::open(disk, to, Arc::new(PersistedBefore), options)?;
     if new.persisted() != applied {
-        return Err(MigrateError::Differs { what: "in how far it is applied".to_owned() });
+        return Err(MigrateError::Differs { what: "in its applied position".to_owned() });
     }
     let (pairs, bytes) = compare(&*view, &*new.view(), &mut |pairs| tell(Phase::Comparing, pairs))?;
     drop((view, old, new));
@@ -199,7 +200,7 @@ fn copy(
     applied: Option<Applied>,
     tell: &mut dyn FnMut(u64),
 ) -> Result<(), MigrateError> {
-    // A state that had nothing persisted is empty, and so is a new one.
+    // A state without a persisted position is empty, and so is a new one.
     let Some(applied) = applied else { return Ok(()) };
     let mut batch = WriteBatch::new();
     let (mut pairs, mut batches) = (0, 0);
@@ -210,7 +211,7 @@ fn copy(
         let Some(last) = last else { break };
         batches += 1;
         pairs += batch.len() as u64;
-        // Backends tell states apart by this; none of the log's entries is claimed before all pairs are there.
+        // Backends distinguish states by this position. It claims no entry of the log before all pairs are there.
         let unfinished = Applied { index: Index(batches), ..Applied::default() };
         new.apply(&batch, unfinished)?;
         tell(pairs);
@@ -221,7 +222,7 @@ fn copy(
     Ok(())
 }
 
-/// Compares all pairs; says how many there are, and their bytes.
+/// Compares all pairs. Returns their number and their bytes.
 fn compare(old: &dyn View, new: &dyn View, tell: &mut dyn FnMut(u64)) -> Result<(u64, u64), MigrateError> {
     let (mut pairs, mut bytes) = (0, 0);
     let mut after: Option<Vec<u8>> = None;
@@ -244,7 +245,7 @@ fn compare(old: &dyn View, new: &dyn View, tell: &mut dyn FnMut(u64)) -> Result<
     }
 }
 
-/// Visits the pairs after a key until enough are together; returns the last key, or `None` if there were none.
+/// Visits a batch of pairs after a key. Returns the last key, or `None` if there were none.
 fn page(
     view: &dyn View,
     after: Option<&[u8]>,

@@ -1,30 +1,31 @@
-//! Getting log space back: which segments can be freed, and copying forward what keeps others.
+//! Reclaiming log space: choosing segments to free, and copying forward the live bytes of others.
 //!
-//! A segment that the log calls freeable (released by the state, below the history floor; on a full disk also above
-//! it, as many of the oldest as it takes until new data is taken again) may still be pointed into by stream batches
-//! and large values. The state counts both, but a count only decides which segments are looked at first: a segment is
-//! freed after a walk over its records has found nothing live in it (`walk.rs`). When little of a segment is live, those
-//! bytes are copied forward, and the segment is freed once the state has persisted past the copies. After a crash the
-//! same segments are walked again.
+//! The log reports freeable segments: those that the state has released and that lie below the history floor. On a
+//! full disk it also reports the oldest ones above the floor, as many as are needed until the log takes new data
+//! again. Stream batches and large values may still point into them. The state counts both, but a count only decides
+//! which segments are walked first: a segment is freed after a walk over its records has found nothing live in it
+//! (`walk.rs`). If only little of a segment is live, these bytes are copied forward, and the segment is freed once the
+//! state has persisted past the copies. After a crash the same segments are walked again.
 //!
-//! A walk reads the segment once: 20 ms for 64 MiB of large records in the page cache, 0.2 s for small ones. It takes the
-//! place of the read that freeing needs anyway, to find the last entry of the segments at the begin of the log. One that
-//! found nothing live is remembered while the segment is freeable; after the others a segment is left alone for a while
-//! (`seen.rs`).
+//! A walk reads the segment once: 20 ms for 64 MiB of large records in the page cache, 0.2 s for small ones. It
+//! replaces the read that freeing needs anyway, to find the last entry of the segments at the start of the log. A walk
+//! that found nothing live is remembered while the segment is freeable; after other walks the segment is left alone
+//! for a while (`seen.rs`).
 //!
-//! A round frees what is known to be free, then walks, then frees what that found. Segments in which the state counts live
-//! bytes take turns over the rounds, so that live ones do not hold up dead ones behind them. Nothing about one segment holds
-//! up the others: one that cannot be read, or whose bytes are too large for a record of this node, is kept; after a copy
-//! that failed otherwise the round copies no more.
+//! A round frees the segments known to be free, then walks, then frees the segments that the walks found free.
+//! Segments in which the state counts live bytes take turns over the rounds, so that live segments do not delay dead
+//! ones behind them. A problem with one segment does not delay the others: a segment that cannot be read, or whose
+//! bytes are too large for a record of this node, is kept. After a copy that failed otherwise the round makes no more
+//! copies.
 //!
 //! Invariants:
-//! - a segment is freed only if a walk found nothing live in it, or everything live was copied forward. New pointers
-//!   into it cannot appear: all of its entries are applied, and a pointer only ever goes to bytes of the record that is
-//!   being applied, or stays where it was;
-//! - everything that made it so (a trim, an overwrite) is durable by then: else a power loss would bring back pointers
-//!   into a segment that is gone;
-//! - where a pointer went away that commands follow while they are applied (a value), the state has persisted past that:
-//!   else a replay would come across the command that followed it.
+//! - A segment is freed only if a walk found nothing live in it, or everything live was copied forward. New pointers
+//!   into it cannot appear: all its entries are applied, and a pointer is only ever set to bytes of the record that is
+//!   being applied, or stays unchanged.
+//! - Every change that removed a pointer (a trim, an overwrite) is durable by then. Otherwise a power loss would
+//!   restore pointers into a segment that is gone.
+//! - If a command follows a pointer while it is applied (to a value), the state has persisted past the removal of that
+//!   pointer. Otherwise a replay would execute the command that followed it.
 
 mod seen;
 mod walk;
@@ -32,61 +33,60 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use thalweg_log::{AppendError, RECORD_HEADER_BYTES, SegmentInfo, format::BATCH_HEADER_BYTES};
+use self::{
+    seen::{LogNow, Seen},
+    walk::{COPY_BYTES, Live, WalkError, Walked, last_entry, walk},
+};
+use thalweg_log::{AppendError, SegmentInfo};
 use thalweg_replica::ProposeError;
 use thalweg_state::{machine::Moved, segments::Liveness};
 use thalweg_types::{Generation, Lsn};
 
-use self::{
-    seen::{LogNow, Seen},
-    walk::{Live, WalkError, Walked, last_entry, walk},
-};
-use crate::{database::Inner, error::WriteError, maintenance::Maintenance};
+use crate::{error::WriteError, inner::Inner, maintenance::Maintenance};
 
-/// A segment is copied forward only if at most this part of it is live, in percent: copying more costs
-/// more writing than the space is worth.
+/// Maximum share of a segment that may be live for it to be copied forward, in percent. Copying more would cost more
+/// writing than the space is worth.
 const MAX_LIVE_PERCENT: u64 = 50;
-/// What a copy takes in the log beside what the move says: small records weigh as much again, and a segment full of
-/// them is not to be copied for ever because their bytes alone are less than half of it.
-const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
-/// The same of a batch, with what the move says of it.
+
+/// Bytes that a copy of a batch takes in the log besides the batch, including the head of the move.
 const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
-/// Segments that the state counts live bytes in and one round walks, at most: their walks write copies.
+/// Maximum number of segments with counted live bytes that one round walks, since these walks write copies.
 const COUNTED_WALKS_PER_ROUND: usize = 4;
-/// Looks at the state after which a round begins no further such walk: they take much longer than reading does.
+/// Number of state lookups after which a round begins no further such walk. Lookups take much longer than reading.
 const COUNTED_LOOKUPS_PER_ROUND: u64 = 100_000;
-/// Bytes after which a round begins no walk at all, and looks at the state. What nothing is counted in is mostly free,
-/// and space must come back as fast as writers take it; a round comes every second. Both bound how long a round keeps the
-/// rest of maintenance waiting: to a few seconds after gigabytes became free at once, 0.2 s for a segment of 64 MiB.
+/// Number of bytes after which a round begins no walk at all. Segments without counted bytes are mostly free, and
+/// space must be freed as fast as writers use it; a round runs every second. This bound and the next one limit the
+/// time for which a round delays other maintenance: to a few seconds after gigabytes became free, and 0.2 s for a
+/// segment of 64 MiB.
 const WALKED_BYTES_PER_ROUND: u64 = 1 << 30;
-/// See [`WALKED_BYTES_PER_ROUND`].
+/// Number of state lookups after which a round begins no walk at all. See [`WALKED_BYTES_PER_ROUND`].
 const LOOKUPS_PER_ROUND: u64 = 1_000_000;
-/// How often a segment is walked at once if something in it was overwritten just before it was moved.
+/// Maximum number of immediate walks over a segment in which values were overwritten just before they were moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
-/// Remembers what it saw, so that a segment is not walked every round.
+/// Reclaims log space. It remembers the results of walks, so that a segment is not walked in every round.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     seen: HashMap<Generation, Seen>,
-    /// The last segment walked of those that the state counts live bytes in: the next round goes on after it.
+    /// Last segment walked of those with counted live bytes. The next round continues after it.
     last_counted: Turn,
-    /// The same of the history that a full disk gives up.
+    /// Last segment walked of those with counted live bytes in the history that a full disk gives up.
     last_of_history: Turn,
 }
 
-/// After which segment those with counted bytes go on.
+/// Segment after which the walks over segments with counted bytes continue.
 type Turn = Option<Generation>;
 
 /// Segments that may be freed when nothing points into them, oldest first.
 struct Candidates {
-    /// Below the history floor.
+    /// Segments below the history floor.
     past: Vec<SegmentInfo>,
-    /// Above it; none unless the disk is full.
+    /// Segments above the history floor; empty unless the disk is full.
     kept: Vec<SegmentInfo>,
 }
 
 impl Candidates {
-    /// A full disk gives up history, the oldest first, as far as it is short of bytes.
+    /// Collects the candidates. A full disk gives up history, the oldest first, as far as it is short of bytes.
     fn of(inner: &Inner, short_bytes: u64) -> Self {
         let now = inner.open.solo.now();
         let past = inner.open.log.freeable(now);
@@ -99,19 +99,19 @@ impl Candidates {
     }
 }
 
-/// A round under way.
+/// A round in progress.
 struct Round<'a> {
     inner: &'a Inner,
     log: LogNow,
-    /// What the state counts as live in the segments that it has ever pointed into.
+    /// Live bytes by segment according to the state, for all segments that it has ever pointed into.
     rows: BTreeMap<Generation, Liveness>,
-    /// Bytes that the disk is short of, but for what was freed.
+    /// Bytes that the disk is still short of.
     short_bytes: u64,
-    /// What was walked so far: segments with counted bytes, and in all.
+    /// Number of segments with counted bytes walked so far in the round.
     counted: usize,
     walked_bytes: u64,
     lookups: u64,
-    /// The first error of a walk or a copy: nothing more is copied.
+    /// First error of a walk or a copy. After it the round makes no more copies.
     failure: Option<WriteError>,
 }
 
@@ -141,10 +141,10 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Why the walks over a segment ended early.
+/// Reason why the walks over a segment ended early.
 enum Stopped {
     Walk(WalkError),
-    /// Something live was found that could not be copied, now or earlier in the round.
+    /// Live bytes could not be copied, now or earlier in the round.
     Copy(Option<WriteError>),
 }
 
@@ -154,12 +154,13 @@ impl From<WalkError> for Stopped {
     }
 }
 
-/// How copying forward went.
+/// Result of copying forward.
 enum Copied {
     All,
-    /// Some were overwritten meanwhile, or are still wanted where they are: only a walk can tell.
+    /// Some bytes were overwritten in the meantime, or are still needed where they are: only another walk can show
+    /// which.
     NotAll,
-    /// A record of this node has no room for one of them.
+    /// One of the copies is too large for a record of this node.
     TooLarge,
 }
 
@@ -173,14 +174,15 @@ impl Mover {
             return Ok(());
         }
         let mut round = Round::new(inner, short_bytes);
-        // Before the walks: copying needs room, and this makes some.
+        // Free segments before the walks, because copying needs room.
         self.free_known(&mut round, &mut candidates, done)?;
         self.walk_some(&mut round, &candidates, done);
         let freed = self.free_known(&mut round, &mut candidates, done);
         round.failure.map_or(freed, Err)
     }
 
-    /// Frees what is known to be free: all below the history floor, and of the history as much as the disk is short of.
+    /// Frees the segments known to be free: all below the history floor, and of the history as many as the disk is
+    /// short of.
     fn free_known(
         &mut self,
         round: &mut Round<'_>,
@@ -204,8 +206,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Walks segments, as far as a round goes: those below the history floor, then history, the oldest first, as far as that
-    /// may give the disk what it is short of.
+    /// Walks segments within the bounds of a round: first those below the history floor, then history, the oldest
+    /// first, until the freed bytes would be sufficient for the disk.
     fn walk_some(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
         for segment in in_turn(round, &candidates.past, self.last_counted) {
@@ -214,7 +216,8 @@ impl Mover {
             }
             free += usize::from(self.is_free(round.inner, segment));
         }
-        // On a full disk those below may be walked over and over: history has walks of its own.
+        // On a full disk the segments below the floor may be walked again and again, so history has a budget of its
+        // own.
         (round.counted, round.lookups) = (0, 0);
         self.last_of_history = self.last_of_history.filter(|_| !candidates.kept.is_empty());
         for segment in in_turn(round, &candidates.kept, self.last_of_history) {
@@ -228,7 +231,7 @@ impl Mover {
         }
     }
 
-    /// Walks a segment if that may bring it closer to being freed; says whether it did.
+    /// Walks a segment if that may bring it closer to being freed. Returns true if it walked.
     fn look(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
         let live = round.row(segment).unwrap_or_default();
         let walks = round.allows_walk(segment) && self.worth_a_walk(round.log, segment, live);
@@ -242,7 +245,8 @@ impl Mover {
         walks
     }
 
-    /// What made the segments free, and up to which entry the log is gone, is durable before they are.
+    /// Frees segments. First makes durable all changes that made them free, and the record of the last entry that
+    /// goes.
     fn free(&mut self, inner: &Inner, segments: &[SegmentInfo], done: &mut Maintenance) -> Result<(), WriteError> {
         self.note_purged(inner, segments)?;
         inner.open.log.sync()?;
@@ -255,9 +259,9 @@ impl Mover {
         Ok(())
     }
 
-    /// Notes in the log up to which entry it will be gone, as a Raft group would: the last one below where the log can be
-    /// read in order once the segments are freed. Segments that stay below that, because something live is in them, are
-    /// gone for such a reader as well.
+    /// Notes in the log the last entry that it will no longer have, as a Raft group would: the last one below the
+    /// position from which the log can be read in order once the segments are freed. Segments below that position that
+    /// stay because of live bytes are gone for such a reader too.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
@@ -267,7 +271,7 @@ impl Mover {
             let known = self.seen.get(&segment.generation).filter(|seen| seen.free_from.is_some());
             let last = match known {
                 Some(seen) => seen.last_entry,
-                // One that cannot be read: what is known to be gone lies before it.
+                // The segment can't be read: an earlier one provides the last entry.
                 None => last_entry(inner, segment.generation).unwrap_or_default(),
             };
             if let Some((term, index)) = last {
@@ -277,7 +281,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Whether a segment could be freed if the state were persisted now.
+    /// Returns true if a segment could be freed if the state were persisted now.
     pub(crate) fn waits_for_state(&self) -> bool {
         self.seen.values().any(|seen| seen.free_from.is_some_and(|lsn| lsn > Lsn::ZERO))
     }
@@ -287,7 +291,8 @@ impl Mover {
         self.seen.get(&segment.generation).and_then(|seen| seen.free_from).is_some_and(|lsn| lsn <= persisted)
     }
 
-    /// Too many live stream bytes settle it; else look again only after something may have changed.
+    /// Returns true if a walk is worthwhile. Too many live stream bytes rule it out; otherwise it is due only after a
+    /// change.
     fn worth_a_walk(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
@@ -296,7 +301,7 @@ impl Mover {
         self.seen.get(&segment.generation).is_none_or(|seen| seen.is_due(segment, live, log))
     }
 
-    /// Walks a segment, copies forward what is live in it, if that is little, and remembers what it found.
+    /// Walks a segment, copies its live bytes forward if they are few, and stores the result.
     fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
         let row = round.row(segment);
         let mut seen = self.seen.remove(&segment.generation).unwrap_or_default();
@@ -322,7 +327,8 @@ impl Mover {
     }
 }
 
-/// Walks a segment until all that is live in it is copied forward; the last walk then. `None` if something keeps it.
+/// Walks a segment until all its live bytes are copied forward. Returns the last walk, or `None` if the segment must
+/// stay.
 fn clear(
     round: &mut Round<'_>,
     segment: &SegmentInfo,
@@ -354,7 +360,7 @@ fn clear(
     Ok(None)
 }
 
-/// Copies bytes forward, the largest first: nothing is copied for nothing if that one is too large.
+/// Copies bytes forward, the largest first: if that one is too large, no copy is made in vain.
 fn copy_forward(
     inner: &Inner,
     live: &mut [Live],
@@ -376,13 +382,12 @@ fn copy_forward(
             Err(error) => return Err(error.into()),
         }
     }
-    // The copies are in the log; the source must outlive a crash that loses them.
+    // The copies are in the log. The source must survive a crash that loses them, so sync first.
     inner.open.log.sync()?;
     Ok(copied)
 }
 
-/// Segments in the order in which they are walked: of those with counted bytes, the ones up to the last that was walked
-/// come last.
+/// Returns segments in the order of the walks. Of those with counted bytes, the ones up to the last walked come last.
 fn in_turn<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: Turn) -> Vec<&'s SegmentInfo> {
     let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
     let (later, mut order): (Vec<_>, Vec<_>) =
@@ -391,12 +396,12 @@ fn in_turn<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: Turn) -> Ve
     order
 }
 
-/// What the disk gets back of so many segments.
+/// Returns the bytes that freeing this number of segments gives to the disk.
 fn bytes_of(inner: &Inner, segments: usize) -> u64 {
     segments as u64 * u64::from(inner.options.segment_bytes)
 }
 
-/// Where the log can be read in order from, once some of its segments are gone.
+/// Returns the position from which the log can be read in order once the given segments are gone.
 fn start_without(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
     let mut start = None;
     for segment in segments.iter().rev().filter(|segment| !going.contains(&segment.generation)) {
@@ -408,10 +413,11 @@ fn start_without(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
     start.unwrap_or_default()
 }
 
-/// The state's figures by segment. A segment freed just before a crash may have kept its row: it goes now.
+/// Returns the state's counts by segment. The row of a segment that was freed just before a crash may still exist; it
+/// is removed here.
 fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
-    // The rows first: a segment that the writer begins in between has none here yet. The other way round it would have a
-    // row, and seem to be gone.
+    // Read the rows first: a segment that the writer begins in between has no row here yet. In the other order it
+    // would have a row but no segment, and its row would be removed.
     let rows = inner.open.machine.liveness().into_iter();
     let there: HashSet<_> = inner.open.log.segments().into_iter().map(|segment| segment.generation).collect();
     let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = rows.partition(|(generation, _)| there.contains(generation));

@@ -1,8 +1,7 @@
 //! Opening a directory: lock, identity, log, state, replay.
 //!
-//! Order matters. The identity is durable before anything else is created, so a directory without one
-//! holds nothing of ours; the log is recovered before the state is looked at, and a state that is ahead
-//! of its log is refused.
+//! The order matters. The identity is durable before any other file is created, so a directory without one contains no
+//! data of Thalweg. The log is recovered before the state is read, and a state that is ahead of its log is rejected.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -33,40 +32,40 @@ use crate::{
     group::Waits,
     identity::Identity,
     options::{BackendKind, Create, Options, Repair},
-    snapshot::is_unfinished,
+    snapshot::unfinished::is_unfinished,
     tails::Tails,
     watch::{Hub, Observers, Source},
 };
 
 const LOCK: &str = "LOCK";
 pub(crate) const LOG_DIR: &str = "log";
-/// Rows of history that a repair forgets at once; maintenance forgets the rest.
+/// Number of rows of history that a repair forgets immediately. Maintenance forgets the others.
 const HISTORY_ROWS: u32 = 1000;
 
-/// What opening found and did.
+/// Report of opening a directory.
 #[derive(Clone, Debug)]
 pub struct OpenReport {
-    /// The directory is new.
+    /// True if the directory is new.
     pub created: bool,
-    /// The node, drawn when the directory was created.
+    /// Id of the node, drawn when the directory was created.
     pub node: NodeId,
-    /// The state backend.
+    /// Backend that keeps the state.
     pub backend: BackendKind,
-    /// The log was closed cleanly the last time.
+    /// True if the log was closed cleanly the last time.
     pub clean: bool,
-    /// Bytes cut from the log's end: torn, never acknowledged as durable.
+    /// Bytes cut from the end of the log: torn, and never acknowledged as durable.
     pub cut_bytes: u64,
-    /// Records that were replayed into the state.
+    /// Number of records replayed into the state.
     pub replayed_records: u64,
     /// Bytes of their payloads.
     pub replayed_bytes: u64,
-    /// How long opening took.
+    /// Duration of opening.
     pub took: Duration,
-    /// What `--repair` gave up, in words.
+    /// Data given up by `--repair`, described for people.
     pub repaired: Option<String>,
 }
 
-/// A directory that is open and replayed: everything the database is made of.
+/// An open and replayed directory: all parts of the database.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
@@ -78,11 +77,11 @@ pub(crate) struct Opened {
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: Waits,
     pub(crate) report: OpenReport,
-    /// Last, so that it is given back when nothing of the above is open any more.
+    /// The last field, so that the lock is released only after all other fields are dropped.
     pub(crate) _lock: Box<dyn LockGuard>,
 }
 
-/// Syncs the log before a backend persists anything.
+/// Barrier that syncs the log before a backend persists anything.
 pub(crate) struct Barrier(pub(crate) Log);
 
 impl LogBarrier for Barrier {
@@ -91,7 +90,7 @@ impl LogBarrier for Barrier {
     }
 }
 
-/// Values that stayed in the log, for the machine.
+/// Reader of values that stay in the log, for the state machine.
 #[derive(Debug)]
 pub(crate) struct LogBlobs(pub(crate) Log);
 
@@ -101,7 +100,7 @@ impl Blobs for LogBlobs {
     }
 }
 
-/// The real disk at `path`, with the machine's clocks and a seed from the system's randomness.
+/// Opens the real disk at `path`, with the system's clocks and a random seed.
 pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
     if options.create == Create::Never && !there {
@@ -112,7 +111,7 @@ pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     on(Arc::new(disk), &clock, random_seed(), options)
 }
 
-/// From the system's randomness.
+/// Returns a seed from the system's randomness.
 pub(crate) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -142,7 +141,7 @@ pub(crate) fn on(
     let replayed = replay(&log, &machine, space, &mut |_| {})?;
     let solo_options = SoloOptions { space, node: identity.node, max_queue_bytes: options.max_queue_bytes };
     let solo = Solo::open(log.clone(), machine.clone(), clock.clone(), &solo_options)?;
-    // Also when the open before it was the one that bridged, and ended in between.
+    // Also when the previous open bridged the gap and ended before this step.
     let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
     if purged > machine.history_floor()?.index {
         forget_history(&solo, &log)?;
@@ -165,7 +164,7 @@ pub(crate) fn on(
     Ok(Opened { disk, log, backend, machine, solo, tails, watches, waits, report, _lock: lock })
 }
 
-/// What a repair gave up, in words.
+/// Describes the data that a repair gave up.
 fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     let bridged = (bridged > 0).then(|| {
         format!(
@@ -179,8 +178,8 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     }
 }
 
-/// The log can't tell what lies before a bridge: watches from there are told so. The floor goes no higher than
-/// what is applied, which is above the bridge.
+/// Raises the history floor above a bridge. The log has no history before the bridge, so watches that begin there must
+/// fail. The floor rises at most to the applied position, which is above the bridge.
 fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
     let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
     let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };
@@ -189,7 +188,7 @@ fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
     synced.map(drop).map_err(|reason| OpenError::Repair { reason })
 }
 
-/// Takes the directory for this process.
+/// Locks the directory for this process.
 pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path) -> Result<Box<dyn LockGuard>, OpenError> {
     disk.lock(LOCK).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { path: path.to_owned() },
@@ -197,7 +196,7 @@ pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path) -> Result<Box<dyn LockGuar
     })
 }
 
-/// The identity, if the directory has one.
+/// Reads the identity, if the directory has one.
 pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Identity>, OpenError> {
     Identity::read(disk).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {

@@ -1,10 +1,10 @@
-//! Optimistic transactions: read from one consistent view, gather writes, and commit if nothing read has
-//! changed since.
+//! Optimistic transactions: they read from one consistent view, gather writes, and commit if nothing that they read
+//! has changed since.
 //!
-//! Owns what was read (the read set: keys with their revisions, absent ones included, and the ranges that were
-//! scanned) and the writes gathered so far. No lock is held in between: whoever commits first wins, and the other
-//! is told which key it lost by, and begins anew. A key that another adds to a range that was scanned is a conflict
-//! like one that he changes: what commits is serializable.
+//! Owns the read set (keys with their revisions, including absent ones, and scanned ranges) and the writes gathered so
+//! far. A transaction holds no lock: the first to commit wins, and the other gets an error that names the conflicting
+//! key, and begins again. A key that another client adds to a scanned range is a conflict like a changed key, so
+//! committed transactions are serializable.
 
 mod scan;
 
@@ -23,35 +23,37 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::Ack,
     async_database::AsyncDatabase,
-    database::{Ack, Database},
-    error::{ReadError, WriteError},
-    keyspace::{Entry, Keyspace, ScanRange, holds},
-    optimistic::scan::ReadRange,
+    database::Database,
+    error::{ReadError, WriteError, holds},
+    keyspace::{Entry, Keyspace},
+    optimistic::scan::{Key, ReadRange},
+    scan_range::ScanRange,
     stream::Stream,
 };
 
-/// A transaction that did not commit.
+/// Error returned when a transaction does not commit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
-    /// Somebody else wrote a key after it was read; nothing happened.
-    #[error("key {} of keyspace {keyspace} was changed by another since it was read: begin anew", key.escape_ascii())]
+    /// Another client changed a key after this transaction read it. Nothing happened.
+    #[error("key {} of keyspace {keyspace} was changed by another client since it was read: retry", key.escape_ascii())]
     Conflict {
-        /// The keyspace.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key that changed.
         key: Vec<u8>,
-        /// Its revision when it was read; `None` if it had no value.
+        /// Revision at which the transaction read the key; `None` if it had no value.
         read: Option<Revision>,
-        /// Its revision now.
+        /// Present revision of the key; `None` if it has no value.
         actual: Option<Revision>,
     },
-    /// Somebody else changed what was scanned, and by now it looks as it did; nothing happened.
-    #[error("keys of keyspace {keyspace} from {} on, which were scanned, were changed by another: begin anew", start.escape_ascii())]
+    /// Another client changed a scanned range, which by now looks as it did before. Nothing happened.
+    #[error("scanned keys of keyspace {keyspace} from {} on were changed by another client: retry", start.escape_ascii())]
     RangeConflict {
-        /// The keyspace.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// Where the range begins.
+        /// First key of the range.
         start: Vec<u8>,
     },
     /// The write failed for another reason.
@@ -81,27 +83,24 @@ impl From<CommandError> for TransactionError {
     }
 }
 
-type Key = (KeyspaceId, Vec<u8>);
-
-/// A transaction under way; see [`Database::begin`]. Dropping it does nothing to the data.
+/// A transaction in progress; see [`Database::begin`]. Dropping it changes no data.
 #[derive(Debug)]
 pub struct Transaction {
     db: Database,
     snapshot: ReadView,
-    /// Keys read, and their revisions.
+    /// Keys that were read, with their revisions.
     reads: BTreeMap<Key, Option<Revision>>,
-    /// Ranges scanned.
+    /// Ranges that were scanned.
     ranges: Vec<ReadRange>,
-    /// Keys written; `None` is deleted.
+    /// Keys to be written; `None` means deleted.
     writes: BTreeMap<Key, Option<Bytes>>,
-    /// Of those written, the ones that end: when, and with which lease.
+    /// Deadlines and leases of the keys to be written, for those that have one.
     ends: BTreeMap<Key, (Deadline, Option<LeaseId>)>,
     appends: Vec<(StreamId, RecordBatch)>,
 }
 
 impl Database {
-    /// Begins an optimistic transaction: its reads are of this moment, and it keeps the view's data alive
-    /// until it ends.
+    /// Begins an optimistic transaction. Its reads show the present state, whose data it keeps alive until it ends.
     #[must_use]
     pub fn begin(&self) -> Transaction {
         Transaction {
@@ -117,8 +116,8 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// Commits a transaction that was [begun](Database::begin) on the [blocking](Self::blocking) face; see
-    /// [`Transaction::commit`]. One that is in conflict reads the state to name the key.
+    /// Commits a transaction that was [begun](Database::begin) on the [blocking](Self::blocking) interface; see
+    /// [`Transaction::commit`]. After a conflict it reads the state to find the key.
     pub fn commit_transaction(
         &self,
         transaction: Transaction,
@@ -130,7 +129,7 @@ impl AsyncDatabase {
 }
 
 impl Transaction {
-    /// A key's value: what this transaction made of it, or what it was when the transaction began.
+    /// Returns a key's value: the one that this transaction has set, or the one when the transaction began.
     pub fn get(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         if let Some(written) = self.writes.get(&(keyspace.id(), key.to_vec())) {
             return Ok(written.clone());
@@ -138,7 +137,7 @@ impl Transaction {
         Ok(self.get_entry(keyspace, key)?.map(|entry| entry.value))
     }
 
-    /// A key's value and revision when the transaction began.
+    /// Returns a key's value and revision when the transaction began.
     pub fn get_entry(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>, ReadError> {
         let id = keyspace.id();
         let found = self.snapshot.get(id, key)?;
@@ -152,12 +151,12 @@ impl Transaction {
         Ok(Some(Entry { value, revision: stored.revision, expiry: stored.expiry }))
     }
 
-    /// Pairs of a range: as they were when the transaction began, and what this transaction made of them. Values are
-    /// empty if the range leaves them out, other than those that this transaction has set.
+    /// Returns the pairs of a range as they were when the transaction began, merged with its own writes. If the range
+    /// omits values, the values are empty, except for those that this transaction has set.
     ///
-    /// What was scanned is read: a commit fails if another has changed it, or put a key into it. With a limit only
-    /// so much counts as read as was given. All ranges of a transaction may come to
-    /// [`MAX_CONDITION_ROWS`](thalweg_types::limits::MAX_CONDITION_ROWS) rows; with more the commit fails.
+    /// The range counts as read: the commit fails if another client has changed it or added a key to it. With a limit
+    /// only the part up to the last returned pair counts. All ranges of a transaction may have at most
+    /// [`MAX_CONDITION_ROWS`](thalweg_types::limits::MAX_CONDITION_ROWS) rows together; with more the commit fails.
     pub fn scan(&mut self, keyspace: &Keyspace, range: &ScanRange) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
         let unlimited = ScanRange { limit: None, ..range.clone() };
         let (pairs, read) = scan::scan(keyspace, range, &self.writes, |visit| {
@@ -173,8 +172,8 @@ impl Transaction {
         self.writes.insert((keyspace.id(), key.to_vec()), Some(value.into()));
     }
 
-    /// Sets a key that lives until a deadline and, with a lease, at most as long as that, when the transaction
-    /// commits. It does not if there is no such lease then.
+    /// Sets a key when the transaction commits, until a deadline and, with a lease, at most as long as the lease. The
+    /// commit fails if the lease does not exist then.
     pub fn put_until(
         &mut self,
         keyspace: &Keyspace,
@@ -198,8 +197,8 @@ impl Transaction {
         self.appends.push((stream.id(), batch));
     }
 
-    /// Commits at the handle's level if no key or range read has changed since the transaction began. One that
-    /// wrote nothing is checked, too, and uses a revision.
+    /// Commits at the handle's level if no key or range that was read has changed since the transaction began. A
+    /// transaction without writes is checked too, and uses a revision.
     pub fn commit(self) -> Result<Ack, TransactionError> {
         let commit = self.as_commit()?;
         self.db.commit(&commit).map_err(|error| self.refused(error))
@@ -235,7 +234,7 @@ impl Transaction {
         }
     }
 
-    /// Conditions are in the order of the read set, then the ranges.
+    /// Converts a failed condition to a conflict. Conditions are in the order of the read set, then of the ranges.
     fn conflict(&self, condition: u32, actual: Option<Revision>) -> TransactionError {
         match self.reads.iter().nth(condition as usize) {
             Some(((keyspace, key), read)) => {
@@ -248,7 +247,7 @@ impl Transaction {
         }
     }
 
-    /// Names a key of the range that is not as it was.
+    /// Finds a key of the range that has changed.
     fn conflict_within(&self, range: &ReadRange) -> TransactionError {
         let ReadRange { keyspace, start, .. } = range;
         let changed = self.changed_within(range).ok().flatten();

@@ -1,4 +1,4 @@
-//! How to open a database.
+//! Options for opening a database.
 
 use std::time::Duration;
 
@@ -6,25 +6,25 @@ use thalweg_log::LogOptions;
 use thalweg_store::lsm::Compaction;
 use thalweg_types::{Durability, limits};
 
-/// Which state backend a directory uses; fixed when it is created.
+/// State backend of a directory, fixed when the directory is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BackendKind {
-    /// All in memory, with checkpoints. The state must fit in memory.
+    /// The whole state in memory, with checkpoints. The state must fit into memory.
     Memory,
-    /// A log-structured merge tree: larger than memory.
+    /// A log-structured merge tree. The state may be larger than memory.
     #[default]
     Lsm,
-    /// A copy-on-write B-tree: larger than memory, one file.
+    /// A copy-on-write B-tree in one file. The state may be larger than memory.
     Redb,
-    /// An SQLite database: larger than memory, one file that other tools read.
+    /// An SQLite database in one file, which other tools can read. The state may be larger than memory.
     Sqlite,
 }
 
 impl BackendKind {
-    /// All kinds.
+    /// All backends.
     pub const ALL: [Self; 4] = [Self::Memory, Self::Lsm, Self::Redb, Self::Sqlite];
 
-    /// The name that configuration and the identity file use.
+    /// Name of the backend in configurations and in the identity file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl BackendKind {
         }
     }
 
-    /// Whether this build has it: redb and SQLite are features of the crate, on by default.
+    /// Returns true if this build contains the backend: redb and SQLite are features of the crate, on by default.
     #[must_use]
     pub const fn is_built(self) -> bool {
         match self {
@@ -45,14 +45,14 @@ impl BackendKind {
         }
     }
 
-    /// The kind of that name.
+    /// Returns the backend with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// What to do when there is no directory.
+/// Treatment of a missing directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Create {
     /// Create it.
@@ -62,57 +62,62 @@ pub enum Create {
     Never,
 }
 
-/// What to do about corruption of attested log data.
+/// Treatment of corrupt log data that was attested as durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Repair {
     /// Refuse to open.
     #[default]
     Refuse,
-    /// Cut the log where the corruption begins. What is behind it is lost, but for what the state had persisted
-    /// of it: that is kept, and the log goes on from there.
+    /// Cut the log where the corruption begins. Later data is lost, except what the state has persisted: that is kept,
+    /// and the log continues from there.
     CutAtCorruption,
 }
 
-/// How to open a database. The default suits a small server.
+/// Options for opening a database. The default suits a small server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Backend for a new directory (`None`: LSM). An existing one keeps its own and refuses another.
+    /// Backend for a new directory (`None`: LSM). An existing directory keeps its own, and opening it with another one
+    /// fails.
     pub backend: Option<BackendKind>,
-    /// Level of writes that name none.
+    /// Default durability level of writes.
     pub durability: Durability,
-    /// Whether to create a missing directory.
+    /// Treatment of a missing directory.
     pub create: Create,
-    /// What to do about corruption.
+    /// Treatment of corrupt log data.
     pub repair: Repair,
-    /// Size of a log segment. Larger: fewer files, and space comes back in larger pieces. A write for which a segment has
-    /// no room is refused; from [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on none is.
+    /// Size of a log segment in bytes. A larger size means fewer files, and space is freed in larger pieces. A write
+    /// that does not fit into a segment is rejected, which cannot happen from
+    /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on.
     pub segment_bytes: u32,
-    /// Log segments kept prepared. Each costs `segment_bytes` of disk; too few and a burst of writes waits.
+    /// Number of log segments prepared in advance. Each costs `segment_bytes` of disk; with too few a burst of writes
+    /// waits.
     pub spare_segments: u32,
-    /// Longest time between an `interval` write and its fsync: what a power loss may take.
+    /// Longest time between an `interval` write and its fsync: the amount that a power loss may cost.
     pub sync_interval: Duration,
-    /// Free disk space below which new data is refused.
+    /// Free disk space in bytes below which new data is rejected.
     pub reserve_bytes: u64,
-    /// At most so many bytes of log are kept that the state no longer needs.
+    /// Maximum number of bytes of log kept for history, beyond the part that the state needs.
     pub history_bytes: u64,
-    /// At most so long is log kept that the state no longer needs.
+    /// Maximum age of log kept for history, beyond the part that the state needs.
     pub history_age: Duration,
-    /// Wait so long for company before an fsync. Trades latency for fewer fsyncs; zero is best for most.
+    /// Time that the writer waits for further writes before an fsync. It trades latency for fewer fsyncs; zero is best
+    /// for most.
     pub commit_delay: Duration,
-    /// Values longer than this stay in the log and cost a second read; shorter ones are written twice.
+    /// Size in bytes above which a value stays in the log and costs a second read; shorter values are written twice.
     /// At least 128.
     pub inline_value_bytes: usize,
-    /// Block or page cache of the state, in memory. The memory backend has none.
+    /// Size of the state's block or page cache in memory, in bytes. The memory backend has none.
     pub cache_bytes: u64,
-    /// Memtable in front of the state; up to four may be in memory. The memory backend has none.
+    /// Size of the memtable in front of the state, in bytes; up to four may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
-    /// When the LSM backend merges its tables: by itself, or only by [`Database::compact`](crate::Database::compact).
+    /// Trigger of the LSM backend's merges: automatic, or only [`Database::compact`](crate::Database::compact).
     pub compaction: Compaction,
-    /// Bytes of commands that may wait for the writer, in memory.
+    /// Maximum number of bytes of commands in memory that wait for the writer.
     pub max_queue_bytes: usize,
-    /// The state is flushed once so much log would have to be replayed. Larger: longer opens after a crash.
+    /// Number of bytes of log to replay after which the state is flushed. A larger value makes opening after a crash
+    /// slower.
     pub max_replay_bytes: u64,
-    /// How often the background looks for retention, moving and freeing; zero: only when asked to.
+    /// Interval of maintenance (retention, moving, freeing); zero runs it only on request.
     pub maintenance_interval: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! Keyspaces with history: reads at a revision, and the versions of a key.
 //!
-//! Owns the handles' methods, which add to the state's rules where the bytes of large values lie. Does not own
-//! those rules (see [`thalweg_state::past`]), nor cursors (`cursor`).
+//! Owns the methods of the handles, which add the positions of large values to the rules of the state. Does not own
+//! these rules (see [`thalweg_state::history`]), nor cursors (`cursor`).
 
 use std::ops::ControlFlow;
 
@@ -14,44 +14,46 @@ use thalweg_types::{
     limits::{MAX_VERSIONS_PAGE, MAX_VERSIONS_PAGE_BYTES},
 };
 
-pub use thalweg_state::history::Lasting;
-
 use crate::{
     cursor::At,
-    error::ReadError,
-    keyspace::{Entry, Keyspace, ScanItem, ScanRange, holds},
+    error::{ReadError, holds},
+    keyspace::{Entry, Keyspace, ScanItem},
+    scan_range::ScanRange,
 };
 
-/// What a key was for some time.
+pub use thalweg_state::history::Lasting;
+
+/// A version of a key: the value that the key had for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyVersion {
-    /// The value, since when, and when it was to end.
+    /// Value of the version, its revision and its expiry.
     pub entry: Entry,
-    /// How long it was there.
+    /// End of the version.
     pub lasting: Lasting,
 }
 
-/// Versions of a key, newest first.
+/// A page of versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyVersions {
-    /// Those asked for.
+    /// Versions of the page.
     pub versions: Vec<KeyVersion>,
-    /// Where a list of older ones goes on, if there are some that are kept.
+    /// Value of `before` for the next page, if there are older versions.
     pub next: Option<Revision>,
-    /// From this revision on all versions of the key are kept.
+    /// Oldest revision from which on all versions of the key are kept.
     pub oldest: Revision,
 }
 
-/// Explicit revisions hide nothing that was to end: what a deadline took away was there up to the revision of the
+/// Time for reads at an explicit revision, which hide nothing: an expired key is present up to the revision of the
 /// entry that removed it.
 const AS_OF_THE_REVISION: SpaceTime = SpaceTime(0);
 
 impl Keyspace {
-    /// The value that a key had at a revision. Only in keyspaces with history, and as far back as that reaches.
+    /// Returns the value that a key had at a revision. Works only in keyspaces with history, as far back as that
+    /// reaches.
     ///
-    /// What has ended by itself is there up to the revision of the entry that removed it, about a second later.
+    /// An expired key is present up to the revision of the entry that removed it, about a second later.
     pub fn get_at(&self, key: &[u8], revision: Revision) -> Result<Option<Entry>, ReadError> {
-        // What is pruned meanwhile may be freed, too: then there is a newer view that says so.
+        // A version that is pruned concurrently may be freed too. A newer view then shows that it is gone.
         loop {
             let snapshot = self.database().inner.open.machine.read_view();
             let Some(stored) = self.past(&snapshot, At { revision, time: AS_OF_THE_REVISION })?.get(key)? else {
@@ -64,8 +66,8 @@ impl Keyspace {
         }
     }
 
-    /// Visits the pairs that the keyspace held at a revision, in order, until `visit` breaks. Only in keyspaces with
-    /// history, and as far back as that reaches.
+    /// Visits the pairs that the keyspace had at a revision, in order, until `visit` breaks. Works only in keyspaces
+    /// with history, as far back as that reaches.
     pub fn scan_at(
         &self,
         range: &ScanRange,
@@ -76,7 +78,7 @@ impl Keyspace {
         self.scan_past(&snapshot, At { revision, time: AS_OF_THE_REVISION }, &range.stored(), visit)
     }
 
-    /// The versions of a key that are kept, newest first: at most `limit`, of those with a revision below `before`.
+    /// Returns at most `limit` versions of a key with revisions below `before`, newest first.
     pub fn versions(&self, key: &[u8], before: Option<Revision>, limit: usize) -> Result<KeyVersions, ReadError> {
         loop {
             let snapshot = self.database().inner.open.machine.read_view();
@@ -88,7 +90,7 @@ impl Keyspace {
         }
     }
 
-    /// Versions with their values, up to so many bytes.
+    /// Reads the values of versions, up to [`MAX_VERSIONS_PAGE_BYTES`] bytes.
     fn page_of(&self, key: &[u8], found: history::Versions) -> Result<KeyVersions, ReadError> {
         let history::Versions { versions: found, mut more, oldest } = found;
         let (mut versions, mut bytes) = (Vec::new(), 0);
@@ -105,12 +107,12 @@ impl Keyspace {
         Ok(KeyVersions { versions, next, oldest })
     }
 
-    /// The oldest revision that the keyspace's history reaches back to. Single keys may reach back less far.
+    /// Returns the oldest revision of the keyspace's history. Single keys may have a shorter history.
     pub fn oldest_revision(&self) -> Result<Revision, ReadError> {
         Ok(self.database().inner.open.machine.read_view().history_floor(self.id())?)
     }
 
-    /// A view of the past.
+    /// Returns a view of the past.
     fn past<'s>(&self, snapshot: &'s ReadView, at: At) -> Result<Past<'s>, ReadError> {
         Ok(snapshot.past(self.id(), at.revision, at.time)?)
     }
@@ -127,7 +129,7 @@ impl Keyspace {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Shows an item with its bytes.
+    /// Passes an item to `visit`, with its value read.
     pub(crate) fn visit_item(
         &self,
         item: &Item<'_>,
@@ -138,7 +140,7 @@ impl Keyspace {
         match value {
             None => visit(ScanItem { key, value: b"", revision, expiry }),
             Some(StoredRef::Inline(value)) => visit(ScanItem { key, value, revision, expiry }),
-            // Scans pass over them.
+            // Scans skip collections.
             Some(StoredRef::Collection(_)) => ControlFlow::Continue(()),
             Some(StoredRef::Blob(blob)) => match self.database().inner.resolve(self.id(), key, revision, blob) {
                 Ok(value) => visit(ScanItem { key, value: &value, revision, expiry }),

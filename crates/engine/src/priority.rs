@@ -1,30 +1,30 @@
-//! How much a thread of the background may take from those that somebody waits for.
+//! Priority of background threads, below the threads that callers wait for.
 //!
-//! Being `nice` is not enough for a thread that never sleeps: it gives way, but Linux lets it run on until the next
-//! tick first. On two cores with compression at `nice` 19, a log's fsync (whose parts the kernel hands from thread to
-//! thread) waited up to 4 ms for that now and then; an idle thread gives way at once.
+//! `nice` is not sufficient for a thread that never sleeps: it gives way, but Linux first lets it run until the next
+//! tick. On two cores with compression at `nice` 19, a log's fsync (whose parts the kernel hands from thread to
+//! thread) sometimes waited up to 4 ms for that. A thread with idle priority gives way immediately.
 
 use rustix::{process::setpriority_process, thread::gettid};
 
-/// As `nice` counts: about a tenth of what another thread gets.
+/// Nice value: the thread gets about a tenth of the share of another thread.
 const LOW_PRIORITY: i32 = 10;
 
-/// Of a thread.
+/// Priority of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// Only what nobody else wants of the processors, and a third of a percent of what others do.
+    /// The thread gets only processor time that other threads leave, plus a third of a percent of their share.
     Idle,
-    /// Less than others.
+    /// The thread gets a smaller share than others.
     Low,
 }
 
 impl Priority {
-    /// Gives it to the calling thread. Without the right to, that takes its share as before.
+    /// Sets the priority of the calling thread. Without the permission to do so the thread keeps its present priority.
     pub(crate) fn take(self) {
         match self {
             Self::Idle => {
                 let parameters = libc::sched_param { sched_priority: 0 };
-                // SAFETY: 0 is the calling thread, and the pointer is to what the call reads and lives as long as it.
+                // SAFETY: 0 is the calling thread, and the pointer refers to a local that outlives the call.
                 let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
             }
             Self::Low => _ = setpriority_process(Some(gettid()), LOW_PRIORITY),
@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// Field of `/proc/thread-self/stat`, counted from 1 as its manual does.
+    /// Returns a field of `/proc/thread-self/stat`, counted from 1 as in its manual.
     fn stat(field: usize) -> i64 {
         let line = fs::read_to_string("/proc/thread-self/stat").unwrap();
         let after_name = line.rsplit_once(')').unwrap().1;

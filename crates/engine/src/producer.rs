@@ -1,13 +1,13 @@
-//! Producer sessions: appends that number themselves, so that sending one again is safe.
+//! Producer sessions: appends with sequence numbers, so that sending one again is safe.
 //!
-//! Owns the numbers of one instance of a producer, and the batch whose outcome is unknown. Does not own
-//! the deduplication: that is the state machine's, and survives restarts.
+//! Owns the numbers of one instance of a producer, and the batch whose outcome is unknown. Does not own the
+//! deduplication: the state machine does it, and it survives restarts.
 //!
-//! Invariant: a sequence is used for one batch only. It moves on when an append is acknowledged. After an
-//! error that says that nothing happened, it is free for another batch; after one that does not say so,
-//! the batch is kept, and sent again before anything else: then it happened exactly once.
+//! Invariant: a sequence is used for one batch only. It advances when an append is acknowledged. After an error
+//! without effect it is free for another batch. After an error with unknown effect the session keeps the batch and
+//! sends it again before anything else, so that it happens exactly once.
 //!
-//! A level of `none` has no answers, so a session appends at `os` at least.
+//! A level of `none` has no answers, so a session appends at a level of at least `os`.
 
 use std::future::Future;
 
@@ -20,19 +20,19 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{Ack, unexpected},
     async_database::AsyncDatabase,
-    database::{Ack, unexpected},
     error::{ReadError, WriteError, refusal},
     stream::Stream,
 };
 
-/// The numbers of one instance of a producer.
+/// Sequence numbers of one instance of a producer.
 #[derive(Clone, Debug)]
 struct Session {
     id: Box<str>,
     epoch: u32,
     next: u64,
-    /// The append with the sequence `next` whose outcome is unknown.
+    /// Append with the sequence `next` whose outcome is unknown.
     doubt: Option<(ExpectedOffset, RecordBatch)>,
 }
 
@@ -42,7 +42,7 @@ impl Session {
         AppendTerms { expected, producer }
     }
 
-    /// Takes note of how the append with the next sequence ended.
+    /// Records the outcome of the append with the next sequence.
     fn note(&mut self, outcome: &Result<Ack, WriteError>) {
         match outcome {
             Ok(_) => (self.next, self.doubt) = (self.next + 1, None),
@@ -52,7 +52,7 @@ impl Session {
     }
 }
 
-/// A producer of a stream, for one thread at a time. See [`Stream::producer`].
+/// A producer of a stream, for use by one thread at a time. See [`Stream::producer`].
 #[derive(Clone, Debug)]
 pub struct Producer {
     stream: Stream,
@@ -60,11 +60,11 @@ pub struct Producer {
 }
 
 impl Stream {
-    /// Opens a producer: it gets an epoch above all it had, so another instance that still uses the id is
-    /// fenced from now on, and numbers its appends from 0.
+    /// Opens a producer. It gets a new epoch above all its earlier ones, so another instance that still uses the id is
+    /// fenced from now on. Its appends are numbered from 0.
     ///
-    /// What an earlier instance left in doubt is not known to this one. Who must know reads the stream's
-    /// end first, or keeps the numbers itself (see [`producer_at`](Self::producer_at)).
+    /// This instance does not know appends of an earlier one whose outcome is unknown. A caller that needs them must
+    /// read the end of the stream first, or keep the numbers itself (see [`producer_at`](Self::producer_at)).
     pub fn producer(&self, id: &str) -> Result<Producer, WriteError> {
         let db = self.database();
         let level = db.durability().max(Durability::Os);
@@ -73,8 +73,8 @@ impl Stream {
         Ok(self.producer_at(id, epoch, 0))
     }
 
-    /// A producer that goes on under an epoch and with a sequence that the caller has kept: the batch
-    /// that it sends first may be one that was sent before.
+    /// Creates a producer that continues with an epoch and a sequence that the caller has kept. Its first batch may be
+    /// one that was sent before.
     #[must_use]
     pub fn producer_at(&self, id: &str, epoch: u32, next_sequence: u64) -> Producer {
         let session = Session { id: id.into(), epoch, next: next_sequence, doubt: None };
@@ -82,13 +82,13 @@ impl Stream {
         Producer { stream: self.with_durability(level), session }
     }
 
-    /// The producers that the stream remembers, by id.
+    /// Returns the producers that the stream remembers, ordered by id.
     pub fn producers(&self) -> Result<Vec<ProducerInfo>, ReadError> {
         self.info()?;
         Ok(self.database().inner.open.machine.producers(self.id())?)
     }
 
-    /// What the stream knows of a producer; `None` if nothing (any more).
+    /// Returns the stream's information about a producer; `None` if it has none, or has forgotten it.
     pub fn producer_info(&self, id: &str) -> Result<Option<ProducerInfo>, ReadError> {
         self.info()?;
         Ok(self.database().inner.open.machine.producer(self.id(), id)?)
@@ -103,30 +103,30 @@ fn opened(outcome: Option<Outcome>) -> Result<u32, WriteError> {
 }
 
 impl Producer {
-    /// Its id.
+    /// Id of the producer.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.session.id
     }
 
-    /// Its epoch.
+    /// Epoch of the producer.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.session.epoch
     }
 
-    /// The sequence of the next append, or of the one in doubt.
+    /// Sequence of the next append, or of the append whose outcome is unknown.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.session.next
     }
 
-    /// Appends, exactly once. What an earlier call left in doubt is sent again first.
+    /// Appends exactly once. An earlier append whose outcome is unknown is sent again first.
     pub fn append(&mut self, batch: &RecordBatch) -> Result<Ack, WriteError> {
         self.append_expecting(batch, ExpectedOffset::Any)
     }
 
-    /// Appends if the next offset is as `expected`, or if this very append happened before.
+    /// Appends if the next offset is as `expected`, or if this same append happened before.
     pub fn append_expecting(
         &mut self,
         batch: &RecordBatch,
@@ -142,7 +142,7 @@ impl Producer {
         outcome
     }
 
-    /// Sends again what an earlier append left in doubt, and says what came of it; `None` if nothing was.
+    /// Sends an append whose outcome is unknown again and returns its result; `None` if there is no such append.
     pub fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.doubt else { return Ok(None) };
         let outcome = self.stream.append_with(batch, &self.session.terms(*expected));
@@ -150,16 +150,16 @@ impl Producer {
         outcome.map(Some)
     }
 
-    /// Goes on over another handle, as after the database failed and was opened again. The numbers, and
-    /// what is in doubt, stay.
+    /// Continues over another handle, for example after the database failed and was opened again. The sequence numbers
+    /// and an append whose outcome is unknown stay.
     #[must_use]
     pub fn over(self, stream: &Stream) -> Self {
         let level = stream.database().durability().max(Durability::Os);
         Self { stream: stream.with_durability(level), session: self.session }
     }
 
-    /// Adds an append to a commit, under the next sequence. Tell [`committed`](Self::committed) when the
-    /// commit is acknowledged; until then the same sequence is given again.
+    /// Adds an append to a commit, with the next sequence. Call [`committed`](Self::committed) when the commit is
+    /// acknowledged; until then the same sequence is used again.
     pub fn append_to<'c>(
         &self,
         commit: &'c mut CommitBuilder,
@@ -169,13 +169,13 @@ impl Producer {
         Ok(commit.append_with(self.stream.id(), &self.session.terms(expected.into()), batch)?)
     }
 
-    /// A commit with an append of [`append_to`](Self::append_to) was acknowledged.
+    /// Advances the sequence after a commit with an append of [`append_to`](Self::append_to) was acknowledged.
     pub fn committed(&mut self) {
         self.session.next += 1;
     }
 }
 
-/// As [`Producer`], for callers that must not block.
+/// A [`Producer`] for callers that must not block.
 #[derive(Clone, Debug)]
 pub struct AsyncProducer {
     db: AsyncDatabase,
@@ -185,8 +185,7 @@ pub struct AsyncProducer {
 }
 
 impl AsyncDatabase {
-    /// Opens a producer of a stream, see [`Stream::producer`]. Its appends are at `level`, or `os` if that
-    /// is higher.
+    /// Opens a producer of a stream, see [`Stream::producer`]. Its appends are at `level`, but at least at `os`.
     pub fn producer(
         &self,
         stream: StreamId,
@@ -204,32 +203,32 @@ impl AsyncDatabase {
 }
 
 impl AsyncProducer {
-    /// Its epoch.
+    /// Epoch of the producer.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.session.epoch
     }
 
-    /// The sequence of the next append, or of the one in doubt.
+    /// Sequence of the next append, or of the append whose outcome is unknown.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.session.next
     }
 
-    /// Appends, exactly once. What an earlier call left in doubt, because its future was dropped or its
-    /// error said so, is sent again first.
+    /// Appends exactly once. An earlier append whose outcome is unknown, because its future was dropped or its error
+    /// left that open, is sent again first.
     pub async fn append(
         &mut self,
         batch: &RecordBatch,
         expected: impl Into<ExpectedOffset>,
     ) -> Result<Ack, WriteError> {
         self.settle().await?;
-        // Noted before it is sent: this future may be dropped at the wait below.
+        // Store the append before sending it: this future may be dropped at the wait below.
         self.session.doubt = Some((expected.into(), batch.clone()));
-        self.settle().await.map(|ack| ack.expect("the batch above is in doubt"))
+        self.settle().await.map(|ack| ack.expect("the batch above has no outcome yet"))
     }
 
-    /// Sends again what is in doubt; `None` if nothing is.
+    /// Sends an append whose outcome is unknown again; `None` if there is none.
     pub async fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.doubt else { return Ok(None) };
         let sent = self.db.append(self.stream, self.session.terms(*expected), batch, self.level);

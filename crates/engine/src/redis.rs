@@ -16,15 +16,16 @@ use crate::{
     keyspace::Keyspace,
 };
 
-/// How often a value may be freed just before it is read. Each time the view is newer.
+/// Maximum number of views tried if values are freed just before they are read. Each view is newer than the one
+/// before.
 const VIEWS: usize = 16;
 
 impl Database {
-    /// Reads a keyspace as Redis commands see it: what `read` does through one call is of one consistent view. It is
-    /// called again, with a newer view, if the bytes of a value in the log went in the meantime.
+    /// Reads a keyspace as Redis commands see it: everything that `read` reads in one call is of one consistent view.
+    /// `read` is called again, with a newer view, if a value's bytes in the log were freed in the meantime.
     ///
     /// # Errors
-    /// The state or the log can't be read.
+    /// The state or the log cannot be read.
     pub fn redis_read<T>(
         &self,
         keyspace: KeyspaceId,
@@ -59,11 +60,11 @@ impl Database {
         Err(ReadError::ViewExpired)
     }
 
-    /// The keyspace of that name for Redis clients, created if missing: one that can hold hashes and streams. One that
-    /// exists is given as it is.
+    /// Returns the keyspace with this name for Redis clients. A missing one is created with the settings that hashes
+    /// and streams need; an existing one is returned unchanged.
     ///
     /// # Errors
-    /// The keyspace can't be created.
+    /// The keyspace cannot be created.
     pub fn redis_keyspace(&self, name: &str) -> Result<Keyspace, WriteError> {
         match self.find_keyspace(name) {
             Some(found) => Ok(found),

@@ -1,11 +1,11 @@
-//! The native streams as keys of Redis clients, to be read.
+//! Native streams as read-only keys of Redis clients.
 //!
-//! Owns: a [`Read`] whose keys are the streams by name and whose parts are their records, found by offset. Does not own
-//! what reading commands do, nor how a record shows (`thalweg_redis::streams::native`), nor writes, which are appends and
-//! trims like any other.
+//! Owns: a [`Read`] whose keys are the streams by name and whose parts are their records, found by offset. Does not
+//! own the commands that read, the presentation of a record (`thalweg_redis::streams::native`), nor writes, which are
+//! appends and trims like any other.
 //!
-//! It is no view of one moment: streams only grow at their end and lose at their begin, and whoever reads a key finds all
-//! that was there when it was looked up, but for what was trimmed since.
+//! This is not a view of one moment. Streams only grow at their end and shrink at their start, so a reader finds
+//! everything that was there when it looked the key up, except for records trimmed since.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -23,23 +23,23 @@ use crate::{
     stream::{Stream, StreamInfo},
 };
 
-/// Records that are read at a time.
+/// Number of records read at a time.
 const PAGE_RECORDS: u64 = 256;
-/// Records that are read first where the newest come first: often one is wanted.
+/// Number of records read first when the newest come first: often only one is needed.
 const FIRST_RECORDS: u64 = 4;
-/// Bytes that are read at a time, about.
+/// Approximate number of bytes read at a time.
 const PAGE_BYTES: u64 = 1024 * 1024;
-/// Streams that are listed at a time.
+/// Number of streams listed at a time.
 const PAGE_STREAMS: usize = 1024;
 
-/// The streams of a database. See the module's documentation.
+/// The streams of a database as Redis keys. See the module's documentation.
 #[derive(Debug)]
 pub struct RedisStreams<'d> {
     db: &'d Database,
 }
 
 impl Database {
-    /// Its streams, as Redis commands read them.
+    /// Returns the database's streams as Redis commands read them.
     #[must_use]
     pub fn redis_streams(&self) -> RedisStreams<'_> {
         RedisStreams { db: self }
@@ -47,10 +47,10 @@ impl Database {
 }
 
 impl Stream {
-    /// When the record at an offset was appended; none if it is not there.
+    /// Returns the time at which the record at an offset was appended; `None` if the record does not exist.
     ///
     /// # Errors
-    /// The state or the log can't be read.
+    /// The state or the log cannot be read.
     pub fn time_of(&self, offset: Offset) -> Result<Option<SpaceTime>, ReadError> {
         match self.read(offset, 1, 1) {
             Ok(page) => Ok(page.batches.first().filter(|batch| batch.first == offset).map(|batch| batch.time)),
@@ -59,10 +59,10 @@ impl Stream {
         }
     }
 
-    /// The first offset whose record has this id of Redis, or one above it; the next offset if there is none.
+    /// Returns the first offset whose record has this Redis id or a higher one; the next offset if there is none.
     ///
     /// # Errors
-    /// The state or the log can't be read.
+    /// The state or the log cannot be read.
     pub fn offset_of_id(&self, id: EntryId) -> Result<Offset, ReadError> {
         let begin = |ms: u64| self.offset_at(SpaceTime(ms.saturating_mul(1000)));
         let first = begin(id.ms)?;
@@ -87,12 +87,12 @@ impl RedisStreams<'_> {
     }
 
     fn look_of(info: &StreamInfo) -> Look {
-        // Both only rise.
+        // Both offsets only rise.
         let version = info.start.0 + info.next.0 + 1;
         Look { kind: Kind::Stream, deadline: None, version, len: 0 }
     }
 
-    /// What a stream's records from `first` to `last` are now, by offset; the second is not included.
+    /// Returns the half-open range of present offsets for the ids from `first` to `last`.
     fn offsets(stream: &Stream, first: EntryId, last: EntryId) -> Result<Option<(Offset, Offset)>, StoreError> {
         let Some(info) = info(stream)? else { return Ok(None) };
         let from = stream.offset_of_id(first).map_err(failed)?.max(info.start);
@@ -114,7 +114,7 @@ fn info(stream: &Stream) -> Result<Option<StreamInfo>, StoreError> {
     }
 }
 
-/// Shows records of a range in order; where it stopped, and whether the visitor had enough.
+/// Passes records of a range to `visit` in order. Returns the offset where it stopped, and the visitor's last answer.
 fn show(
     stream: &Stream,
     (from, to): (Offset, Offset),
@@ -164,7 +164,7 @@ impl Read for RedisStreams<'_> {
         Ok(self.db.inner.open.machine.stream_count() as u64)
     }
 
-    /// In the order in which they were created. A stream that was deleted since ends a scan that goes on behind it.
+    /// Visits keys in the order of their creation. If the stream `after` has been deleted, the scan ends.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
         let mut last = match after {
             None => None,

@@ -1,7 +1,7 @@
-//! Records as they lie in the log: runs of encoded records, shared and not decoded.
+//! Runs of encoded records as the log stores them, shared and not decoded.
 //!
-//! Owns: cutting a page to what a receiver takes. A batch that is wanted whole is given as it was read; only where one is
-//! cut, at either end, are its records walked through, by their lengths.
+//! Owns: cutting a page to the limits of a receiver. A batch that is wanted completely is returned as it was read.
+//! Only a batch that is cut, at either end, is walked record by record, by their length fields.
 
 use std::ops::Range;
 
@@ -10,35 +10,35 @@ use thalweg_types::{Offset, SpaceTime, record::Records};
 
 use crate::{
     error::ReadError,
-    stream::{StreamBatch, StreamPage},
+    stream_page::{StreamBatch, StreamPage},
 };
 
-/// Consecutive records of one append, encoded.
+/// Encoded consecutive records of one append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamRun {
-    /// Offset of the first.
+    /// Offset of the first record.
     pub first: Offset,
-    /// When they were appended.
+    /// Space time of the append.
     pub time: SpaceTime,
-    /// How many.
+    /// Number of records.
     pub count: u32,
-    /// These records and no others, see [`thalweg_types::record`].
+    /// Exactly these records, encoded as in [`thalweg_types::record`].
     pub bytes: Bytes,
 }
 
-/// How much of a page is wanted as runs.
+/// Limits of the conversion of a page to runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLimits {
-    /// At most so many bytes, except that there is at least one record.
+    /// Maximum number of bytes. At least one record is returned.
     pub max_bytes: u64,
-    /// Bytes that each run counts beside its records.
+    /// Bytes that each run counts besides its records.
     pub per_run_bytes: u64,
-    /// No run begins behind so many records; one that has begun is not cut for this.
+    /// Number of records after which no run begins. A run that has begun is not cut for this.
     pub enough_records: u64,
 }
 
 impl StreamPage {
-    /// The page as runs, and where to read on.
+    /// Converts the page to runs. Also returns the offset to continue reading at.
     pub fn into_runs(self, limits: RunLimits) -> Result<(Vec<StreamRun>, Offset), ReadError> {
         let Self { batches, next, .. } = self;
         let mut runs = Vec::with_capacity(batches.len());
@@ -56,7 +56,7 @@ impl StreamPage {
                 continue;
             }
             let (count, end) = fitting(&batch, &bytes, room)?;
-            // At least one record, however large.
+            // Return at least one record, however large it is.
             let (count, end) =
                 if count == 0 && runs.is_empty() { (1, batch.skipped(&bytes, 1)?) } else { (count, end) };
             if count > 0 {
@@ -70,13 +70,13 @@ impl StreamPage {
     }
 }
 
-/// Part of a batch's bytes; a copy if it is less than half of them, so that few records do not hold many in memory for as
-/// long as a slow receiver takes.
+/// Returns a part of a batch's bytes. A part of less than half is copied, so that a slow receiver of few records does
+/// not keep many bytes in memory.
 fn part(bytes: &Bytes, range: Range<usize>) -> Bytes {
     if range.len() < bytes.len() / 2 { Bytes::copy_from_slice(&bytes[range]) } else { bytes.slice(range) }
 }
 
-/// How many records of a batch fit into so many bytes, and how many bytes these have.
+/// Returns the number of a batch's records that fit into `room` bytes, and their size in bytes.
 fn fitting(batch: &StreamBatch, bytes: &Bytes, room: u64) -> Result<(u32, usize), ReadError> {
     let (mut count, mut end) = (0, 0);
     let mut records = Records::new(bytes);
@@ -91,7 +91,7 @@ fn fitting(batch: &StreamBatch, bytes: &Bytes, room: u64) -> Result<(u32, usize)
 }
 
 impl StreamBatch {
-    /// The wanted records' bytes: those of the batch if all of it is wanted.
+    /// Returns the bytes of the wanted records, without a copy if the whole batch is wanted.
     pub fn encoded(&self) -> Result<Bytes, ReadError> {
         if self.skip == 0 && self.count == self.total {
             return Ok(self.bytes.clone());
@@ -101,7 +101,7 @@ impl StreamBatch {
         Ok(part(&self.bytes, begin..end))
     }
 
-    /// Bytes of the first `count` records of `bytes`.
+    /// Returns the size of the first `count` records of `bytes`.
     fn skipped(&self, bytes: &Bytes, count: u32) -> Result<usize, ReadError> {
         let mut records = Records::new(bytes);
         let mut at = 0;
@@ -159,11 +159,11 @@ mod tests {
         let source = both();
         let (runs, _) =
             source.clone().into_runs(RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: 9 }).unwrap();
-        assert_eq!(runs[0].bytes.as_ptr(), source.batches[0].bytes.as_ptr(), "no copy");
+        assert_eq!(runs[0].bytes.as_ptr(), source.batches[0].bytes.as_ptr(), "the bytes are shared");
         assert_eq!(shape(both(), 20 + 4 * each as u64, u64::MAX), (vec![(5, 2, 2 * each), (7, 2, 2 * each)], 9));
-        assert_eq!(shape(both(), 19 + 3 * each as u64, u64::MAX), (vec![(5, 2, 2 * each)], 7), "not half a record");
-        assert_eq!(shape(both(), 0, u64::MAX), (vec![(5, 1, each)], 6), "at least one");
-        assert_eq!(shape(both(), u64::MAX, 1), (vec![(5, 2, 2 * each)], 7), "a run is not cut for being enough");
+        assert_eq!(shape(both(), 19 + 3 * each as u64, u64::MAX), (vec![(5, 2, 2 * each)], 7), "no partial record");
+        assert_eq!(shape(both(), 0, u64::MAX), (vec![(5, 1, each)], 6), "at least one record");
+        assert_eq!(shape(both(), u64::MAX, 1), (vec![(5, 2, 2 * each)], 7), "the record limit does not cut a run");
         assert_eq!(shape(page(Vec::new()), 0, 0), (vec![], 0));
     }
 
@@ -175,7 +175,7 @@ mod tests {
         let lens: Vec<_> = Records::new(&encoded).map(|record| record.unwrap().payload.len()).collect();
         assert_eq!(lens, [2, 3]);
         let torn = StreamBatch { count: 4, total: 9, ..whole };
-        assert!(torn.encoded().is_ok(), "as many as wanted are there");
+        assert!(torn.encoded().is_ok(), "the wanted records are complete");
         assert!(StreamBatch { count: 5, ..torn }.encoded().is_err());
     }
 }

@@ -1,91 +1,53 @@
-//! Digests of the state, by which replicas of a space are compared.
+//! Digests of the state, for comparing the replicas of a space.
 //!
-//! Owns: asking for a view of the state at an entry of the log, computing its digest, and keeping the last result. Does not
-//! own the digest itself: see `digest.rs` of the state.
+//! Owns: requesting a view of the state at an entry of the log, computing its digest, and keeping the last result.
+//! Does not own the digest itself: see `thalweg_state::digest`.
 //!
-//! The command goes through the log like any other, so every replica has a view at the same index. Computing the digest
-//! reads all rows of that view, on the caller's thread, while writes go on.
+//! The command goes through the log like any other, so every replica has a view at the same index. Computing the
+//! digest reads all rows of that view, on the caller's thread, while writes go on.
 //!
-//! Invariants: one view waits at most, that of the newest command; an older one that was not taken is superseded. One
+//! Invariants: at most one view waits, that of the newest command; an older view that was not taken is superseded. One
 //! result is kept.
 
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
     thread,
 };
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::{
-    digest::{StateDigest, state_digest},
-    machine::Machine,
-};
+use thalweg_state::{digest::state_digest, machine::Machine};
 use thalweg_store::View;
 use thalweg_types::{
-    Action, Classified, Durability, Lsn,
+    Action, Classified, Durability,
     command::{CommandError, encode_digest},
 };
 
 use crate::{
     async_database::AsyncDatabase,
-    database::{Database, Inner},
+    database::Database,
+    digests::DigestReport,
     error::{ReadError, WriteError, refusal},
+    inner::Inner,
     priority::Priority,
 };
 
-/// What the database keeps of digests.
-#[derive(Debug)]
-pub(crate) struct Digests {
-    /// Of the next command. It tells commands apart that are under way on this node; a view that an earlier run of the
-    /// node has asked for is dropped at open.
-    next_id: AtomicU64,
-    last: Mutex<Option<Arc<DigestReport>>>,
-}
-
-impl Digests {
-    pub(crate) fn new(applied: Lsn) -> Self {
-        Self { next_id: AtomicU64::new(applied.0), last: Mutex::default() }
-    }
-
-    fn keep(&self, report: DigestReport) -> Arc<DigestReport> {
-        let report = Arc::new(report);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        // Two may be computed at once, and the later entry's result stays.
-        if last.as_ref().is_none_or(|last| last.state.applied.index <= report.state.applied.index) {
-            *last = Some(Arc::clone(&report));
-        }
-        report
-    }
-}
-
-/// A digest of the state, and what it is of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DigestReport {
-    /// The id of the command that asked for it; `None` if none did.
-    pub id: Option<u64>,
-    /// The digest, and the position of the state. The running hash is `state.applied.running_hash`.
-    pub state: StateDigest,
-}
-
-/// A digest could not be computed.
+/// Error returned when a digest cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// The command was not carried out.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The view was given up before it was taken: a newer digest command came, or maintenance dropped it.
+    /// The view was dropped before it was taken, because of a newer digest command or by maintenance.
     #[error(
-        "the view for this digest was given up, because another digest was asked for or nobody took it in time: ask again"
+        "the view for this digest was dropped, because of a newer request or because it was not used in time: retry"
     )]
     Superseded,
-    /// There was no thread for it.
-    #[error("no thread could be started for the digest: {message}; ask again")]
+    /// No thread could be started.
+    #[error("no thread could be started for the digest: {message}; retry")]
     Thread {
-        /// Said by the system.
+        /// Message of the operating system.
         message: String,
     },
     /// The state could not be read.
@@ -126,18 +88,17 @@ impl fmt::Debug for StateView {
 }
 
 impl StateView {
-    /// Computes the digest and keeps it as the last one. Reads all of the state: blocks for long if that is large.
-    /// `progress` is called now and then with the number of rows read so far.
+    /// Computes the digest and keeps it as the last one. It reads the whole state, which blocks for a long time if
+    /// that is large. `progress` is called from time to time with the number of rows read so far.
     pub fn digest(self, progress: &mut dyn FnMut(u64)) -> Result<Arc<DigestReport>, DigestError> {
         let state = state_digest(&*self.view, progress).map_err(ReadError::from)?;
         Ok(self.inner.digests.keep(DigestReport { id: self.id, state }))
     }
 
-    /// As [`digest`](Self::digest), on a thread of its own that takes less of the processors than others, and calls
-    /// `done` with the result.
+    /// Like [`digest`](Self::digest), on a thread of its own with a low priority. Calls `done` with the result.
     ///
     /// # Errors
-    /// [`DigestError::Thread`]; then `done` is not called.
+    /// [`DigestError::Thread`]; `done` is not called in that case.
     pub fn digest_in_background(
         self,
         done: impl FnOnce(Result<Arc<DigestReport>, DigestError>) + Send + 'static,
@@ -152,8 +113,8 @@ impl StateView {
 }
 
 impl Database {
-    /// Computes the digest of the state as of an entry that is written for it. Blocks for as long as it takes to read all
-    /// of the state; writes go on meanwhile.
+    /// Computes the digest of the state as of an entry that is written for it. Blocks until the whole state is read;
+    /// writes go on concurrently.
     pub fn state_digest(&self) -> Result<Arc<DigestReport>, DigestError> {
         let id = self.next_digest_id();
         let level = self.durability().max(Durability::Os);
@@ -161,13 +122,13 @@ impl Database {
         self.asked(committed, id)?.digest(&mut |_| {})
     }
 
-    /// The newest state, without an entry that names it: for a directory that nobody else writes to.
+    /// Returns the newest state, without an entry that names it. Use it for a directory without writers.
     #[must_use]
     pub fn state_view(&self) -> StateView {
         StateView { inner: Arc::clone(&self.inner), id: None, view: self.machine().backend().view() }
     }
 
-    /// The digest that was computed last since the database was opened.
+    /// Returns the last digest computed since the database was opened.
     #[must_use]
     pub fn last_state_digest(&self) -> Option<Arc<DigestReport>> {
         self.inner.digests.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -189,7 +150,7 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// The state as of an entry that is written for it. Compute its digest on a thread that may block.
+    /// Requests the state as of an entry that is written for it. Compute its digest on a thread that may block.
     pub fn state_view(&self, level: Durability) -> impl Future<Output = Result<StateView, DigestError>> + Send + use<> {
         let db = self.blocking().clone();
         let id = db.next_digest_id();

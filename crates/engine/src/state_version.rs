@@ -1,7 +1,7 @@
-//! The version of the state machine: asking for it, and raising it.
+//! Version of the state machine: reading it, and raising it.
 //!
-//! Does not own what a version means, nor what is done with commands that need another: see `machine/upgrade.rs` of the
-//! state.
+//! Does not own the meaning of a version, nor the treatment of commands that need another one: see
+//! `machine/upgrade.rs` of the state.
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
@@ -11,26 +11,27 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::unexpected,
     async_database::AsyncDatabase,
-    database::{Database, unexpected},
+    database::Database,
     error::{WriteError, refusal},
 };
 
 impl Database {
-    /// The version of the state machine in force.
+    /// Returns the version of the state machine in force.
     #[must_use]
     pub fn version_in_force(&self) -> u16 {
         self.inner.open.machine.version_in_force()
     }
 
-    /// The highest version of the state machine that this node knows.
+    /// Returns the highest version of the state machine that this node has.
     #[must_use]
     pub fn known_version(&self) -> u16 {
         self.inner.open.machine.known_version()
     }
 
-    /// Raises the version of the state machine in force, unless it is there already, and returns the one in force then. It
-    /// can't be lowered again, and a node that does not know it stops: upgrade all of them first.
+    /// Raises the version of the state machine in force to at least `to`, and returns the version in force afterwards.
+    /// It cannot be lowered again, and a node without that version stops: upgrade all nodes first.
     pub fn raise_version(&self, to: u16) -> Result<u16, WriteError> {
         self.check_raise(to)?;
         raised(self.inner.propose(self.durability().max(Durability::Os), Purpose::Reclaim, |out| raise(out, to))?)
@@ -43,7 +44,7 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// As [`Database::raise_version`].
+    /// Like [`Database::raise_version`], as a future.
     pub fn raise_version(
         &self,
         to: u16,

@@ -1,4 +1,4 @@
-//! Figures for people and metrics.
+//! Statistics for people and metrics.
 
 use std::sync::PoisonError;
 
@@ -6,49 +6,57 @@ use thalweg_log::LogStats;
 use thalweg_store::BackendStats;
 use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
-use crate::{database::Inner, maintenance::Maintenance, snapshot::SnapshotStats};
+use crate::{database::Database, inner::Inner, maintenance::Maintenance, snapshot::SnapshotStats};
 
-/// Figures of a database; counters count since open.
+/// Statistics of a database. Counters start at 0 when it is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// The log's.
+    /// Statistics of the log.
     pub log: LogStats,
-    /// The state backend's.
+    /// Statistics of the state backend.
     pub state: BackendStats,
-    /// About how many bytes of log a crash now would replay.
+    /// Approximate number of bytes of log that would be replayed after a crash now.
     pub replay_bytes: u64,
     /// Index of the last applied entry.
     pub applied_index: Index,
     /// Revision of the last applied command.
     pub applied_revision: Revision,
-    /// The running hash after the last applied entry: equal on all replicas that have applied it.
+    /// Running hash after the last applied entry. It is equal on all replicas that have applied that entry.
     pub running_hash: u64,
-    /// Exclusive bound of what is wholly applied.
+    /// Exclusive bound of the completely applied records.
     pub applied_lsn: Lsn,
-    /// Exclusive bound of what is on disk.
+    /// Exclusive bound of the records on disk.
     pub durable_lsn: Lsn,
     /// Bytes of commands that wait for the writer.
     pub queue_bytes: u64,
     /// Commands that wait for the writer.
     pub queue_commands: u64,
-    /// Commands committed.
+    /// Number of commands committed.
     pub commands: u64,
-    /// Entries that carried them.
+    /// Number of entries that contained them.
     pub entries: u64,
-    /// Commands per entry: how large groups get.
+    /// Number of commands per entry: the size of commit groups.
     pub entry_commands: Log2Histogram,
-    /// Keyspaces.
+    /// Number of keyspaces.
     pub keyspaces: u64,
-    /// Streams.
+    /// Number of streams.
     pub streams: u64,
-    /// What maintenance did in all.
+    /// Total work done by maintenance.
     pub maintenance: Maintenance,
-    /// Why the last round of maintenance failed, if it did.
+    /// Error of the last round of maintenance, if it failed.
     pub maintenance_error: Option<String>,
-    /// Snapshots that were taken, and those that are.
+    /// Statistics of snapshots.
     pub snapshots: SnapshotStats,
-    /// The space's time.
+    /// Present time of the space.
     pub space_time: SpaceTime,
+}
+
+impl Database {
+    /// Returns the statistics of the database.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
 }
 
 impl Inner {
@@ -79,7 +87,7 @@ impl Inner {
         }
     }
 
-    /// Bytes of the segments that the persisted state does not cover.
+    /// Returns the bytes of the segments that the persisted state does not cover.
     pub(crate) fn replay_bytes(&self) -> u64 {
         let persisted = self.open.backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn);
         let behind = |segment: &thalweg_log::SegmentInfo| segment.next > persisted;

@@ -1,52 +1,50 @@
 //! Streams: append, read, tail, trim, configure, delete.
 
 use std::{
-    ops::ControlFlow,
     thread,
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use thalweg_log::Purpose;
-use thalweg_state::{
-    machine::StreamReadError,
-    streams::{BatchForm, BatchRef},
-};
+use thalweg_replica::Committed;
+use thalweg_state::{machine::StreamReadError, streams::BatchForm};
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
     command::{
-        AppendTerms, CommandError, ExpectedOffset, StreamConfig, encode_append_with, encode_configure_stream,
-        encode_delete_stream, encode_trim_stream,
+        AppendTerms, CommandError, ExpectedOffset, Outcome, StreamConfig, encode_append_with, encode_configure_stream,
+        encode_create_stream, encode_delete_stream, encode_trim_stream,
     },
-    record::{Record, RecordBatch, Records},
-    sparse::{Run, Runs},
+    record::RecordBatch,
 };
 
 use crate::{
-    database::{Ack, Database, Inner, check_outcome_known},
-    error::{ReadError, WriteError},
+    ack::{Ack, check_outcome_known, unexpected},
+    database::Database,
+    error::{ReadError, WriteError, refusal},
+    inner::Inner,
+    stream_page::{StreamPage, cut, parts, read_batch},
     tails::Waiter,
 };
 
-/// Batches that one read looks up at most.
+/// Maximum number of batches that one read looks up.
 const MAX_BATCHES_PER_READ: u64 = 4096;
 
-/// A stream's figures.
+/// Description of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
-    /// Its name.
+    /// Name of the stream.
     pub name: String,
-    /// Its id.
+    /// Id of the stream.
     pub id: StreamId,
-    /// What it keeps.
+    /// Configuration of the stream.
     pub config: StreamConfig,
-    /// Oldest kept.
+    /// Oldest offset kept.
     pub start: Offset,
-    /// Next to assign; equals the high watermark on one node.
+    /// Next offset to assign; on a single node it equals the high watermark.
     pub next: Offset,
-    /// Encoded bytes of the kept batches.
+    /// Encoded bytes of the batches kept.
     pub bytes: u64,
-    /// Space time of the newest record; 0 if there never was one.
+    /// Space time of the newest record; 0 if there was none.
     pub last_time: SpaceTime,
 }
 
@@ -57,11 +55,61 @@ impl From<thalweg_state::streams::StreamInfo> for StreamInfo {
     }
 }
 
-/// A stream; cheap to clone.
+/// A stream. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Stream {
     db: Database,
     id: StreamId,
+}
+
+impl Database {
+    /// Returns the stream with this name, and creates it without limits if it is missing.
+    pub fn stream(&self, name: &str) -> Result<Stream, WriteError> {
+        match self.find_stream(name) {
+            Some(found) => Ok(found),
+            None => self.create_stream(name, &StreamConfig::default()).map(|(stream, _)| stream),
+        }
+    }
+
+    /// Like [`stream`](Self::stream), with a configuration for a new stream. The flag is true if the stream was
+    /// created. An existing stream keeps its configuration.
+    pub fn create_stream(&self, name: &str, config: &StreamConfig) -> Result<(Stream, bool), WriteError> {
+        let outcome = self
+            .inner
+            .propose(self.level.max(Durability::Os), Purpose::Data, |out| encode_create_stream(out, name, config))?;
+        self.created_stream(outcome)
+    }
+
+    pub(crate) fn created_stream(&self, committed: Committed) -> Result<(Stream, bool), WriteError> {
+        match committed.outcome.map(refusal).transpose()? {
+            Some(Outcome::Stream { id, created }) => Ok((Stream::new(self.clone(), id), created)),
+            other => Err(unexpected(other.as_ref())),
+        }
+    }
+
+    /// Returns the stream with this name, if it exists.
+    #[must_use]
+    pub fn find_stream(&self, name: &str) -> Option<Stream> {
+        self.inner.open.machine.stream_id(name).map(|id| Stream::new(self.clone(), id))
+    }
+
+    /// Returns a handle of the stream with this id, which need not exist.
+    #[must_use]
+    pub(crate) fn stream_with_id(&self, id: StreamId) -> Stream {
+        Stream::new(self.clone(), id)
+    }
+
+    /// Returns at most `limit` streams with ids above `after`, in the order of their creation.
+    #[must_use]
+    pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
+        self.inner.open.machine.streams_after(after, limit).into_iter().map(StreamInfo::from).collect()
+    }
+
+    /// Returns all streams. There may be millions: [`streams_after`](Self::streams_after) returns them in pages.
+    #[must_use]
+    pub fn streams(&self) -> Vec<StreamInfo> {
+        self.inner.open.machine.streams().into_iter().map(StreamInfo::from).collect()
+    }
 }
 
 impl Stream {
@@ -69,35 +117,35 @@ impl Stream {
         Self { db, id }
     }
 
-    /// Its id, for commits.
+    /// Id of the stream, which commits use.
     #[must_use]
     pub fn id(&self) -> StreamId {
         self.id
     }
 
-    /// Its name; empty if it does not exist any more.
+    /// Name of the stream; empty if it no longer exists.
     #[must_use]
     pub fn name(&self) -> String {
         self.info().map(|info| info.name).unwrap_or_default()
     }
 
-    /// A handle whose writes default to `level`.
+    /// Returns a handle whose writes default to `level`.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
         Self { db: self.db.with_durability(level), id: self.id }
     }
 
-    /// Its figures.
+    /// Returns the description of the stream.
     pub fn info(&self) -> Result<StreamInfo, ReadError> {
         self.db.inner.open.machine.stream(self.id).map(StreamInfo::from).ok_or(ReadError::NoSuchStream(self.id))
     }
 
-    /// Appends at the end.
+    /// Appends records at the end of the stream.
     pub fn append(&self, batch: &RecordBatch) -> Result<Ack, WriteError> {
         self.append_with(batch, &AppendTerms::default())
     }
 
-    /// Appends if the next offset is as `expected`; else `OffsetConflict`, and nothing happens.
+    /// Appends if the next offset is as `expected`; otherwise returns `OffsetConflict`, and nothing happens.
     pub fn append_expecting(
         &self,
         batch: &RecordBatch,
@@ -106,7 +154,7 @@ impl Stream {
         self.append_with(batch, &expected.into().into())
     }
 
-    /// Appends under any terms. [`producer`](Self::producer) numbers appends by itself.
+    /// Appends with any terms. A [`producer`](Self::producer) numbers its appends automatically.
     pub fn append_with(&self, batch: &RecordBatch, terms: &AppendTerms<'_>) -> Result<Ack, WriteError> {
         check_batch(batch)?;
         check_outcome_known(terms.is_conditional(), self.db.durability())?;
@@ -118,11 +166,11 @@ impl Stream {
         &self.db
     }
 
-    /// Records from `from` on: at most `max_records` of them and about `max_bytes` bytes, but at least
-    /// one batch if there is any; none at the end.
+    /// Reads records from `from` on: at most `max_records` of them and about `max_bytes` bytes, but at least one batch
+    /// if there is any. At the end of the stream the page is empty.
     ///
-    /// Offsets rise, and in a stream with compaction there may be gaps between them, also at `from` and at
-    /// the end: go on from [`StreamPage::next`], not by counting records.
+    /// Offsets rise. In a stream with compaction there may be gaps between them, also at `from` and at the end:
+    /// continue at [`StreamPage::next`] instead of counting records.
     ///
     /// # Errors
     /// `Trimmed` if `from` is below the start, `BeyondEnd` if it is above the end.
@@ -130,7 +178,7 @@ impl Stream {
         self.db.inner.read_stream(self.id, from, max_records, max_bytes)
     }
 
-    /// The first offset whose record is not older than `time`; the next offset if all are older.
+    /// Returns the first offset whose record is not older than `time`; the next offset if all are older.
     pub fn offset_at(&self, time: SpaceTime) -> Result<Offset, ReadError> {
         let open = &self.db.inner.open;
         let mut gone = None;
@@ -139,7 +187,7 @@ impl Stream {
             let found = found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))?;
             let batches = match open.machine.batches_from(self.id, found, 1, u64::MAX) {
                 Ok(batches) => batches.batches,
-                // Trimmed meanwhile: look again.
+                // The stream was trimmed in the meantime: look again.
                 Err(StreamReadError::Trimmed { .. }) => continue,
                 Err(error) => return Err(ReadError::of_stream(error, found)),
             };
@@ -147,7 +195,7 @@ impl Stream {
             else {
                 return Ok(found);
             };
-            // Several appends in one: only its records tell where the time is.
+            // The batch contains several appends: only its runs show the offset for the time.
             match read_batch(&open.log, batch) {
                 Ok(bytes) => {
                     let newer = parts(batch, &bytes)?.into_iter().find(|part| part.time >= time);
@@ -163,8 +211,8 @@ impl Stream {
         }
     }
 
-    /// Blocks until the stream holds a record at `offset` (then true), or it is deleted, the database
-    /// closes, or the time is up (then false).
+    /// Blocks until the stream has a record at `offset` (returns true), or it is deleted, the database closes, or the
+    /// time is up (returns false).
     #[must_use]
     pub fn wait_for(&self, offset: Offset, timeout: Duration) -> bool {
         let tails = &self.db.inner.open.tails;
@@ -185,7 +233,7 @@ impl Stream {
         reached
     }
 
-    /// Whether waiting for `offset` is over, and how.
+    /// Returns the result of waiting for `offset`; `None` if the wait is not over.
     pub(crate) fn reached(&self, offset: Offset) -> Option<bool> {
         let open = &self.db.inner.open;
         match open.machine.stream(self.id) {
@@ -200,12 +248,12 @@ impl Stream {
         self.propose(Purpose::Reclaim, |out| encode_trim_stream(out, self.id, before))
     }
 
-    /// Replaces what the stream keeps; enforced in the background.
+    /// Replaces the configuration, which is enforced in the background.
     pub fn configure(&self, config: &StreamConfig) -> Result<Ack, WriteError> {
         self.propose(Purpose::Reclaim, |out| encode_configure_stream(out, self.id, config))
     }
 
-    /// Deletes the stream with all its records. A new one of the same name starts at offset 0.
+    /// Deletes the stream with all its records. A new stream with the same name starts at offset 0.
     pub fn delete(&self) -> Result<Ack, WriteError> {
         self.propose(Purpose::Reclaim, |out| encode_delete_stream(out, self.id))
     }
@@ -220,7 +268,7 @@ impl Stream {
 }
 
 impl Inner {
-    /// See [`Stream::read`].
+    /// Reads records, see [`Stream::read`].
     pub(crate) fn read_stream(
         &self,
         id: StreamId,
@@ -229,10 +277,12 @@ impl Inner {
         max_bytes: u64,
     ) -> Result<StreamPage, ReadError> {
         let mut page = self.read_stream_page(id, from, max_records, max_bytes)?;
-        // Of what was looked at nothing may be left: a page without records means the end.
+        // The batches read may have no records left. A page without records would mean the end of the stream, so read
+        // on.
         while page.batches.is_empty() && max_records > 0 && page.next < page.high_watermark {
             page = match self.read_stream_page(id, page.next, max_records, max_bytes) {
-                // Trimmed in the middle of the gap: the reader saw nothing of it, and goes on at the start.
+                // The stream was trimmed within the gap. The reader has seen nothing of it, and continues at the
+                // start.
                 Err(ReadError::Trimmed { start, .. }) => self.read_stream_page(id, start, max_records, max_bytes)?,
                 page => page?,
             };
@@ -250,16 +300,17 @@ impl Inner {
         let mut gone = None;
         loop {
             match self.read_stream_once(id, from, max_records, max_bytes, &mut gone) {
-                // A batch was moved or trimmed between the lookup and the read: look again. It ends,
-                // because a moved batch is found at its new place, a trimmed one answers `Trimmed`, and one
-                // that is found where it was is lost.
+                // A batch was moved or trimmed between the lookup and the read: look again. The loop ends, because a
+                // moved batch is found at its new position, a trimmed one returns `Trimmed`, and one that is found at
+                // its old position is lost.
                 Err(ReadError::ViewExpired) => {}
                 other => return other,
             }
         }
     }
 
-    /// Notes in `gone` which batch was no longer where the state said.
+    /// Reads one page. Fails with `ViewExpired` if the log has freed a batch since its lookup, and stores the batch's
+    /// position in `gone`. A second failure at that position is corruption.
     fn read_stream_once(
         &self,
         id: StreamId,
@@ -301,7 +352,7 @@ impl Inner {
                 page.batches.push(cut);
             }
             if left > 0 {
-                // What comes before the end of the batch, if anything, is gone.
+                // Records between here and the end of the batch, if any, are gone.
                 page.next = batch.end();
             }
         }
@@ -309,124 +360,7 @@ impl Inner {
     }
 }
 
-/// An append needs records.
+/// Fails if a batch has no records.
 pub(crate) fn check_batch(batch: &RecordBatch) -> Result<(), WriteError> {
     if batch.is_empty() { Err(WriteError::EmptyBatch) } else { Ok(()) }
-}
-
-/// A batch's bytes; a batch of which compaction left nothing has none.
-pub(crate) fn read_batch(log: &thalweg_log::Log, batch: &BatchRef) -> Result<Bytes, thalweg_log::ReadError> {
-    if batch.blob.len == 0 { Ok(Bytes::new()) } else { log.read_blob(&batch.blob) }
-}
-
-/// A batch as consecutive records of one append each: itself, or the runs of a sparse one.
-pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>, ReadError> {
-    if batch.form == BatchForm::Whole {
-        let BatchRef { first, count, time, .. } = *batch;
-        return Ok(vec![StreamBatch { first, count, skip: 0, total: count, time, bytes: bytes.clone() }]);
-    }
-    let part = |run: Run<'_>| StreamBatch {
-        first: batch.first.plus(u64::from(run.delta)),
-        count: run.count,
-        skip: 0,
-        total: run.count,
-        time: run.time,
-        bytes: bytes.slice(run.batch_at..run.batch_at + run.batch.len()),
-    };
-    let within = |part: &StreamBatch| part.end() <= batch.end();
-    let found: Option<Vec<_>> = Runs::new(bytes).map(|run| run.ok().map(part).filter(within)).collect();
-    found.ok_or_else(|| ReadError::Corrupt(format!("the sparse batch at offset {} does not decode", batch.first)))
-}
-
-/// The part of a batch from `from` on, at most `left` records of it.
-fn cut(batch: StreamBatch, from: Offset, left: u64) -> StreamBatch {
-    let skip = u32::try_from(from.0.saturating_sub(batch.first.0)).unwrap_or(u32::MAX).min(batch.count);
-    let count = (batch.count - skip).min(u32::try_from(left).unwrap_or(u32::MAX));
-    StreamBatch { first: batch.first.plus(u64::from(skip)), count, skip, ..batch }
-}
-
-/// Part of a stream as read: encoded batches, decoded as they are iterated.
-#[derive(Clone, Debug, Default)]
-pub struct StreamPage {
-    /// In order; with gaps between them only where compaction has dropped records.
-    pub batches: Vec<StreamBatch>,
-    /// Read on from here.
-    pub next: Offset,
-    /// The stream's next offset at the time of reading.
-    pub high_watermark: Offset,
-}
-
-/// Consecutive records of one append: they share a timestamp.
-#[derive(Clone, Debug)]
-pub struct StreamBatch {
-    /// Offset of the first wanted record.
-    pub first: Offset,
-    /// How many are wanted.
-    pub count: u32,
-    /// Records in `bytes` before the first wanted one.
-    pub skip: u32,
-    /// Records in `bytes`.
-    pub total: u32,
-    /// When they were appended.
-    pub time: SpaceTime,
-    /// The encoded batch, see [`thalweg_types::record`].
-    pub bytes: Bytes,
-}
-
-impl StreamBatch {
-    /// The offset after its last wanted record.
-    #[must_use]
-    pub fn end(&self) -> Offset {
-        self.first.plus(u64::from(self.count))
-    }
-
-    /// The wanted records with their offsets.
-    pub fn records(&self) -> impl Iterator<Item = Result<(Offset, Record<'_>), ReadError>> {
-        let mut records = Records::new(&self.bytes);
-        for _ in 0..self.skip {
-            if !matches!(records.skip_one(), Some(Ok(()))) {
-                break;
-            }
-        }
-        let offsets = (self.first.0..).map(Offset);
-        records.take(self.count as usize).zip(offsets).map(|(record, offset)| match record {
-            Ok(record) => Ok((offset, record)),
-            Err(malformed) => Err(ReadError::Corrupt(format!("record at offset {offset}: {malformed}"))),
-        })
-    }
-}
-
-impl StreamPage {
-    /// Leaves out the records from `end` on: where there are gaps, so many records reach further than so
-    /// many offsets.
-    pub(crate) fn truncate(&mut self, end: Offset) {
-        self.next = self.next.min(end);
-        self.batches.retain_mut(|batch| {
-            let wanted = end.0.saturating_sub(batch.first.0);
-            batch.count = batch.count.min(u32::try_from(wanted).unwrap_or(u32::MAX));
-            batch.count > 0
-        });
-    }
-
-    /// Calls `visit` with each record in order until it breaks.
-    pub fn for_each(
-        &self,
-        visit: &mut dyn FnMut(Offset, SpaceTime, &Record<'_>) -> ControlFlow<()>,
-    ) -> Result<(), ReadError> {
-        for batch in &self.batches {
-            for record in batch.records() {
-                let (offset, record) = record?;
-                if visit(offset, batch.time, &record).is_break() {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// How many records it holds.
-    #[must_use]
-    pub fn record_count(&self) -> u64 {
-        self.batches.iter().map(|batch| u64::from(batch.count)).sum()
-    }
 }

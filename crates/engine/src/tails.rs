@@ -1,7 +1,7 @@
-//! Who waits for a stream to grow, or for one of its groups to have something to deliver.
+//! Waiters for a stream to grow, or for one of its groups to have records to deliver.
 //!
-//! Owns a table of waiters per stream. The applier pays one atomic load when nobody waits.
-//! Bound: one row per waiting caller; callers bound themselves (the server by its admission).
+//! Owns a table of waiters for each stream. Without waiters the applier pays one atomic load. Bound: one row for each
+//! waiting caller; callers bound their own number (the server by its admission).
 
 use std::{
     collections::HashMap,
@@ -35,11 +35,11 @@ impl Waiter {
     }
 }
 
-/// The table. A waiter is woken at least once after any change to its stream that follows its
-/// registration; it then looks for itself and registers again if it still wants to wait.
+/// Table of waiters. A waiter is woken at least once after any change to its stream that follows its registration. It
+/// then looks at the stream, and registers again if it still has to wait.
 #[derive(Debug)]
 pub(crate) struct Tails {
-    /// Tells which streams have groups with something to deliver that was delivered before.
+    /// State machine, which reports the streams whose groups have records to redeliver.
     machine: Arc<Machine>,
     waiting: AtomicUsize,
     tickets: AtomicU64,
@@ -62,8 +62,8 @@ impl Tails {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Registers, replacing an earlier registration of the same ticket. The caller must look at the
-    /// stream again afterwards.
+    /// Registers a waiter, replacing an earlier registration with the same ticket. The caller must look at the stream
+    /// again afterwards.
     pub(crate) fn register(&self, stream: StreamId, ticket: u64, waiter: Waiter) {
         let mut by_stream = self.lock();
         if by_stream.entry(stream).or_default().insert(ticket, waiter).is_none() {
@@ -82,7 +82,7 @@ impl Tails {
         }
     }
 
-    /// Wakes all and makes [`is_closed`](Self::is_closed) true.
+    /// Wakes all waiters and makes [`is_closed`](Self::is_closed) true.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let all = std::mem::take(&mut *self.lock());
@@ -130,7 +130,7 @@ impl Observer for Tails {
                         }
                     }
                 }
-                // Rare and without a stream id: a delete or a trim. Everyone looks for himself.
+                // A delete or a trim, which is rare and has no stream id: all waiters look at their streams.
                 Outcome::Done => self.wake_all(),
                 _ => {}
             }

@@ -1,5 +1,5 @@
-//! Transactions: conditions that choose between two lists of operations, and counters and deletes by
-//! prefix, which are transactions of one operation.
+//! Transactions: conditions that choose between two lists of operations. Counters and deletes by prefix are
+//! transactions of one operation.
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
@@ -9,48 +9,49 @@ use thalweg_types::{
 };
 
 use crate::{
+    ack::{check_outcome_known, unexpected},
     async_database::AsyncDatabase,
-    database::{Database, check_outcome_known, unexpected},
+    database::Database,
     error::{WriteError, refusal},
     keyspace::Keyspace,
 };
 
-/// What an acknowledged transaction says.
+/// Acknowledgement of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionAck {
-    /// The level that was reached.
+    /// Durability level that the transaction reached.
     pub durability: Durability,
-    /// Which list was carried out, and what came of it.
+    /// Chosen list and the results of its operations.
     pub outcome: Transacted,
 }
 
 impl TransactionAck {
-    /// Whether all conditions held.
+    /// Returns true if all conditions held.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.outcome.failed.is_none()
     }
 }
 
-/// What came of adding to a counter.
+/// Result of adding to a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
-    /// What the counter is now.
+    /// Value of the counter after the addition.
     pub value: i64,
-    /// Of the write.
+    /// Revision of the write.
     pub revision: Revision,
-    /// The level that was reached.
+    /// Durability level that the write reached.
     pub durability: Durability,
 }
 
-/// What came of a delete by prefix.
+/// Result of a delete by prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixDeleted {
-    /// How many keys there were; `None` if they were too many to be counted at once.
+    /// Number of deleted keys; `None` if there were too many to count within the command.
     pub keys: Option<u64>,
-    /// Of the delete.
+    /// Revision of the delete.
     pub revision: Revision,
-    /// The level that was reached.
+    /// Durability level that the delete reached.
     pub durability: Durability,
 }
 
@@ -86,7 +87,7 @@ fn prefix_deleted(ack: &TransactionAck) -> Result<PrefixDeleted, WriteError> {
 }
 
 impl Database {
-    /// Carries out a transaction at the handle's level. At `none` its outcome would be unknown: refused.
+    /// Carries out a transaction at the handle's level. Level `none` is rejected, since the outcome would be unknown.
     pub fn transact(&self, transaction: &TransactionBuilder) -> Result<TransactionAck, WriteError> {
         check_outcome_known(true, self.durability())?;
         let committed = self.inner.propose(self.durability(), purpose(transaction), |out| transaction.encode(out))?;
@@ -95,8 +96,8 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// Carries out a transaction; resolves when `level` is reached. At `none` its outcome would be unknown:
-    /// refused.
+    /// Carries out a transaction. The future resolves when the transaction has reached `level`. Level `none` is
+    /// rejected, since the outcome would be unknown.
     pub fn transact(
         &self,
         transaction: &TransactionBuilder,
@@ -109,16 +110,16 @@ impl AsyncDatabase {
 }
 
 impl Keyspace {
-    /// Adds to a counter, and says what it is then. A counter is a value in decimal digits; a key without a
-    /// value counts as 0.
+    /// Adds to a counter and returns its new value. A counter is a value in decimal digits; a key without a value
+    /// counts as 0.
     pub fn add(&self, key: &[u8], delta: i64) -> Result<Added, WriteError> {
         let mut transaction = TransactionBuilder::new();
         transaction.then().add(self.id(), key, delta)?;
         added(&self.database().transact(&transaction)?)
     }
 
-    /// Deletes all keys with a prefix, at once and whatever their number: many are hidden by one small write
-    /// and removed in the background. The empty prefix clears the keyspace.
+    /// Deletes all keys with a prefix in one step, whatever their number: a small write hides them, and they are
+    /// removed in the background. The empty prefix clears the keyspace.
     pub fn delete_prefix(&self, prefix: &[u8]) -> Result<PrefixDeleted, WriteError> {
         let mut transaction = TransactionBuilder::new();
         transaction.then().delete_prefix(self.id(), prefix)?;

@@ -1,5 +1,5 @@
-//! Figures that need minutes and gigabytes: replay, open, memory. Not part of a normal run:
-//! `cargo test --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1`.
+//! Measurements that need minutes and gigabytes: replay, open, memory. They are not part of a normal run: `cargo test
+//! --release -p thalweg-engine --test scale -- --ignored --nocapture --test-threads 1`.
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 
 use std::{path::Path, time::Instant};
@@ -88,7 +88,7 @@ fn ten_million_keys_stay_under_a_gibibyte_of_memory() {
     let keyspace = db.keyspace("k").unwrap();
     let (mut peak, started) = (0, Instant::now());
     for number in 0..10_000_000_u64 {
-        // A multiplicative permutation: random order, every key once.
+        // A multiplicative permutation gives a random order with every key once.
         let key = format!("key_{:010}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 10_000_000_019);
         keyspace.put(key.as_bytes(), &[7; 100]).unwrap();
         if number % 100_000 == 0 {
@@ -139,7 +139,7 @@ fn a_million_small_streams_fit_a_node() {
     assert!(seconds < 10.0 && grown < 600 << 20);
 }
 
-/// Runs rounds until one finds nothing to do, and prints how long they took.
+/// Runs rounds until one finds nothing to do, and prints their duration.
 fn rounds(db: &Database, what: &str) -> Vec<Maintenance> {
     let (started, mut slowest, mut all) = (Instant::now(), 0.0_f64, Vec::new());
     loop {
@@ -192,7 +192,7 @@ fn retention_and_deletion_of_a_million_streams_come_in_bounded_rounds() {
         db.find_stream(&name).unwrap().delete().unwrap();
     }
     println!("all deleted in {:.1} s", started.elapsed().as_secs_f64());
-    // Deleting reclaims as few entries as these held at once.
+    // Deleting a stream reclaims its few entries immediately.
     rounds(&db, "their segments freed");
     assert_eq!((db.stats().streams, db.streams_after(None, 1).len()), (0, 0));
     db.create_stream("one-more", &keeps_one).unwrap();

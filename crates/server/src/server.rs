@@ -1,53 +1,27 @@
-//! Listening, serving connections, stopping.
+//! The protocols put together: binding, serving, stopping.
 //!
-//! Owns: the listener, one task a connection, the order of a stop: no new connections, no new requests
-//! on old ones, requests in progress may finish within `drain_timeout`, the rest is cut, the database
-//! is closed.
-//! Does not own: the runtime (the command creates it), signals, log output.
+//! Owns: one listener a protocol, which figures `/metrics` shows, and the order of a stop: no new connections, no new
+//! requests on old ones, requests in progress may finish within `drain_timeout`, the others are cut, the database is closed.
+//! Does not own: what a protocol does with a connection, the runtime (the command creates it), signals, log output.
 
-use std::{
-    convert::Infallible,
-    future::Future,
-    io,
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Instant,
-};
+use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Instant};
 
-use axum::{Router, body::Body, http::Response, routing::future::RouteFuture};
-use hyper::{Request, body::Incoming};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto::Builder,
-};
-use pin_project_lite::pin_project;
+use prometheus_client::collector::Collector;
 use thalweg_engine::{Database, WriteError};
 use thalweg_transport::{Listener, listen};
 use thalweg_types::{Action, Classified};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    task::JoinSet,
-};
-use tower_service::Service as _;
+use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 
-use crate::{
-    accepting::{accept_until, log_panic, turn_away},
-    admission::Held,
+use thalweg_http::{self as http, Http};
+use thalweg_native as native;
+use thalweg_resp::{self as resp, gathering::commit_gathered};
+use thalweg_serving::{
+    accepting::log_panic,
     app::App,
-    config::{Config, NativeAddress, RespAddress},
-    connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
-    limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
-    native,
-    resp::{self, gathering::commit_gathered},
-    routes::router,
+    config::{Config, ConfigError, NativeAddress, RespAddress},
+    metrics::{Caches, Groups, Node, Subjects},
     threads::Threads,
 };
-
-/// To the log.
-const WHOSE: &str = "HTTP clients";
 
 /// Why a server could not start or stop.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +63,7 @@ pub enum ServerError {
     Threads(io::Error),
     /// The configuration does not hold together.
     #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
+    Config(#[from] ConfigError),
     /// The database could not be closed cleanly; nothing acknowledged is lost, the next open replays.
     #[error("the database was not closed cleanly: {0}; the next start will replay its log")]
     Close(WriteError),
@@ -129,7 +103,7 @@ pub struct Server {
     address: SocketAddr,
     native: Option<Native>,
     resp: Option<Redis>,
-    app: Arc<App>,
+    http: Arc<Http>,
     stop: watch::Sender<bool>,
 }
 
@@ -138,6 +112,7 @@ pub struct Server {
 struct Native {
     listener: Listener,
     threads: Threads,
+    native: Arc<native::Native>,
 }
 
 /// What serves Redis clients.
@@ -163,21 +138,25 @@ impl Server {
         };
         let (stop, stopping) = watch::channel(false);
         let app = App::new(config, db, stopping);
+        let native_metrics = Arc::new(native::metrics::Metrics::new(&app.native_connections));
+        let resp_metrics = Arc::new(resp::metrics::Metrics::default());
+        let http = Http::new(&app, collectors(&app, &native_metrics, &resp_metrics));
         let native = match native {
             Some(listener) => {
                 if let Some(identity) = listener.identity() {
-                    app.native_metrics.serves_as(identity);
+                    native_metrics.serves_as(identity);
                 }
                 let threads = Threads::start("thalweg-native", app.config.native_threads, || async {});
-                Some(Native { listener, threads: threads.map_err(ServerError::Threads)? })
+                let threads = threads.map_err(ServerError::Threads)?;
+                Some(Native { listener, threads, native: native::Native::new(&app, native_metrics) })
             }
             None => None,
         };
         let resp = match app.config.resp {
-            RespAddress::At(at) => Some(bind_resp(&app, at).await?),
+            RespAddress::At(at) => Some(bind_resp(&app, at, resp_metrics).await?),
             RespAddress::Off => None,
         };
-        Ok(Self { listener, address, native, resp, app, stop })
+        Ok(Self { listener, address, native, resp, http, stop })
     }
 
     /// Where it listens; with port 0 in the configuration, the port that the system chose.
@@ -207,31 +186,31 @@ impl Server {
     /// The configured certificate of the native protocol, to be read anew; `None` if none is configured, or served.
     #[must_use]
     pub fn certificate(&self) -> Option<native::security::Certificate> {
-        self.native.as_ref().and_then(|native| native::security::Certificate::of(&native.listener, &self.app.config))
+        self.native
+            .as_ref()
+            .and_then(|native| native::security::Certificate::of(&native.listener, &self.http.app.config))
     }
 
     /// Serves until `shutdown` resolves, then stops and closes the database.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServerError> {
-        let Self { listener, address, native, resp, app, stop } = self;
+        let Self { listener, address, native, resp, http, stop } = self;
+        let app = Arc::clone(&http.app);
         tracing::info!(%address, durability = app.config.durability.name(), "serving HTTP");
         let mut connections = JoinSet::new();
         let reclaiming = tokio::spawn({
             let app = Arc::clone(&app);
             async move { app.views.reclaim_until(app.stopping.clone()).await }
         });
-        if let Some(Native { listener, threads }) = native {
+        if let Some(Native { listener, threads, native }) = native {
             native::security::announce(&listener, threads.count(), &app.config);
             // Ends with its last connection, so the drain below waits for those as for HTTP's.
-            connections.spawn(native::listen::serve(native::Native::new(&app), listener, threads));
+            connections.spawn(native::listen::serve(native, listener, threads));
         }
         if let Some(Redis { listener, address, threads, resp }) = resp {
             tracing::info!(%address, threads = threads.count(), "serving Redis clients");
             connections.spawn(resp::listen::serve(resp, listener, threads));
         }
-        let router = router(&app);
-        let begin = |(stream, _), connections: &mut JoinSet<()>| begin(stream, &app, &router, connections);
-        accept_until(shutdown, || listener.accept(), begin, &mut connections, WHOSE).await;
-        drop(listener);
+        http::serve_until(shutdown, &http, listener, &mut connections).await;
         let began = Instant::now();
         tracing::info!(connections = connections.len(), "stopping");
         let _ = stop.send(true);
@@ -241,7 +220,7 @@ impl Server {
             connections.shutdown().await;
         }
         log_panic(reclaiming.await, "the server");
-        app.snapshots.clear();
+        http.stop();
         let db = app.db.blocking().clone();
         let closed = tokio::task::spawn_blocking(move || db.close()).await;
         tracing::info!(millis = began.elapsed().as_millis() as u64, "stopped");
@@ -261,132 +240,29 @@ async fn bind_native(config: &Config, at: SocketAddr) -> Result<Listener, Server
     })
 }
 
-async fn bind_resp(app: &Arc<App>, at: SocketAddr) -> Result<Redis, ServerError> {
+async fn bind_resp(app: &Arc<App>, at: SocketAddr, metrics: Arc<resp::metrics::Metrics>) -> Result<Redis, ServerError> {
     let failed = |error| ServerError::BindResp { resp: at, error };
     let listener = listen(at).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let databases = resp::databases::Databases::open(app).await?;
     let threads = Threads::start("thalweg-resp", app.config.resp_threads, || commit_gathered(app.db.clone()));
     let threads = threads.map_err(ServerError::Threads)?;
-    Ok(Redis { listener, address, threads, resp: resp::Resp::new(app, databases) })
+    Ok(Redis { listener, address, threads, resp: resp::Resp::new(app, databases, metrics) })
 }
 
-fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
-    match app.admission.connections.take(1) {
-        Some(held) => {
-            let _ = stream.set_nodelay(true);
-            connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
-        }
-        None => turn_away(stream, no_room().as_bytes()),
-    }
-}
-
-/// What is said to one connection too many.
-fn no_room() -> String {
-    const BODY: &str =
-        "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
-    format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
-        BODY.len()
-    )
-}
-
-fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // The watch bounds the time of a head with one timer a connection; the library's own costs one
-        // for every request.
-        .header_read_timeout(None)
-        .max_buf_size(READ_BUFFER_BYTES)
-        // Not `pipeline_flush`: it would save writes for clients that pipeline, but it also holds back the
-        // replies before a malformed request, and the 400 itself, and then drops them.
-        .max_headers(MAX_HEADER_FIELDS);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_H2_STREAMS)
-        .max_header_list_size(MAX_HEADER_LIST_BYTES)
-        .max_send_buf_size(READ_BUFFER_BYTES);
-    builder
-}
-
-async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Held) {
-    let activity = Arc::new(Activity::default());
-    let service = PerConnection { router, activity: Arc::clone(&activity) };
-    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity), held));
-    let builder = builder();
-    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-    let patience = Patience::new(&app.config);
-    let mut watch = Watch::new(patience, Instant::now());
-    let mut tick = tokio::time::interval(patience.tick());
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut stopping = app.stopping.clone();
-    let mut closing = *stopping.borrow_and_update();
-    if closing {
-        connection.as_mut().graceful_shutdown();
-    }
-    let mut idle_ticks = 0;
-    loop {
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "connection ended");
-                }
-                return;
-            }
-            _ = stopping.changed(), if !closing => {
-                closing = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            _ = tick.tick() => match watch.verdict(&activity, Instant::now()) {
-                Verdict::Fine => idle_ticks = 0,
-                Verdict::Idle if idle_ticks == 0 => {
-                    idle_ticks = 1;
-                    connection.as_mut().graceful_shutdown();
-                }
-                Verdict::Idle => return,
-                Verdict::Stuck(why) => {
-                    tracing::debug!(why, "connection cut");
-                    return;
-                }
-            },
-        }
-    }
-}
-
-/// The router, and the connection that it serves.
-struct PerConnection {
-    router: Router,
-    activity: Arc<Activity>,
-}
-
-impl hyper::service::Service<Request<Incoming>> for PerConnection {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Handling;
-
-    fn call(&self, request: Request<Incoming>) -> Handling {
-        Handling { _busy: Busy::new(&self.activity), inner: self.router.clone().call(request) }
-    }
-}
-
-pin_project! {
-    /// A request being handled; the connection counts as busy meanwhile.
-    struct Handling {
-        #[pin]
-        inner: RouteFuture<Infallible>,
-        _busy: Busy,
-    }
-}
-
-impl Future for Handling {
-    type Output = Result<Response<Body>, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().inner.poll(context)
-    }
+/// Figures of the node and of the protocols, in the order in which `/metrics` shows them after those of HTTP.
+fn collectors(
+    app: &App,
+    native: &Arc<native::metrics::Metrics>,
+    resp: &Arc<resp::metrics::Metrics>,
+) -> Vec<Box<dyn Collector>> {
+    let db = app.db.blocking();
+    vec![
+        Box::new(Node(db.clone())),
+        Box::new(native::metrics::Scraped(Arc::clone(native))),
+        Box::new(resp::metrics::Scraped(Arc::clone(resp))),
+        Box::new(Groups(db.clone())),
+        Box::new(Subjects(Arc::clone(&app.views))),
+        Box::new(Caches(Arc::clone(&app.views))),
+    ]
 }

@@ -1,8 +1,8 @@
 //! Time as an argument.
 //!
-//! The core never reads a clock by itself: it is given a [`Clock`]. *Space time* is the time of the
-//! last entry plus the monotonic time since, anchored to the wall clock only at open; it never goes
-//! back, so a wall clock stepped while running changes nothing.
+//! The core never reads a clock directly; its caller passes a [`Clock`]. *Space time* is the time of the last entry
+//! plus the monotonic time since then. It is anchored to the wall clock only when the space is opened, and it never
+//! goes back, so stepping the wall clock of a running node changes nothing.
 
 use std::{
     fmt,
@@ -16,19 +16,19 @@ use std::{
 pub struct SpaceTime(pub u64);
 
 impl SpaceTime {
-    /// The number of microseconds.
+    /// Microseconds since the Unix epoch.
     #[must_use]
     pub const fn micros(self) -> u64 {
         self.0
     }
 
-    /// This time plus `span`, saturating.
+    /// Returns this time plus `span`, saturating.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// This time minus `span`, saturating at the epoch.
+    /// Returns this time minus `span`, saturating at the epoch.
     #[must_use]
     pub fn minus(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
@@ -41,15 +41,15 @@ impl fmt::Display for SpaceTime {
     }
 }
 
-/// Where time comes from.
+/// Source of time.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Wall clock, microseconds since the Unix epoch. May step either way.
+    /// Wall clock time in microseconds since the Unix epoch. It may step in either direction.
     fn wall(&self) -> SpaceTime;
-    /// Time since an arbitrary start that never goes back.
+    /// Monotonic time since an arbitrary start. It never goes back.
     fn monotonic(&self) -> Duration;
 }
 
-/// The machine's clocks.
+/// The clocks of the operating system.
 #[derive(Debug)]
 pub struct SystemClock {
     start: Instant,
@@ -72,7 +72,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that tests move by hand.
+/// A clock that tests advance by hand.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     wall: AtomicU64,
@@ -80,20 +80,20 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock whose wall shows `wall`.
+    /// Creates a clock whose wall time is `wall`.
     #[must_use]
     pub fn at(wall: SpaceTime) -> Self {
         Self { wall: AtomicU64::new(wall.0), monotonic: AtomicU64::new(0) }
     }
 
-    /// Time passes: both clocks go on.
+    /// Advances both the wall clock and the monotonic clock by `span`.
     pub fn advance(&self, span: Duration) {
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         self.wall.fetch_add(micros, Ordering::Relaxed);
         self.monotonic.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Somebody steps the wall clock; the monotonic one goes on as before.
+    /// Steps the wall clock to `wall`. The monotonic clock is unchanged.
     pub fn step_wall(&self, wall: SpaceTime) {
         self.wall.store(wall.0, Ordering::Relaxed);
     }

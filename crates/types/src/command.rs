@@ -1,57 +1,68 @@
-//! Commands: what an entry asks the state machine to do, and what comes of it.
+//! Commands: the requests in an entry that the state machine carries out, and their outcomes.
 //!
-//! Owns the byte encoding of commands, entries and moves. Commands are encoded once, by whoever
-//! proposes, and decoded as borrowed views; there is no owned tree in between.
+//! Owns the byte encoding of commands, entries and moves. The proposer encodes a command once, and readers decode it
+//! as a borrowed view; there is no owned tree in between.
 //!
 //! ```text
-//! entry     := (len u32 | command)*                 payload of a log record of kind entry
-//! command   := 1 | conditions u32 | writes u32 | condition* | write*         commit
+//! entry     := (len u32 | command)*                                         payload of a log record of kind entry
+//! command   := 1 | conditions u32 | writes u32 | condition* | write*        commit
 //!            | 2 | settings | name                                          create keyspace
 //!            | 3 | config | name                                            create stream
 //!            | 4 | stream u32 | config                                      configure stream
 //!            | 5 | stream u32                                               delete stream
 //!            | 6 | stream u32 | before u64                                  trim stream
 //!            | 7 | stream u32 | max u32                                     forget producers of a deleted stream
-//!            | 8 | conditions u32 | then u32 | else u32 | condition* | write* | write*   transaction
+//!            | 8 | conditions u32 | then u32 | else u32 | condition* | operation* | operation*  transaction
 //!            | 9 | keyspace u32 | settings                                  configure keyspace
 //!            | 10 | keyspace u32                                            drop keyspace
 //!            | 11 | max u32                                                 sweep rows of deleted prefixes
-//!            | 25 | max u32 | keyspace u32                                 forget versions of keys, of this keyspace first
-//!            | 26 | id u64                                                  keep a view for a digest, see `versions.rs`
+//!            | 16 to 20 | ...                                               leases and expiry, see `time.rs`
+//!            | 25 | max u32 | keyspace u32                                  prune versions, of this keyspace first
+//!            | 26 | id u64                                                  keep a view for a digest
 //!            | 27 | to u16                                                  raise the version in force
 //!            | 32 | stream u32 | producer id                                open a producer
-//!            | 48 to 63                                                     consumer groups, see `groups`
-//!            | 16 to 20 | ...                                               about time, see `time.rs`
+//!            | 48 to 55 | ...                                               consumer groups, see `groups.rs`
 //!            | 64 | ...                                                     Redis commands, see `redis.rs`
 //!            | 254 | version u16 | command                                  a command that needs this version
-//! condition := keyspace u32 | key_len u32 | key | 0                         key is absent
-//!            | keyspace u32 | key_len u32 | key | 1                         key is present
-//!            | keyspace u32 | key_len u32 | key | 2 | revision u64          key is at the revision
-//!            | keyspace u32 | key_len u32 | key | 3 | len u32 | value       key has the value
-//!            | keyspace u32 | key_len u32 | key | 4 | revision u64          key is absent or of before the revision
-//!            | keyspace u32 | key_len u32 | key | 5 | revision u64          key is of after the revision
-//! write     := 1 | keyspace u32 | key_len u32 | value_len u32 | key | value put
+//! condition := keyspace u32 | key_len u32 | key | 0                         the key is absent
+//!            | keyspace u32 | key_len u32 | key | 1                         the key is present
+//!            | keyspace u32 | key_len u32 | key | 2 | revision u64          the key is at this revision
+//!            | keyspace u32 | key_len u32 | key | 3 | len u32 | value       the key has this value
+//!            | keyspace u32 | key_len u32 | key | 4 | revision u64          the key is absent or older than that
+//!            | keyspace u32 | key_len u32 | key | 5 | revision u64          the key is newer than that
+//!            | keyspace u32 | key_len u32 | key | 6 | since u64 | count u32 | len u32 | end
+//!                                                                           range from key up to end, exclusive, with
+//!                                                                           count pairs, none newer than since;
+//!                                                                           len 2^32-1: no end
+//!            | 0 u32 | 0 u32 | 16                                           always holds
+//! write     := 1 | keyspace u32 | key_len u32 | value_len u32 | key | value  put
 //!            | 2 | keyspace u32 | key_len u32 | key                         delete
 //!            | 3 | stream u32 | expected u64 | count u32 | len u32 | batch  append
-//!            | 4 | keyspace u32 | delta i64 | key_len u32 | key             add; here and below: in transactions only
-//!            | 6 | keyspace u32 | len u32 | prefix                          delete prefix
+//!            | 16 | ...                                                     put with a deadline, see `time.rs`
+//!            | 17 | ...                                                     touch, see `time.rs`
+//!            | 32 | stream u32 | expected u64 | stamp | count u32 | len u32 | batch  append of a producer
+//!            | 48 or 49 | ...                                               ack or nack, see `groups.rs`
+//! operation := write
+//!            | 4 | keyspace u32 | delta i64 | key_len u32 | key             add to a counter
+//!            | 6 | keyspace u32 | len u32 | prefix                          delete all keys with the prefix
 //!            | 7 | keyspace u32 | key_len u32 | key                         get
-//!            | 8 | keyspace u32 | flags u8 | limit u32 | (len u32 | key)*   scan: prefix, and by flag start, end
-//! settings  := see keyspace_config.rs
-//!            | 32 | stream u32 | expected u64 | stamp | count u32 | len u32 | batch     append of a producer
-//!            | 48 or 49                                                     ack or nack, see `groups`
-//! config    := see stream_config.rs
-//!            | 16 or 17 | ...                                               put with a deadline, touch: see `time.rs`
+//!            | 8 | keyspace u32 | flags u8 | limit u32 | range              scan
+//! range     := len u32 | prefix | [len u32 | start] | [len u32 | end]       1 reverse, 2 keys only, 4 start, 8 end
+//! settings  := see `keyspace_config.rs`
+//! config    := see `stream_config.rs`
+//! stamp     := see `append.rs`
 //! name      := len u16 | UTF-8
-//! move      := from (20 bytes) | 0 | keyspace u32 | key_len u32 | key | value
-//!            | from (20 bytes) | 1 | stream u32 | first u64 | batch         payload of a record of kind move
-//!            | from (20 bytes) | 2 | stream u32 | first u64 | end u64 | sources u32 | rows crc u32 | kept u32
-//!              | sparse batch                                               see moves.rs
-//!            | from (20 bytes) | 3 | stream u32 | before u64
-//!            | from (20 bytes) | 4 | stream u32 | max u32                   forget index entries
-//!            | from (20 bytes) | 5 | revision u64 | index u64 | max u32     raise the history floor
+//! move      := from (20 bytes) | target | bytes                             payload of a log record of kind move
+//! target    := 0 | keyspace u32 | key_len u32 | key                         the bytes are a value
+//!            | 1 | stream u32 | first u64                                   the bytes are a batch
+//!            | 2 | stream u32 | first u64 | end u64 | sources u32 | rows crc u32 | kept u32
+//!                                                                           a sparse batch, see `moves.rs`
+//!            | 3 | stream u32 | before u64                                  a stretch has been compacted; no bytes
+//!            | 4 | stream u32 | max u32                                     forget index entries; no bytes
+//!            | 5 | revision u64 | index u64 | max u32                       raise the history floor; no bytes
 //! ```
-//! Little-endian. `expected` is `u64::MAX` for an append at whatever offset comes next.
+//! All integers are little-endian. `expected` is the offset that the first record must get, or `u64::MAX` for any
+//! offset.
 
 mod append;
 mod commit;
@@ -122,71 +133,73 @@ const DIGEST: u8 = 26;
 const RAISE_VERSION: u8 = 27;
 const OPEN_PRODUCER: u8 = 32;
 const REDIS: u8 = 64;
-/// A command that needs a version above the first: the version, and the command.
+/// Kind of the wrapper around a command that needs a version above the first: it is followed by the version and the
+/// command.
 const WRAPPED: u8 = 0xfe;
 
-/// A command that breaks a limit; nothing was proposed.
+/// Error returned when a command breaks a limit. Nothing was proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Longer than [`MAX_KEY_BYTES`].
+    /// A key is longer than [`MAX_KEY_BYTES`].
     #[error("key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key in bytes.
         got: usize,
     },
-    /// Longer than [`MAX_VALUE_BYTES`].
+    /// A value is longer than [`MAX_VALUE_BYTES`].
     #[error("value of {got} bytes is above the limit of {MAX_VALUE_BYTES}")]
     ValueTooLong {
-        /// Its length.
+        /// Length of the value in bytes.
         got: usize,
     },
-    /// More than [`MAX_COMMIT_WRITES`] conditions and writes, or [`MAX_COMMAND_BYTES`] bytes.
+    /// The command has more than [`MAX_COMMIT_WRITES`] conditions and writes, or more than [`MAX_COMMAND_BYTES`]
+    /// bytes.
     #[error("commit is above the limit of {MAX_COMMIT_WRITES} writes or {MAX_COMMAND_BYTES} bytes: split it")]
     CommitTooLarge,
-    /// More than [`MAX_SETTLED_RANGES`] ranges of offsets in one ack or nack.
+    /// One ack or nack has more than [`MAX_SETTLED_RANGES`] ranges of offsets.
     #[error("more than {MAX_SETTLED_RANGES} ranges of offsets in one request: split it")]
     TooManyRanges,
-    /// A group's configuration or member's name outside its limits.
+    /// A group's configuration or a member's name is outside its limits.
     #[error("bad consumer group request: {what}")]
     BadGroup {
-        /// What is asked of it.
+        /// Rule that the request breaks.
         what: &'static str,
     },
-    /// Empty, longer than [`MAX_NAME_BYTES`], or with other characters than names may have.
+    /// A name is empty, longer than [`MAX_NAME_BYTES`], or has characters that names may not have.
     #[error("bad name {name:?}: 1 to {MAX_NAME_BYTES} of the characters A-Z a-z 0-9 . _ -, not starting with a dot")]
     BadName {
-        /// As given, shortened.
+        /// Name as received, truncated to 64 characters.
         name: String,
     },
-    /// A producer's id is empty, too long, or has other characters than names may have.
+    /// A producer's id is empty, too long, or has characters that names may not have.
     #[error(
         "bad producer id {id:?}: 1 to {} of the characters A-Z a-z 0-9 . _ -, not starting with a dot",
         crate::limits::MAX_PRODUCER_ID_BYTES
     )]
     BadProducerId {
-        /// As given, shortened.
+        /// Id as received, truncated to the longest allowed length.
         id: String,
     },
-    /// No time to live, or one above [`MAX_TTL`](crate::limits::MAX_TTL), or below [`MIN_LEASE_TTL`] for a lease.
+    /// A time to live is 0, above [`MAX_TTL`](crate::limits::MAX_TTL), or, for a lease, below [`MIN_LEASE_TTL`].
     #[error("bad time to live {got:?}: above 0 (leases: at least {MIN_LEASE_TTL:?}) and at most 100 years")]
     BadTtl {
-        /// As given.
+        /// Time to live as received.
         got: Duration,
     },
-    /// Bounds of a keyspace's history outside of the limits.
+    /// The bounds of a keyspace's history are outside the limits.
     #[error(
         "bad history {got:?}: 2 to {MAX_HISTORY_REVISIONS} revisions, an age above 0 and at most 100 years, or both"
     )]
     BadHistory {
-        /// As given.
+        /// Bounds as received.
         got: KeyspaceHistory,
     },
-    /// A lease id of 0.
-    #[error("a lease id is not 0: leave it out to have one chosen")]
+    /// The client chose the lease id 0, which means "no lease".
+    #[error("a lease id of 0 means no lease: leave the id out to let the server choose one")]
     BadLeaseId,
 }
 
-/// Checks a keyspace or stream name.
+/// Checks the name of a keyspace, stream or group.
 pub fn check_name(name: &str) -> Result<(), CommandError> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.starts_with('.') || !name.bytes().all(good) {
@@ -195,7 +208,7 @@ pub fn check_name(name: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Appends the command that creates a keyspace; one that exists is left as it is.
+/// Appends the command that creates a keyspace. An existing keyspace is left unchanged.
 pub fn encode_create_keyspace(out: &mut Vec<u8>, name: &str, config: &KeyspaceConfig) -> Result<(), CommandError> {
     check_name(name)?;
     config.check()?;
@@ -218,19 +231,19 @@ pub fn encode_configure_keyspace(
     Ok(())
 }
 
-/// Appends the command that drops a keyspace; its id is never used again.
+/// Appends the command that drops a keyspace. Its id is never used again.
 pub fn encode_drop_keyspace(out: &mut Vec<u8>, keyspace: KeyspaceId) {
     out.push(DROP_KEYSPACE);
     out.extend_from_slice(&keyspace.0.to_le_bytes());
 }
 
-/// Appends the command that looks at up to `max` rows of deleted prefixes and removes those that are dead.
+/// Appends the command that reads up to `max` rows of deleted prefixes and removes the dead ones.
 pub fn encode_sweep(out: &mut Vec<u8>, max: u32) {
     out.push(SWEEP);
     out.extend_from_slice(&max.to_le_bytes());
 }
 
-/// Appends the command that creates a stream; one that exists is left as it is.
+/// Appends the command that creates a stream. An existing stream is left unchanged.
 pub fn encode_create_stream(out: &mut Vec<u8>, name: &str, config: &StreamConfig) -> Result<(), CommandError> {
     check_name(name)?;
     out.push(CREATE_STREAM);
@@ -246,7 +259,7 @@ pub fn encode_configure_stream(out: &mut Vec<u8>, stream: StreamId, config: &Str
     config.encode(out);
 }
 
-/// Appends the command that deletes a stream; its id is never used again.
+/// Appends the command that deletes a stream. Its id is never used again.
 pub fn encode_delete_stream(out: &mut Vec<u8>, stream: StreamId) {
     out.push(DELETE_STREAM);
     out.extend_from_slice(&stream.0.to_le_bytes());
@@ -259,15 +272,15 @@ pub fn encode_trim_stream(out: &mut Vec<u8>, stream: StreamId, before: Offset) {
     out.extend_from_slice(&before.0.to_le_bytes());
 }
 
-/// Appends the command that forgets at most `max` rows of the producers of a deleted stream.
+/// Appends the command that removes at most `max` rows of the producers of a deleted stream.
 pub fn encode_forget_producers(out: &mut Vec<u8>, stream: StreamId, max: u32) {
     out.push(FORGET_PRODUCERS);
     out.extend_from_slice(&stream.0.to_le_bytes());
     out.extend_from_slice(&max.to_le_bytes());
 }
 
-/// Appends the command that opens a producer: it gets an epoch above all it ever had, which fences those
-/// who use it under a lower one, and begins again at sequence 0.
+/// Appends the command that opens a producer. The producer gets a new epoch above all its earlier ones and begins
+/// again at sequence 0; clients that use an earlier epoch are fenced.
 pub fn encode_open_producer(out: &mut Vec<u8>, stream: StreamId, id: &str) -> Result<(), CommandError> {
     check_producer_id(id)?;
     out.push(OPEN_PRODUCER);
@@ -281,25 +294,25 @@ fn encode_name(out: &mut Vec<u8>, name: &str) {
     out.extend_from_slice(name.as_bytes());
 }
 
-/// An encoded command in its entry frame, `len u32 | command`: a payload of one command as it is, and
-/// part of a longer one by concatenation.
+/// An encoded command with its framing in an entry, `len u32 | command`. It is the payload of an entry with one
+/// command; entries with more commands concatenate several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Framed(Vec<u8>);
 
 impl Framed {
-    /// A frame without a command: fill it with [`encode`](Self::encode).
+    /// Creates a frame without a command. Fill it with [`encode`](Self::encode).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, with room for a command of so many bytes.
+    /// Creates a frame without a command, with room for a command of `bytes` bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(4 + bytes))
     }
 
-    /// Replaces the command by what `encode` writes, keeping the allocation. On error the frame holds
+    /// Replaces the command with the bytes that `encode` writes. The allocation is kept. On error the frame contains
     /// no command.
     pub fn encode<E>(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.0.clear();
@@ -314,13 +327,13 @@ impl Framed {
         Ok(())
     }
 
-    /// The frame's bytes.
+    /// Bytes of the frame.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Gives back the allocation if a large command has grown it beyond `max_bytes`.
+    /// Drops the allocation if a large command has grown it beyond `max_bytes`.
     pub fn shrink(&mut self, max_bytes: usize) {
         if self.0.capacity() > max_bytes {
             self.0 = Vec::new();
@@ -331,102 +344,102 @@ impl Framed {
 /// A decoded command, borrowed from the entry.
 #[derive(Clone, Debug)]
 pub enum Command<'a> {
-    /// Conditions and writes.
+    /// Checks conditions, then carries out writes.
     Commit(Commit<'a>),
-    /// Conditions that choose between two lists of operations.
+    /// Checks conditions, which choose one of two lists of operations, and carries out that list.
     Transaction(Transaction<'a>),
-    /// Create a keyspace unless it exists.
+    /// Creates a keyspace unless it exists.
     CreateKeyspace {
-        /// Its name.
+        /// Name of the keyspace.
         name: &'a str,
-        /// What it does beyond storing.
+        /// Settings of the keyspace.
         config: KeyspaceConfig,
     },
-    /// Replace a keyspace's configuration.
+    /// Replaces a keyspace's settings.
     ConfigureKeyspace {
-        /// Which.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// What it does beyond storing from now on.
+        /// New settings.
         config: KeyspaceConfig,
     },
-    /// Drop a keyspace and everything in it.
+    /// Drops a keyspace and everything in it.
     DropKeyspace {
-        /// Which.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
     },
-    /// Remove rows of deleted prefixes.
+    /// Removes rows of deleted prefixes.
     Sweep {
-        /// Look at so many rows at most.
+        /// Maximum number of rows to read.
         max: u32,
     },
-    /// Create a stream unless it exists.
+    /// Creates a stream unless it exists.
     CreateStream {
-        /// Its name.
+        /// Name of the stream.
         name: &'a str,
-        /// What it keeps.
+        /// Configuration of the stream.
         config: StreamConfig,
     },
-    /// Replace a stream's configuration.
+    /// Replaces a stream's configuration.
     ConfigureStream {
-        /// Which.
+        /// Id of the stream.
         stream: StreamId,
-        /// What it keeps from now on.
+        /// New configuration.
         config: StreamConfig,
     },
-    /// Delete a stream.
+    /// Deletes a stream.
     DeleteStream {
-        /// Which.
+        /// Id of the stream.
         stream: StreamId,
     },
-    /// Raise a stream's log start offset.
+    /// Raises a stream's log start offset.
     TrimStream {
-        /// Which.
+        /// Id of the stream.
         stream: StreamId,
-        /// The new log start offset, at most the log end offset.
+        /// New log start offset. An offset above the log end offset counts as the log end offset.
         before: Offset,
     },
-    /// Forget the producers of a deleted stream.
+    /// Removes the producers of a deleted stream.
     ForgetProducers {
-        /// Which.
+        /// Id of the stream.
         stream: StreamId,
-        /// At most so many rows.
+        /// Maximum number of rows to remove.
         max: u32,
     },
-    /// Forget versions of keys that are past their keyspace's bounds.
+    /// Removes versions of keys that are past their keyspace's bounds.
     PruneVersions {
-        /// Begin with this keyspace, and go on with those of higher ids, then with the rest.
+        /// Keyspace to begin with. Keyspaces with higher ids follow, then those with lower ids.
         from: KeyspaceId,
-        /// Look at so many rows at most.
+        /// Maximum number of rows to read.
         max: u32,
     },
-    /// Keep a view of the state as of the end of this entry, for its digest.
+    /// Keeps a view of the state at the end of this entry, for its digest.
     Digest {
-        /// What the view is asked for by.
+        /// Id under which the view can be requested.
         id: u64,
     },
-    /// Raise the version of the state machine in force.
+    /// Raises the version of the state machine in force.
     RaiseVersion {
-        /// The new version; a lower one than that in force counts as that.
+        /// New version. A version below the one in force changes nothing.
         to: u16,
     },
-    /// Give a producer a new epoch.
+    /// Gives a producer a new epoch.
     OpenProducer {
-        /// Of which stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Which.
+        /// Id of the producer.
         id: &'a str,
     },
-    /// About a consumer group.
+    /// A command about a consumer group.
     Group(GroupCommand<'a>),
-    /// Something about leases or expiry.
+    /// A command about leases or expiry.
     Time(TimeCommand<'a>),
-    /// Redis commands.
+    /// A batch of Redis commands.
     Redis(RedisBatch<'a>),
 }
 
 impl<'a> Command<'a> {
-    /// Decodes the command that fills `bytes`: what is left over makes it malformed, so that a newer
-    /// writer's command is never half understood. A commit's inside is checked as it is iterated.
+    /// Decodes the command in `bytes`. Bytes left over make it malformed, so that a node never half understands a
+    /// newer writer's command. The contents of a commit or transaction are checked when they are iterated.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(bytes, 0);
@@ -485,8 +498,9 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The puts and appends that a command carries, of all its branches, whether carried out or not. What
-    /// does not decode is passed over. Of Redis commands, puts that may have been (see [`RedisBatch::values`]).
+    /// Returns the puts and appends in a command, of all its branches, whether they are carried out or not. Writes
+    /// that do not decode are skipped. For Redis commands it returns all puts that may have happened (see
+    /// [`RedisBatch::values`]).
     pub fn writes(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let lists = match self {
             Self::Commit(commit) => [commit.writes().ok(), None],
@@ -504,8 +518,8 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Whether a command of these bytes uses a revision unless something is said to the contrary (see the
-/// state's verdicts): a commit does.
+/// Returns true if a command with these bytes uses a revision by default: only commits do. The verdicts of the state
+/// record exceptions.
 #[inline]
 #[must_use]
 pub fn uses_revision(bytes: &[u8]) -> bool {
@@ -523,9 +537,9 @@ fn decode_name<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
     name.ok_or(Malformed { at, expected: "well-formed name" })
 }
 
-/// Iterates over the commands of an entry's payload: each with the byte offset at which its own bytes
-/// begin, so that `payload offset + command offset + value_at` is a position in the segment. Of a command that needs a
-/// version above the first they are those of the inner command.
+/// Iterator over the commands of an entry's payload. Each comes with the byte offset of its first byte, so that
+/// `payload offset + command offset + value_at` is a position in the segment. For a wrapped command the offset and the
+/// bytes are those of the inner command.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
     reader: Reader<'a>,
@@ -534,13 +548,13 @@ pub struct Commands<'a> {
 }
 
 impl<'a> Commands<'a> {
-    /// Over an entry's payload.
+    /// Creates an iterator over an entry's payload.
     #[must_use]
     pub fn new(payload: &'a [u8]) -> Self {
         Self { reader: Reader::at(payload, 0), failed: false, version: FIRST_VERSION }
     }
 
-    /// The version of the state machine that the command given last is wrapped for.
+    /// Version of the state machine that the last returned command is wrapped for.
     #[inline]
     #[must_use]
     pub fn version(&self) -> u16 {

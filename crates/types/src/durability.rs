@@ -1,21 +1,21 @@
-//! What an acknowledgement promises.
+//! Durability levels: the promise that an acknowledgement makes.
 
 use std::{fmt, str::FromStr};
 
-/// The promise behind an ack, weakest first; `a < b` means that `b` promises more.
+/// Promise of an ack, weakest first; `a < b` means that `b` promises more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
 pub enum Durability {
-    /// Accepted: in this process's memory. A crash of the process loses it.
+    /// Accepted: the write is in the memory of the server process. A crash of the process loses it.
     None = 0,
-    /// Written to the kernel: survives the process, not the power.
+    /// Written to the kernel: the write survives a crash of the process, but not a power loss.
     Os = 1,
-    /// As `Os`, and fsynced at most the configured interval later.
+    /// Like `Os`, and fsynced at most the configured interval later.
     Interval = 2,
     /// Fsynced on this node.
     #[default]
     Disk = 3,
-    /// Fsynced on a majority; equals `Disk` on one node.
+    /// Fsynced on a majority of nodes. On a single node it equals `Disk`.
     Quorum = 4,
 }
 
@@ -23,7 +23,7 @@ impl Durability {
     /// All levels, weakest first.
     pub const ALL: [Self; 5] = [Self::None, Self::Os, Self::Interval, Self::Disk, Self::Quorum];
 
-    /// The name that users type and read.
+    /// Name of the level in configurations, requests and replies.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Durability {
         }
     }
 
-    /// Whether the ack waits for an fsync.
+    /// Returns true if the ack waits for an fsync.
     #[must_use]
     pub const fn waits_for_sync(self) -> bool {
         matches!(self, Self::Disk | Self::Quorum)
@@ -48,7 +48,7 @@ impl fmt::Display for Durability {
     }
 }
 
-/// The text is no durability level.
+/// Error returned when a text is not the name of a durability level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown durability {0:?}: use none, os, interval, disk or quorum")]
 pub struct UnknownDurability(pub String);

@@ -1,20 +1,20 @@
-//! Errors tell the caller what to do: retry, fix the request, or stop.
+//! Classification of errors by the caller's next step: retry, fix the request, or stop.
 
 use std::fmt;
 
-/// What the caller of a failed operation should do next.
+/// Next step for the caller of a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// The same call may succeed later: back off and try again.
     Retry,
-    /// The call itself is wrong and will never succeed as it is.
+    /// The call itself is wrong and will never succeed unchanged.
     Fix,
-    /// The node can't serve this any more: an operator must look.
+    /// The node can no longer serve this call: an operator must look at it.
     Stop,
 }
 
 impl Action {
-    /// `retry`, `fix` or `stop`, as in JSON errors.
+    /// Returns `retry`, `fix` or `stop`, as used in JSON errors.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,10 +31,10 @@ impl fmt::Display for Action {
     }
 }
 
-/// An error with a stable code and an [`Action`]. Implemented by every operation's error enum.
+/// An error with a stable code and an [`Action`]. The error enum of every operation implements it.
 pub trait Classified: std::error::Error {
     /// Stable snake_case code, for programs.
     fn code(&self) -> &'static str;
-    /// What to do.
+    /// Next step for the caller.
     fn action(&self) -> Action;
 }

@@ -1,18 +1,18 @@
-//! A histogram small enough to keep beside counters and to copy with them.
+//! A histogram small enough to be kept beside counters and copied with them.
 //!
-//! Buckets double: bucket `i` counts values of `2^(i-1) < value <= 2^i`, bucket 0 those up to 1, and the
-//! last one everything above. So a figure read from it is at most a factor of two off; load generators use
-//! finer ones.
+//! Buckets double: bucket `i` counts values of `2^(i-1) < value <= 2^i`, bucket 0 those up to 1, and the last bucket
+//! all values above. A figure read from it is therefore at most a factor of two off; load generators use finer
+//! histograms.
 
-/// Buckets of a [`Log2Histogram`]; the last is open.
+/// Number of buckets of a [`Log2Histogram`]. The last one has no upper bound.
 pub const LOG2_BUCKETS: usize = 28;
 
-/// Counts of values by their power of two.
+/// Counts of values, grouped by powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Log2Histogram {
     /// Sum of all values.
     pub sum: u64,
-    /// Values per bucket.
+    /// Number of values in each bucket.
     pub buckets: [u64; LOG2_BUCKETS],
 }
 
@@ -24,7 +24,7 @@ impl Log2Histogram {
         self.buckets[Self::bucket_of(value)] += 1;
     }
 
-    /// The bucket that counts a value.
+    /// Returns the index of the bucket that counts `value`.
     #[inline]
     #[must_use]
     pub fn bucket_of(value: u64) -> usize {
@@ -32,13 +32,13 @@ impl Log2Histogram {
         (bits as usize).min(LOG2_BUCKETS - 1)
     }
 
-    /// How many values were counted.
+    /// Number of values counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The inclusive upper bound of a bucket; `None` for the last, which has none.
+    /// Inclusive upper bound of a bucket; `None` for the last bucket, which has none.
     #[must_use]
     pub fn upper_bound(bucket: usize) -> Option<u64> {
         (bucket + 1 < LOG2_BUCKETS).then(|| 1 << bucket)

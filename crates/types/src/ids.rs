@@ -1,4 +1,4 @@
-//! Typed ids and positions. A bare integer never crosses a module border.
+//! Typed ids and positions. Module borders are never crossed by bare integers.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ macro_rules! id {
         pub struct $name(pub $int);
 
         impl $name {
-            /// The lowest value.
+            /// Lowest value.
             pub const ZERO: Self = Self(0);
-            /// The highest value.
+            /// Highest value.
             pub const MAX: Self = Self(<$int>::MAX);
 
-            /// The bare number, for encodings and arithmetic inside one module.
+            /// Returns the bare number, for encodings and for arithmetic within one module.
             #[inline]
             #[must_use]
             pub const fn get(self) -> $int {
                 self.0
             }
 
-            /// The next value. Panics on overflow: 2^32 keyspaces or 2^64 records never happen.
+            /// Returns the next value. Panics on overflow: 2^32 keyspaces or 2^64 records never happen.
             #[inline]
             #[must_use]
             pub const fn next(self) -> Self {
@@ -45,7 +45,7 @@ macro_rules! id {
 }
 
 id!(
-    /// Position of a record in the node's log. Dense, never goes back, never reused.
+    /// Position of a record in the node's log. LSNs are dense, never go back, and are never reused.
     Lsn(u64)
 );
 id!(
@@ -61,45 +61,45 @@ id!(
     Offset(u64)
 );
 id!(
-    /// Counter of a space that rises by one with every commit that succeeds. 0 means "never written".
+    /// Counter of a space that rises by one with every successful commit. 0 means "never written".
     Revision(u64)
 );
 id!(
-    /// A space: the unit of order and of atomic commit. 0 is `default`.
+    /// Id of a space, which is the unit of order and of atomic commit. 0 is the space `default`.
     SpaceId(u32)
 );
 id!(
-    /// A keyspace. Never reused within a directory.
+    /// Id of a keyspace. It is never reused within a directory.
     KeyspaceId(u32)
 );
 id!(
-    /// A stream. Never reused within a directory.
+    /// Id of a stream. It is never reused within a directory.
     StreamId(u32)
 );
 id!(
-    /// A consumer group. Never reused within a directory.
+    /// Id of a consumer group. It is never reused within a directory.
     GroupId(u32)
 );
 id!(
-    /// A delivery of records to a member of a consumer group. Rises within the group, never reused. As
-    /// large as the delivery's time in microseconds, so that no restore brings back a number.
+    /// Number of a delivery of records to a member of a consumer group. It rises within the group and is never reused.
+    /// It is at least the delivery's time in microseconds, so a restored group does not repeat a number.
     Attempt(u64)
 );
 id!(
-    /// A lease. 0 is none. One that the machine chose is never chosen again.
+    /// Id of a lease. 0 means none. An id that the state machine chose is never chosen again.
     LeaseId(u64)
 );
 id!(
-    /// A node, drawn when its directory is created.
+    /// Id of a node, drawn at random when its directory is created.
     NodeId(u64)
 );
 id!(
-    /// Strictly rising number of a segment; gives the order of segments. 0 is "never used".
+    /// Strictly rising number of a segment, which orders the segments. 0 means "never used".
     Generation(u64)
 );
 
 impl Lsn {
-    /// The LSN `count` records further on.
+    /// Returns the LSN `count` records further on.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u64) -> Self {
@@ -108,7 +108,7 @@ impl Lsn {
 }
 
 impl Offset {
-    /// The offset `count` records further on.
+    /// Returns the offset `count` records further on.
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u64) -> Self {
@@ -116,31 +116,31 @@ impl Offset {
     }
 }
 
-/// Where bytes lie in the node's log, and their checksum: what the state keeps instead of the bytes
-/// of a stream batch or of a large value.
+/// Position and checksum of bytes in the node's log. The state stores it instead of the bytes of a stream batch or of
+/// a large value.
 ///
-/// Valid until the segment is freed; a reader that finds it gone looks the pointer up again, because
-/// bytes that are still wanted are moved before their segment is freed.
+/// It is valid until its segment is freed. The node moves all bytes that are still needed before it frees a segment,
+/// so a reader that finds the segment gone looks the pointer up again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlobRef {
-    /// The segment that holds the bytes.
+    /// Segment that contains the bytes.
     pub generation: Generation,
     /// Byte offset of the first byte within the segment file.
     pub offset: u32,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u32,
-    /// CRC32C of the bytes.
+    /// CRC-32C of the bytes.
     pub crc: u32,
 }
 
 impl BlobRef {
-    /// Points to no bytes.
+    /// A reference to no bytes.
     pub const NOWHERE: Self = Self { generation: Generation(0), offset: 0, len: 0, crc: 0 };
 
-    /// Bytes of the encoding.
+    /// Size of the encoding in bytes.
     pub const ENCODED_LEN: usize = 20;
 
-    /// Little-endian: generation u64, offset u32, len u32, crc u32.
+    /// Encodes the reference, little-endian: generation u64, offset u32, len u32, crc u32.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::ENCODED_LEN] {
         let mut out = [0; Self::ENCODED_LEN];
@@ -151,7 +151,7 @@ impl BlobRef {
         out
     }
 
-    /// The inverse of [`encode`](Self::encode); `None` if `bytes` is not exactly of that length.
+    /// Decodes a reference; `None` if `bytes` does not have exactly [`ENCODED_LEN`](Self::ENCODED_LEN) bytes.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::ENCODED_LEN] = bytes.try_into().ok()?;
@@ -162,10 +162,10 @@ impl BlobRef {
     }
 }
 
-/// Where a record's payload begins in the log.
+/// Position of a record's payload in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogPosition {
-    /// The segment.
+    /// Segment that contains the record.
     pub generation: Generation,
     /// Byte offset of the payload's first byte within the segment file.
     pub offset: u32,

@@ -1,9 +1,8 @@
-//! Words that every layer of Thalweg shares.
+//! Types that every layer of Thalweg shares.
 //!
-//! Owns: ids and positions, durability levels, the byte encodings of commands and of stream
-//! records, limits, the three things an error can tell a caller to do, and the traits through which
-//! time and randomness enter.
-//! Does not own: any I/O, any policy. Depends on no other crate of the workspace.
+//! Owns: ids and positions, durability levels, the byte encodings of commands and of stream records, limits, the three
+//! classes of errors, and the trait through which time enters. Does not own: any I/O, any policy. It depends on no
+//! other crate of the workspace.
 
 pub mod clock;
 pub mod command;

@@ -1,15 +1,15 @@
-//! Stream records and the encoding of a batch of them.
+//! Stream records, and the encoding of a batch of them.
 //!
-//! A batch is encoded once, by the producer's side, and those bytes are what the log stores and what
-//! readers get. Its timestamp is the space time of the entry that carries it, so it is not in here.
+//! The producer encodes a batch once. The log stores these bytes and readers get them unchanged. The timestamp of a
+//! batch is the space time of the entry that carries it, so it is not part of the batch.
 //!
 //! ```text
 //! batch  := record*
 //! record := len u32 | flags u8 | [key_len u32 | key] | [count u16 | header*] | payload
 //! header := name_len u16 | name | value_len u32 | value
 //! ```
-//! Little-endian. `len` counts the bytes after itself; the payload is what remains. Flag bit 0: a key
-//! follows; bit 1: headers follow; bit 2: a tombstone, with a key and no payload; the others are zero.
+//! All integers are little-endian. `len` counts the bytes after itself; the payload is what remains of them. Flag bit
+//! 0: a key follows; bit 1: headers follow; bit 2: a tombstone, with a key and no payload; the other bits are zero.
 
 use crate::limits::{MAX_HEADERS, MAX_KEY_BYTES, MAX_RECORD_BYTES};
 
@@ -17,38 +17,38 @@ const FLAG_KEY: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
 const FLAG_TOMBSTONE: u8 = 4;
 
-/// Bytes that do not decode: where, and what was expected there.
+/// Error returned when bytes do not decode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed bytes at {at}: expected {expected}")]
 pub struct Malformed {
-    /// Byte offset in what was decoded.
+    /// Byte offset in the decoded slice.
     pub at: usize,
-    /// What should have been there.
+    /// Expected content at that offset.
     pub expected: &'static str,
 }
 
-/// A record that breaks a limit.
+/// Error returned when a record breaks a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// The payload with key and headers is above [`MAX_RECORD_BYTES`].
+    /// The record with key, headers and payload is larger than [`MAX_RECORD_BYTES`].
     #[error("record of {got} bytes is above the limit of {MAX_RECORD_BYTES}")]
     TooLarge {
-        /// Its encoded size.
+        /// Encoded size of the record in bytes.
         got: usize,
     },
-    /// The key is above [`MAX_KEY_BYTES`].
+    /// The key is longer than [`MAX_KEY_BYTES`].
     #[error("record key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key in bytes.
         got: usize,
     },
-    /// More headers than [`MAX_HEADERS`], or a header name above 65,535 bytes.
-    #[error("a record carries at most {MAX_HEADERS} headers with names of at most 65535 bytes")]
+    /// The record has more headers than [`MAX_HEADERS`], or a header name longer than 65,535 bytes.
+    #[error("a record can have at most {MAX_HEADERS} headers with names of at most 65535 bytes")]
     Headers,
-    /// A tombstone without a key, or with a payload.
-    #[error("a tombstone has a key and no payload")]
+    /// The record is a tombstone without a key, or with a payload.
+    #[error("a tombstone must have a key and no payload")]
     Tombstone,
-    /// The batch as a whole would be above [`crate::limits::MAX_COMMAND_BYTES`].
+    /// The batch would be larger than [`crate::limits::MAX_COMMAND_BYTES`].
     #[error(
         "record batch is above the limit of {} bytes: send fewer records at a time",
         crate::limits::MAX_COMMAND_BYTES
@@ -56,24 +56,24 @@ pub enum RecordError {
     BatchTooLarge,
 }
 
-/// One header: name and value.
+/// A header: its name and its value.
 pub type Header<'a> = (&'a str, &'a [u8]);
 
-/// A record as a producer gives it and a reader sees it, borrowed.
+/// A borrowed record, as a producer appends it and a reader gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Optional key.
+    /// Optional key of the record.
     pub key: Option<&'a [u8]>,
     /// Headers in order; names may repeat.
     pub headers: Vec<Header<'a>>,
-    /// The payload; empty is a payload.
+    /// Payload of the record; it may be empty.
     pub payload: &'a [u8],
-    /// Whether it says that its key is gone: a compacted stream drops what the key had, and after a while
-    /// the tombstone itself. It has a key and no payload.
+    /// True if the record is a tombstone: it marks its key as deleted. A compacted stream drops the older records of
+    /// the key, and after a grace period the tombstone itself. A tombstone has a key and no payload.
     pub is_tombstone: bool,
 }
 
-/// An encoded batch under construction.
+/// Builder of an encoded batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordBatch {
     bytes: Vec<u8>,
@@ -81,19 +81,19 @@ pub struct RecordBatch {
 }
 
 impl RecordBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty batch with room for `bytes` encoded bytes.
+    /// Creates an empty batch with room for `bytes` encoded bytes.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes), count: 0 }
     }
 
-    /// Adds a record that is only a payload; the batch is unchanged on error.
+    /// Adds a record that has only a payload. On error the batch is unchanged.
     #[inline]
     pub fn push_payload(&mut self, payload: &[u8]) -> Result<(), RecordError> {
         let len = payload.len() + 1;
@@ -106,7 +106,7 @@ impl RecordBatch {
         Ok(())
     }
 
-    /// Whether a record of so many bytes behind its length is within the limits.
+    /// Checks that a record with `len` bytes behind its length field is within the limits.
     fn check_room(&self, len: usize) -> Result<(), RecordError> {
         if len > MAX_RECORD_BYTES {
             return Err(RecordError::TooLarge { got: len });
@@ -117,7 +117,7 @@ impl RecordBatch {
         Ok(())
     }
 
-    /// Adds a record; the batch is unchanged on error.
+    /// Adds a record. On error the batch is unchanged.
     pub fn push(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
         let key_len = record.key.map_or(0, <[u8]>::len);
         if key_len > MAX_KEY_BYTES {
@@ -158,32 +158,32 @@ impl RecordBatch {
         Ok(())
     }
 
-    /// How many records.
+    /// Number of records.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The encoded bytes.
+    /// Encoded bytes of the records.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Forgets the records and keeps the allocation.
+    /// Removes all records. The allocation stays.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.count = 0;
     }
 }
 
-/// Iterates over the records of an encoded batch; ends after the first malformed one.
+/// Iterator over the records of an encoded batch. It ends after the first malformed one.
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
@@ -192,18 +192,18 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Over `bytes`, which hold records and nothing else.
+    /// Creates an iterator over `bytes`, which must consist of records only.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0, failed: false }
     }
 
-    /// Passes over one record without decoding its inside.
+    /// Skips one record without decoding its contents.
     pub fn skip_one(&mut self) -> Option<Result<(), Malformed>> {
         self.take_frame().map(|frame| frame.map(|_| ()))
     }
 
-    /// Passes over one record and gives its bytes, the length field included.
+    /// Skips one record and returns its bytes, including the length field.
     pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
         let from = self.at;
         let frame = self.take_frame()?;
@@ -289,7 +289,7 @@ fn decode_record(frame: &[u8]) -> Result<Record<'_>, Malformed> {
     Ok(record)
 }
 
-/// Reads little-endian fields and never past the end. Shared by the encodings of this crate.
+/// Reader of little-endian fields that never reads past the end. All encodings of this crate use it.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -297,25 +297,25 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes` from byte `at` on.
+    /// Creates a reader that begins at byte `at` of `bytes`.
     #[must_use]
     pub fn at(bytes: &'a [u8], at: usize) -> Self {
         Self { bytes, at: at.min(bytes.len()) }
     }
 
-    /// Where the next field begins.
+    /// Byte offset of the next field.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// Whether nothing is left.
+    /// Returns true if no bytes are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
 
-    /// The next `len` bytes.
+    /// Returns the next `len` bytes. On error nothing is consumed; `expected` names the field in the error.
     #[inline]
     pub fn take(&mut self, len: usize, expected: &'static str) -> Result<&'a [u8], Malformed> {
         let rest = &self.bytes[self.at..];
@@ -326,34 +326,34 @@ impl<'a> Reader<'a> {
         Ok(&rest[..len])
     }
 
-    /// All that is left.
+    /// Returns all bytes that are left.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = &self.bytes[self.at..];
         self.at = self.bytes.len();
         rest
     }
 
-    /// One byte.
+    /// Reads one byte; `expected` names the field in errors.
     #[inline]
     pub fn u8(&mut self, expected: &'static str) -> Result<u8, Malformed> {
         Ok(self.take(1, expected)?[0])
     }
 
-    /// Two bytes.
+    /// Reads a u16; `expected` names the field in errors.
     #[inline]
     pub fn u16(&mut self, expected: &'static str) -> Result<u16, Malformed> {
         let bytes = self.take(2, expected)?;
         Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Four bytes.
+    /// Reads a u32; `expected` names the field in errors.
     #[inline]
     pub fn u32(&mut self, expected: &'static str) -> Result<u32, Malformed> {
         let bytes = self.take(4, expected)?;
         Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// Eight bytes.
+    /// Reads a u64; `expected` names the field in errors.
     #[inline]
     pub fn u64(&mut self, expected: &'static str) -> Result<u64, Malformed> {
         let low = u64::from(self.u32(expected)?);
@@ -363,12 +363,12 @@ impl<'a> Reader<'a> {
 }
 
 pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
-    let value = u16::try_from(value).expect("checked against a limit before");
+    let value = u16::try_from(value).expect("the caller has checked a limit");
     out.extend_from_slice(&value.to_le_bytes());
 }
 
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
-    let value = u32::try_from(value).expect("checked against a limit before");
+    let value = u32::try_from(value).expect("the caller has checked a limit");
     out.extend_from_slice(&value.to_le_bytes());
 }
 
@@ -407,7 +407,7 @@ mod tests {
             let tombstone = Record { is_tombstone: true, ..record };
             assert_eq!(batch.push(&tombstone), Err(RecordError::Tombstone));
         }
-        assert!(Records::new(b"\x01\0\0\0\x04").next().unwrap().is_err(), "a tombstone of no key");
+        assert!(Records::new(b"\x01\0\0\0\x04").next().unwrap().is_err(), "a tombstone without a key");
     }
 
     #[test]

@@ -1,55 +1,55 @@
-//! What a Redis command answers, before it is bytes of RESP2 or RESP3. Here because it is the outcome of commands of
-//! the log, too; the commands are in `thalweg-redis`.
+//! Replies of Redis commands before they are encoded as RESP2 or RESP3. They are in this crate because they are
+//! outcomes of commands of the log too; the commands are in `thalweg-redis`.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 
-/// A reply. How it looks depends on the connection's protocol; what it says does not.
+/// A reply. Its encoding depends on the protocol version of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// `+OK`.
+    /// The simple string `OK`.
     Ok,
     /// A simple string without line breaks.
     Simple(&'static str),
-    /// An error: its code, a space, its text; without line breaks.
+    /// An error: its code, a space and its text, without line breaks.
     Error(Cow<'static, str>),
     /// An integer.
     Integer(i64),
-    /// Bytes.
+    /// A bulk string.
     Bulk(Bytes),
-    /// No value: a null bulk string, or RESP3's null.
+    /// A missing value: a null bulk string in RESP2, null in RESP3.
     Null,
-    /// No value where an array would be: a null array, or RESP3's null.
+    /// A missing array: a null array in RESP2, null in RESP3.
     NullArray,
-    /// Replies in order.
+    /// An array of replies.
     Array(Vec<Reply>),
-    /// Pairs; in RESP2 a flat array.
+    /// Pairs; a flat array in RESP2, a map in RESP3.
     Map(Vec<(Reply, Reply)>),
-    /// Pairs; in RESP2 an array of arrays of two (what `XREAD` answers).
+    /// Pairs; an array of arrays of two in RESP2, a map in RESP3 (the reply to `XREAD`).
     Pairs(Vec<(Reply, Reply)>),
-    /// Pairs; in RESP2 a flat array, in RESP3 an array of arrays of two (what `HRANDFIELD` answers).
+    /// Pairs; a flat array in RESP2, an array of arrays of two in RESP3 (the reply to `HRANDFIELD`).
     FlatPairs(Vec<(Reply, Reply)>),
-    /// A set; in RESP2 an array.
+    /// A set; an array in RESP2.
     Set(Vec<Reply>),
-    /// Out of band; in RESP2 an array.
+    /// An out-of-band push; an array in RESP2.
     Push(Vec<Reply>),
 }
 
 impl Reply {
-    /// Bytes copied.
+    /// Creates a bulk string from a copy of `bytes`.
     #[must_use]
     pub fn bulk(bytes: &[u8]) -> Self {
         Self::Bulk(Bytes::copy_from_slice(bytes))
     }
 
-    /// An error with its code.
+    /// Creates an error. The first word of `text` is its code.
     #[must_use]
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Error(text.into())
     }
 
-    /// Bytes of what is in it, without lengths and marks.
+    /// Number of bytes of the contents, without lengths and type marks.
     #[must_use]
     pub fn content_bytes(&self) -> usize {
         let of_pairs = |pairs: &[(Self, Self)]| -> usize {
@@ -65,7 +65,7 @@ impl Reply {
         }
     }
 
-    /// 1 or 0.
+    /// Creates the integer 1 for true, or 0 for false.
     #[must_use]
     pub fn flag(yes: bool) -> Self {
         Self::Integer(i64::from(yes))

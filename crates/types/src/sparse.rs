@@ -1,58 +1,57 @@
-//! Sparse batches: what compaction leaves of a stretch of a stream.
+//! Sparse batches: the remains of a stretch of a stream after compaction.
 //!
-//! Owns the encoding. The records are those of the original batches, byte for byte; what is new is that
-//! there are gaps between them, so each run of consecutive ones says where it lies and when it was
-//! appended.
+//! Owns the encoding. The records are those of the original batches, byte for byte. Unlike a batch, a sparse batch has
+//! gaps, so each run of consecutive records states its position and the time of its append.
 //!
 //! ```text
 //! sparse := run*
 //! run    := delta u32 | count u32 | time u64 | len u32 | batch          little-endian
 //! ```
-//! `delta` counts offsets from the first one that the sparse batch stands for; deltas rise, runs do not
-//! overlap. `len` is that of `batch`, which holds `count` records (see [`crate::record`]).
+//! `delta` counts offsets from the first offset that the sparse batch covers. Deltas rise, and runs do not overlap.
+//! `len` is the length of `batch`, which has `count` records (see [`crate::record`]).
 
 use crate::{
     clock::SpaceTime,
     record::{Malformed, Reader},
 };
 
-/// Bytes before a run's records.
+/// Size of a run's head in bytes.
 pub const RUN_HEAD_BYTES: usize = 20;
 
 /// Consecutive records of one append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
-    /// Offset of its first record, counted from the first that the sparse batch stands for.
+    /// Offset of the first record, counted from the first offset that the sparse batch covers.
     pub delta: u32,
-    /// How many records.
+    /// Number of records.
     pub count: u32,
-    /// When they were appended.
+    /// Space time of the append.
     pub time: SpaceTime,
-    /// The records.
+    /// Encoded records.
     pub batch: &'a [u8],
-    /// Where `batch` begins in the sparse batch.
+    /// Byte offset of `batch` in the sparse batch.
     pub batch_at: usize,
 }
 
-/// Builds a sparse batch from records in the order of their offsets.
+/// Builder of a sparse batch. Records are added in the order of their offsets.
 #[derive(Clone, Debug, Default)]
 pub struct SparseBuilder {
     bytes: Vec<u8>,
-    /// Where the last run's head is, and what it says.
+    /// Byte offset of the last run's head.
     run_at: usize,
     run: Option<(u32, u32, SpaceTime)>,
     kept: u32,
 }
 
 impl SparseBuilder {
-    /// Without records.
+    /// Creates a builder without records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a record, given with its own length field. It joins the run before if it follows it without a
-    /// gap and was appended at the same time.
+    /// Adds a record, which includes its length field. The record joins the previous run if it follows it without a
+    /// gap and has the same time.
     pub fn push(&mut self, delta: u32, time: SpaceTime, framed: &[u8]) {
         self.kept += 1;
         match &mut self.run {
@@ -69,13 +68,13 @@ impl SparseBuilder {
         self.bytes.extend_from_slice(framed);
     }
 
-    /// Records so far.
+    /// Number of records added so far.
     #[must_use]
     pub fn kept(&self) -> u32 {
         self.kept
     }
 
-    /// The encoding.
+    /// Returns the encoded sparse batch.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.finish_run();
@@ -93,7 +92,7 @@ impl SparseBuilder {
     }
 }
 
-/// Iterates over the runs of a sparse batch; ends after the first malformed one.
+/// Iterator over the runs of a sparse batch. It ends after the first malformed one.
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     reader: Reader<'a>,
@@ -103,7 +102,7 @@ pub struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Over a sparse batch.
+    /// Creates an iterator over an encoded sparse batch.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { reader: Reader::at(bytes, 0), low: 0, failed: false }

@@ -1,9 +1,10 @@
-//! What encoding and decoding cost: nanoseconds a frame, and a message of a batch.
+//! Measures the cost of encoding and decoding, in nanoseconds per frame and per message of a batch.
 //!
 //! `cargo run --release -p thalweg-wire --example codec_cost`
 //!
-//! Each figure is the lower quartile of 200 rounds of about a millisecond, cases in turns: shorter than a slice of the
-//! scheduler, so that other programs spoil some rounds and not all. Buffers are warm and reused, as a connection's are.
+//! Each figure is the lower quartile of 200 rounds of about a millisecond; the cases run in turns. A round is shorter
+//! than a time slice of the scheduler, so other programs disturb some rounds but not all. Buffers are warm and reused,
+//! like those of a connection.
 
 #![allow(clippy::print_stdout)]
 
@@ -32,7 +33,7 @@ const ROUND: Duration = Duration::from_millis(1);
 
 struct Case<'c> {
     name: &'static str,
-    /// By what the time of a run is divided.
+    /// Divisor of a run's time: the number of items in a run.
     per: usize,
     run: Box<dyn FnMut() + 'c>,
     nanos: Vec<f64>,
@@ -60,12 +61,12 @@ impl<'c> Cases<'c> {
         self.0.push(Case { name, per, run: Box::new(run), nanos: Vec::new() });
     }
 
-    /// Feeds these bytes and looks at the frame that they are.
+    /// Feeds these bytes to a decoder and passes the frame that they contain to `look`.
     fn decode(&mut self, name: &'static str, per: usize, bytes: &'c [u8], look: impl Fn(RawFrame<'_>) + 'c) {
         let mut decoder = decoder();
         self.add(name, per, move || {
             decoder.feed(bytes);
-            look(decoder.next_borrowed().expect("a frame below the limit").expect("all of it"));
+            look(decoder.next_borrowed().expect("a frame below the limit").expect("a whole frame"));
         });
     }
 
@@ -101,7 +102,7 @@ fn look(messages: Messages<'_>) {
 }
 
 fn wrong() -> ! {
-    unreachable!("frames are made here, and of the kind that is expected")
+    unreachable!("this program encodes the frames, so their kinds are known")
 }
 
 fn fill(writer: &mut BatchWriter) {
@@ -178,7 +179,7 @@ fn main() {
     let (mut decoded, bytes) = (decoder(), &publish);
     cases.add("publish: decode, check, share", MESSAGES, move || {
         decoded.feed(bytes);
-        let shared = decoded.next_shared().expect("a small frame").expect("all of it");
+        let shared = decoded.next_shared().expect("a small frame").expect("a whole frame");
         let ClientFrame::Publish(publish) = ClientFrame::decode(shared.raw()).expect("a frame").frame else { wrong() };
         for bytes in publish.batches.iter() {
             Batch::decode(bytes).and_then(|batch| batch.check()).expect("a batch");
@@ -195,9 +196,9 @@ fn main() {
         let ServerFrame::Deliver(deliver) = ServerFrame::decode(raw).expect("a frame").frame else { wrong() };
         look(Batch::decode(deliver.batch.0).expect("a batch").messages());
     });
-    cases.decode("  of that, 8.5 KB fed by copying", MESSAGES, &deliver, |raw| _ = black_box(raw));
+    cases.decode("  share of feeding 8.5 KB by copying", MESSAGES, &deliver, |raw| _ = black_box(raw));
     cases.add("  a batch's CRC-32C compared", MESSAGES, || {
-        Batch::decode(black_box(&summed)).and_then(|batch| batch.check_crc()).expect("it is right");
+        Batch::decode(black_box(&summed)).and_then(|batch| batch.check_crc()).expect("a correct checksum");
     });
     let (mut batch, mut out) = (RecordBatch::new(), Vec::new());
     cases.add("append: encode 64 x 128 B", MESSAGES, move || {
@@ -245,16 +246,16 @@ fn main() {
     single!("cache put of 128 B", cache_put, cache_put_bytes, ClientFrame);
     single!("get", kv_get, kv_get_bytes, ClientFrame);
     single!("committed", committed, committed_bytes, ServerFrame);
-    cases.decode("of each of these, bytes fed and the frame found", 1, &get_bytes, |raw| _ = black_box(raw));
+    cases.decode("share of each case: feed the bytes, find the frame", 1, &get_bytes, |raw| _ = black_box(raw));
     cases.decode("put of 128 B: decode, check", 1, &write_put, check_command);
     let (mut decoded, bytes) = (decoder(), &get_bytes);
     cases.add("cache get: decode as a shared frame", 1, move || {
         decoded.feed(bytes);
-        let shared = decoded.next_shared().expect("a small frame").expect("all of it");
+        let shared = decoded.next_shared().expect("a small frame").expect("a whole frame");
         black_box(ClientFrame::decode(shared.raw()).expect("a frame"));
     });
     let mut session = Session::new(1024, 1024);
-    cases.add("session: an id given, its reply routed", 1, move || {
+    cases.add("session: assign an id, route its reply", 1, move || {
         let id = session.request(black_box(5_u64)).expect("room");
         _ = black_box(session.route(Kind::CacheValue, id).expect("its reply"));
     });

@@ -1,14 +1,14 @@
-//! Batches of messages of one subject: encoded once, by the publisher, and sent as they are to every subscriber.
+//! Batches of messages of one subject. The publisher encodes a batch once, and the server sends the same bytes to
+//! every subscriber.
 //!
 //! ```text
 //! batch := crc u32 | count u32 | subject short | reply short | record*
 //! ```
-//! Owns: the encoding, and the frames' parts that precede a shared batch on the wire. Does not own what a subject is or
-//! who wants it.
+//! Owns: the encoding of a batch, and the part of a frame that precedes a shared batch on the wire. Does not own the
+//! syntax of subjects or the choice of subscribers.
 //!
-//! A batch has no length of its own and nothing about who gets it, so the same bytes lie in the publisher's frame,
-//! in the queues of all subscribers, and behind the prefix of each connection's frame: `[prefix, batch]` is what a
-//! connection writes.
+//! A batch carries neither its own length nor its receivers. The publisher's frame, the queues of all subscribers and
+//! the frame of each connection therefore share the same bytes: a connection writes `[prefix, batch]`.
 
 use bytes::Bytes;
 use thalweg_types::{
@@ -29,41 +29,41 @@ const CRC_BYTES: usize = 4;
 const COUNT_AT: usize = 4;
 const SUBJECT_AT: usize = 8;
 
-/// Bytes that are no batch, or not the one that was sent.
+/// Error returned when bytes are not a valid batch, or differ from the batch that was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// It is not what the format says.
+    /// The bytes do not follow the format.
     #[error("malformed batch: {0}")]
     Malformed(#[from] Malformed),
-    /// It has another number of messages than it says.
-    #[error("a batch that says {stated} messages has {found}")]
+    /// The batch contains another number of messages than its head states.
+    #[error("the head of a batch states {stated} messages, but the batch contains {found}")]
     WrongCount {
-        /// What it says.
+        /// Number of messages that the head states.
         stated: u32,
-        /// How many there are.
+        /// Number of messages found.
         found: u32,
     },
-    /// It has no messages.
+    /// The batch has no messages.
     #[error("a batch has at least one message")]
     Empty,
-    /// More than [`MAX_PUBLISH_MESSAGES`].
-    #[error("a batch has at most {MAX_PUBLISH_MESSAGES} messages, this one says {stated}: publish several")]
+    /// The batch states more than [`MAX_PUBLISH_MESSAGES`] messages.
+    #[error("a batch has at most {MAX_PUBLISH_MESSAGES} messages, this one states {stated}: publish several batches")]
     TooManyMessages {
-        /// How many it says.
+        /// Number of messages that the head states.
         stated: u32,
     },
-    /// More than [`MAX_PUBLISH_BYTES`].
-    #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several")]
+    /// The batch is larger than [`MAX_PUBLISH_BYTES`].
+    #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several batches")]
     TooLarge {
-        /// How many.
+        /// Size of the batch, in bytes.
         bytes: usize,
     },
-    /// Its bytes have changed on the way.
-    #[error("checksum of a batch: stated {stated:#010x}, found {found:#010x}: its bytes have changed on the way")]
+    /// The checksum does not match: the bytes changed after the publisher encoded them.
+    #[error("checksum of a batch: stated {stated:#010x}, computed {found:#010x}: its bytes changed on the way")]
     Checksum {
-        /// What it says.
+        /// Checksum that the batch states.
         stated: u32,
-        /// What its bytes give.
+        /// Checksum computed from the bytes.
         found: u32,
     },
 }
@@ -87,7 +87,7 @@ impl Classified for BatchError {
     }
 }
 
-/// A batch, borrowed. Its head has been read; its messages are as they are iterated.
+/// A borrowed batch whose head has been decoded. Its messages are decoded as they are iterated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch<'a> {
     bytes: &'a [u8],
@@ -99,7 +99,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Reads the head: cheap, whatever the number of messages.
+    /// Decodes the head. The cost does not depend on the number of messages.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, BatchError> {
         let mut reader = Reader::at(bytes, 0);
@@ -118,50 +118,51 @@ impl<'a> Batch<'a> {
         Ok(Self { bytes, crc, count, subject, reply, records: reader.rest() })
     }
 
-    /// How many messages it says it has.
+    /// Number of messages that the head states; [`check`](Self::check) verifies it.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// What they are about.
+    /// Subject of all messages of the batch.
     #[must_use]
     pub fn subject(&self) -> &'a [u8] {
         self.subject
     }
 
-    /// Where answers are wanted; empty: nowhere.
+    /// Subject that answers should be published to; empty if the publisher wants no answer.
     #[must_use]
     pub fn reply(&self) -> &'a [u8] {
         self.reply
     }
 
-    /// The messages in order.
+    /// Iterates over the messages in order.
     #[inline]
     #[must_use]
     pub fn messages(&self) -> Messages<'a> {
         Messages::new(self.records)
     }
 
-    /// The encoded messages.
+    /// The encoded messages, without the head.
     #[must_use]
     pub fn records(&self) -> &'a [u8] {
         self.records
     }
 
-    /// All of it, as it is sent on.
+    /// The whole encoded batch, as it is sent to subscribers.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Goes through all messages: what a server does before it sends a batch on, so that subscribers need not.
+    /// Decodes all messages and compares their number with the head. The server does this before it sends a batch to
+    /// subscribers, so subscribers need not do it.
     pub fn check(&self) -> Result<(), BatchError> {
         let found = self.messages().check()?;
         if found == self.count { Ok(()) } else { Err(BatchError::WrongCount { stated: self.count, found }) }
     }
 
-    /// Whether the bytes are those that were encoded, if the batch has a checksum.
+    /// Verifies the checksum. A batch without a checksum passes.
     pub fn check_crc(&self) -> Result<(), BatchError> {
         if self.crc == 0 {
             return Ok(());
@@ -177,41 +178,41 @@ fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// Whether a batch gets a checksum, from its encoder to whoever decodes it.
+/// Choice of a checksum for a batch. The encoder computes it, and any decoder can verify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// None.
+    /// The batch has no checksum.
     Without,
-    /// CRC-32C. A sum of 0 counts as none, once in 2^32 batches.
+    /// The batch has a CRC-32C. A computed sum of 0 means "no checksum", which happens once in 2^32 batches.
     Crc32c,
 }
 
-/// An encoded batch, cheap to clone: what queues hold.
+/// An encoded batch that is cheap to clone. The queues of subscriptions hold this type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedBatch {
-    /// Its bytes.
+    /// Bytes of the batch, head included.
     pub bytes: Bytes,
-    /// How many messages.
+    /// Number of messages.
     pub count: u32,
 }
 
-/// A batch under construction. One allocation, which grows with it.
+/// Builder of a batch. It has one allocation, which grows with the batch.
 #[derive(Clone, Debug)]
 pub struct BatchWriter {
     bytes: Vec<u8>,
     count: u32,
     head_len: usize,
-    /// For messages that are more than a payload.
+    /// Buffer for encoding messages that have more than a payload.
     scratch: RecordBatch,
 }
 
 impl BatchWriter {
-    /// Of a subject, with a subject for answers or an empty one.
+    /// Creates an empty batch for `subject`. Answers go to `reply`, which may be empty.
     pub fn new(subject: &[u8], reply: &[u8]) -> Result<Self, EncodeError> {
         Self::with_capacity(subject, reply, 0)
     }
 
-    /// As [`new`](Self::new), with room for `bytes` bytes of encoded messages.
+    /// Like [`new`](Self::new), with room for `bytes` bytes of encoded messages.
     pub fn with_capacity(subject: &[u8], reply: &[u8], bytes: usize) -> Result<Self, EncodeError> {
         let mut head = Vec::with_capacity(SUBJECT_AT + 4 + subject.len() + reply.len() + bytes);
         head.extend_from_slice(&[0; SUBJECT_AT]);
@@ -221,19 +222,19 @@ impl BatchWriter {
         Ok(Self { bytes: head, count: 0, head_len, scratch: RecordBatch::new() })
     }
 
-    /// How many messages.
+    /// Number of messages added so far.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Bytes of it, the head included.
+    /// Size of the batch in bytes, head included.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Adds a message that is only a payload; the batch is unchanged on error.
+    /// Adds a message that has only a payload. On error the batch is unchanged.
     #[inline]
     pub fn push_payload(&mut self, payload: &[u8]) -> Result<(), RecordError> {
         let len = payload.len() + 1;
@@ -250,7 +251,7 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Adds any message; the batch is unchanged on error.
+    /// Adds a message. On error the batch is unchanged.
     pub fn push(&mut self, record: &Record<'_>) -> Result<(), RecordError> {
         self.scratch.clear();
         self.scratch.push(record)?;
@@ -260,8 +261,8 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Adds the messages of another batch of the same subject, which has been [checked](Batch::check): how single
-    /// publishes become one batch.
+    /// Adds the messages of another batch of the same subject, which must have been [checked](Batch::check). The
+    /// server uses this to join single publishes into one batch.
     pub fn append(&mut self, batch: &Batch<'_>) -> Result<(), RecordError> {
         self.room(batch.count, batch.records.len())?;
         self.bytes.extend_from_slice(batch.records);
@@ -275,7 +276,7 @@ impl BatchWriter {
         if fits { Ok(()) } else { Err(RecordError::BatchTooLarge) }
     }
 
-    /// The encoded batch, good until the next call; `None` without messages.
+    /// Returns the encoded batch, valid until the next call; `None` if the batch has no messages.
     pub fn encoded(&mut self, checksum: Checksum) -> Option<&[u8]> {
         if self.count == 0 {
             return None;
@@ -289,8 +290,8 @@ impl BatchWriter {
         Some(&self.bytes)
     }
 
-    /// The encoded batch, to be shared; `None` without messages. Costs no copy, unless its allocation is more than twice as
-    /// large: queues count what is in them by its length.
+    /// Returns the encoded batch for sharing; `None` if the batch has no messages. The bytes are copied only if the
+    /// allocation is more than twice as large as the batch, since queues count a batch by its length.
     #[must_use]
     pub fn into_shared(mut self, checksum: Checksum) -> Option<SharedBatch> {
         self.encoded(checksum)?;
@@ -300,17 +301,19 @@ impl BatchWriter {
         Some(SharedBatch { count: self.count, bytes: self.bytes.into() })
     }
 
-    /// Forgets the messages and keeps the subjects and the allocation.
+    /// Removes the messages. The subjects and the allocation stay.
     pub fn clear(&mut self) {
         self.bytes.truncate(self.head_len);
         self.count = 0;
     }
 }
 
-/// Appends all of a [`Deliver`](crate::Deliver) frame but its batch, which has `batch_len` bytes and is to be sent next.
+/// Appends a [`Deliver`](crate::Deliver) frame except for its batch. The caller sends the batch, `batch_len` bytes,
+/// directly afterwards.
 ///
 /// # Errors
-/// More than [`MAX_DELIVER_SUBSCRIPTIONS`], or none: the others get a frame of their own. Or the frame is too large.
+/// `subscriptions` is empty or has more than [`MAX_DELIVER_SUBSCRIPTIONS`] ids (the caller sends the others in further
+/// frames), or the frame is too large.
 #[inline]
 pub fn put_deliver_prefix(
     out: &mut Vec<u8>,
@@ -328,8 +331,8 @@ pub fn put_deliver_prefix(
     Ok(())
 }
 
-/// Appends all of a [`Publish`](crate::Publish) frame of one batch but the batch, which has `batch_len` bytes and is to be
-/// sent next.
+/// Appends a [`Publish`](crate::Publish) frame of one batch except for the batch. The caller sends the batch,
+/// `batch_len` bytes, directly afterwards.
 pub fn put_publish_prefix(out: &mut Vec<u8>, id: u32, batch_len: usize) -> Result<(), EncodeError> {
     put_prefix(out, Kind::Publish, id, batch_len, |out| {
         1_u32.put(out)?;
@@ -352,13 +355,13 @@ fn put_prefix(
     put
 }
 
-/// A batch can't be delivered in one frame.
+/// Error returned when a batch cannot be delivered in one frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeliverError {
-    /// To none, or to too many at once.
-    #[error("a frame delivers to 1 to {MAX_DELIVER_SUBSCRIPTIONS} subscriptions, not {got}: send the rest another one")]
+    /// The frame lists no subscriptions, or more than [`MAX_DELIVER_SUBSCRIPTIONS`].
+    #[error("a frame has 1 to {MAX_DELIVER_SUBSCRIPTIONS} subscriptions, not {got}: send another frame for the others")]
     Subscriptions {
-        /// How many.
+        /// Number of subscriptions.
         got: usize,
     },
     /// The frame is too large.

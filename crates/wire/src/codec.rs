@@ -1,11 +1,11 @@
-//! How the fields of frames become bytes, and bytes fields.
+//! Encoding and decoding of the fields of frames.
 //!
-//! Owns: the trait [`Field`] with its implementations for everything that frames are made of. Each type says by which name `docs/formats/wire.md` calls it,
-//! so a test can compare that document with the code.
+//! Owns: the trait [`Field`] and its implementations for all types that frames consist of. Each type reports the name
+//! that `docs/formats/wire.md` has for its layout, so a test can compare that document with the code.
 //!
-//! Decoding borrows: a decoded frame points into the bytes that it came from, and allocates nothing. Lists are
-//! walked once when they are decoded, so that what has been decoded can be iterated without errors.
-//! Invariant: what decodes encodes to the same bytes again.
+//! Decoding borrows: a decoded frame points into the received bytes and allocates nothing. Decoding a list walks
+//! through it once, so iterating over a decoded list cannot fail. Invariant: encoding a decoded value gives the same
+//! bytes again.
 
 use std::{fmt, marker::PhantomData};
 
@@ -16,46 +16,46 @@ use thalweg_types::{
     record::{Malformed, Reader},
 };
 
-/// What cannot be encoded.
+/// Error returned when a value cannot be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// The frame would be larger than the receiver takes.
+    /// The frame would be larger than the receiver accepts.
     #[error("frame of {got} bytes is above the limit of {max}: send less at a time")]
     FrameTooLarge {
-        /// Its bytes, without the header.
+        /// Bytes of the frame, without its header.
         got: usize,
-        /// How many there may be.
+        /// Largest frame that the receiver accepts, in bytes without the header.
         max: usize,
     },
-    /// A name, subject, member or text above 65,535 bytes.
+    /// A name, subject, member or text is longer than 65,535 bytes.
     #[error("text of {got} bytes is above the limit of 65535")]
     TextTooLong {
-        /// Its length.
+        /// Length in bytes.
         got: usize,
     },
-    /// The optional fields together are above 65,535 bytes.
+    /// The optional fields together are longer than 65,535 bytes.
     #[error("optional fields of {got} bytes are above the limit of 65535")]
     FieldsTooLong {
-        /// Their length.
+        /// Length in bytes.
         got: usize,
     },
 }
 
-/// A part of a frame.
+/// A part of a frame that can be encoded and decoded.
 pub trait Field<'a>: Sized {
-    /// The name of its layout in `docs/formats/wire.md`.
+    /// Name of the layout in `docs/formats/wire.md`.
     fn layout() -> String;
-    /// Appends the encoding.
+    /// Appends the encoded value.
     fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError>;
-    /// Reads the encoding; `what` names it in errors.
+    /// Decodes a value; `what` names it in errors.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed>;
 }
 
-/// Something whose layout is a sequence of fields with names.
+/// A type whose layout is a sequence of named fields.
 pub trait Structure {
-    /// Its name in `docs/formats/wire.md`.
+    /// Name of the structure in `docs/formats/wire.md`.
     const NAME: &'static str;
-    /// Its fields as that document writes them: `name layout, name layout`.
+    /// Fields of the structure in the notation of that document: `name layout, name layout`.
     fn definition() -> String;
 }
 
@@ -173,7 +173,7 @@ impl<'a> Field<'a> for &'a [u8] {
     }
 }
 
-/// Bytes that are a name and need not be text, at most 65,535: subjects, patterns.
+/// A name of at most 65,535 bytes that need not be UTF-8, such as a subject or a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Short<'a>(pub &'a [u8]);
 
@@ -202,7 +202,7 @@ fn put_len(out: &mut Vec<u8>, len: usize) -> Result<(), EncodeError> {
     len.put(out)
 }
 
-/// All bytes up to the end of the frame: stands last.
+/// All bytes up to the end of the frame. Only the last field of a frame may have this type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rest<'a>(pub &'a [u8]);
 
@@ -238,23 +238,23 @@ impl<'a, T: Field<'a>> Field<'a> for Option<T> {
     }
 }
 
-/// Any number of items: borrowed as they are to be sent, or as bytes that have come.
+/// A list of any length: either a borrowed slice to be encoded, or received bytes.
 pub enum List<'a, T> {
-    /// To be encoded.
+    /// Items to be encoded.
     Items(&'a [T]),
-    /// As encoded; walked once, so every item decodes.
+    /// Received bytes. Decoding has walked through them once, so every item decodes.
     Encoded {
-        /// How many.
+        /// Number of items.
         count: u32,
-        /// Their bytes.
+        /// Encoded items.
         bytes: &'a [u8],
-        /// What they are.
+        /// Type of the items.
         item: PhantomData<T>,
     },
 }
 
 impl<'a, T: Field<'a> + Clone> List<'a, T> {
-    /// How many.
+    /// Number of items.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -263,13 +263,13 @@ impl<'a, T: Field<'a> + Clone> List<'a, T> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if the list has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The items in order.
+    /// Iterates over the items in order.
     pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
         let (items, count, bytes) = match *self {
             Self::Items(items) => (items, 0, &[][..]),
@@ -326,7 +326,7 @@ impl<'a, T: Field<'a> + Clone> Field<'a> for List<'a, T> {
         }
     }
 
-    /// Every item has at least a byte, so the walk ends with the frame whatever the count says.
+    /// Every item has at least one byte, so the walk ends with the frame, whatever count it states.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         let count = reader.u32(what)?;
         let mut ahead = reader.clone();
@@ -339,7 +339,7 @@ impl<'a, T: Field<'a> + Clone> Field<'a> for List<'a, T> {
     }
 }
 
-/// The level of an ack: 0 to 4, weakest first.
+/// Durability level of an acknowledgement: 0 to 4, weakest first.
 impl<'a> Field<'a> for Durability {
     fn layout() -> String {
         "durability".to_owned()
@@ -358,7 +358,7 @@ impl<'a> Field<'a> for Durability {
     }
 }
 
-/// A level that is asked for, or none in particular: then the server's default holds.
+/// A requested durability level. `None` selects the server's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level(pub Option<Durability>);
 

@@ -1,7 +1,9 @@
-//! Which commands a client may send, and what a server must know of one before it proposes it.
+//! Checks of the commands that clients send.
 //!
-//! Owns: the check of a [`Write`](crate::Write)'s payload. A command that passes is proposed byte for byte as it came; it does
-//! not become malformed later. Does not own the encoding (`thalweg_types::command`), nor whether ids in it exist.
+//! Owns: the check of a [`Write`](crate::Write)'s payload, and what the server must know about the command before it
+//! proposes it. The server proposes a command that passes the check byte for byte as it was received; such a command
+//! never turns out to be malformed later. Does not own the encoding (`thalweg_types::command`), nor the existence of
+//! the ids in a command.
 
 use thalweg_types::{
     Action, Classified, Durability,
@@ -12,43 +14,44 @@ use thalweg_types::{
 
 use crate::message::Messages;
 
-/// A command can't be taken from a client.
+/// Error returned when the server cannot accept a command from a client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandRefused {
-    /// It does not decode.
+    /// The command does not decode.
     #[error("malformed command: {0}")]
     Malformed(#[from] Malformed),
-    /// Only nodes give it to themselves: maintenance, and fetches, which need to know what only the node knows.
+    /// Only nodes issue this command: it belongs to maintenance, or it is a fetch, which needs facts that only the
+    /// node has.
     #[error("commands of kind {kind} are not for clients")]
     NotForClients {
-        /// Its first byte.
+        /// First byte of the command.
         kind: u8,
     },
-    /// Above [`MAX_COMMAND_BYTES`], or more than [`MAX_COMMIT_WRITES`] conditions and writes.
+    /// The command is larger than [`MAX_COMMAND_BYTES`], or has more than [`MAX_COMMIT_WRITES`] conditions and writes.
     #[error("commit is above the limit of {MAX_COMMIT_WRITES} writes or {MAX_COMMAND_BYTES} bytes: split it")]
     TooLarge,
-    /// A key above [`MAX_KEY_BYTES`].
+    /// A key is longer than [`MAX_KEY_BYTES`].
     #[error("key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key in bytes.
         got: usize,
     },
-    /// A value above [`MAX_VALUE_BYTES`].
+    /// A value is longer than [`MAX_VALUE_BYTES`].
     #[error("value of {got} bytes is above the limit of {MAX_VALUE_BYTES}")]
     ValueTooLong {
-        /// Its length.
+        /// Length of the value in bytes.
         got: usize,
     },
-    /// A batch without records.
+    /// An append has no records.
     #[error("an append needs at least one record")]
     EmptyBatch,
-    /// A record of a batch does not decode or is too large, or there are not as many as it says.
+    /// A record of an append does not decode or is too large, or their number is not the stated one.
     #[error("bad records: {what}")]
     BadRecords {
-        /// What is wrong.
+        /// Description of the error.
         what: &'static str,
     },
-    /// Its outcome matters and would not be known.
+    /// The outcome of the command matters, and at level `none` it would remain unknown.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
     OutcomeUnknown,
 }
@@ -72,35 +75,35 @@ impl Classified for CommandRefused {
     }
 }
 
-/// What becomes of a command that is sent at level `none`.
+/// Effect of durability level `none` on a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtNone {
-    /// It is carried out; nobody is told how.
+    /// The server carries the command out and reports no outcome.
     Allowed,
-    /// It is carried out at `os`: its answer is an id or an end that is needed.
+    /// The server carries the command out at `os`, because the client needs the answer, such as an id or a deadline.
     Raised,
-    /// It is refused: it depends on the state whether it is carried out.
+    /// The server rejects the command, because the state decides whether it is carried out.
     Refused,
 }
 
-/// A command that a client may send, checked through and through.
+/// A command that a client may send. It has been checked completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientCommand<'a> {
-    /// Its bytes, to be proposed.
+    /// Bytes of the command, ready to be proposed.
     pub bytes: &'a [u8],
-    /// What `none` means for it.
+    /// Effect of level `none` on this command.
     pub at_none: AtNone,
-    /// Whether it brings new data; one that does not is let through on a full disk.
+    /// True if the command adds data. On a full disk the server accepts only commands that do not.
     pub brings_data: bool,
 }
 
 impl<'a> ClientCommand<'a> {
-    /// Checks a [`Write`](crate::Write)'s payload. Walks through it once and allocates nothing.
+    /// Checks the payload of a [`Write`](crate::Write). The check is one pass and allocates nothing.
     pub fn check(bytes: &'a [u8]) -> Result<Self, CommandRefused> {
         if bytes.len() > MAX_COMMAND_BYTES {
             return Err(CommandRefused::TooLarge);
         }
-        // The version that it needs is checked by whoever proposes it: only the node knows the one in force.
+        // The proposer checks the version that the command needs: only the node knows the version in force.
         let inner = unwrap(bytes).bytes;
         if let Some(BlindPut { key, value, .. }) = BlindPut::decode(inner) {
             check_key(key)?;
@@ -155,13 +158,13 @@ impl<'a> ClientCommand<'a> {
         Ok(Self { bytes, at_none, brings_data })
     }
 
-    /// The command, decoded.
+    /// Decodes the command.
     #[must_use]
     pub fn command(&self) -> Command<'a> {
-        Command::decode(unwrap(self.bytes).bytes).expect("checked when it was taken")
+        Command::decode(unwrap(self.bytes).bytes).expect("check() decoded these bytes")
     }
 
-    /// The level at which to propose it if `wanted` is asked for.
+    /// Returns the level to propose the command at if the client requested `wanted`.
     pub fn level(&self, wanted: Durability) -> Result<Durability, CommandRefused> {
         match (wanted, self.at_none) {
             (Durability::None, AtNone::Refused) => Err(CommandRefused::OutcomeUnknown),
@@ -187,12 +190,12 @@ fn check_commit(commit: &Commit<'_>) -> Result<(AtNone, bool), CommandRefused> {
     Ok((at_none, seen.brings_data))
 }
 
-/// What the writes gone through so far come to.
+/// Summary of the writes checked so far.
 #[derive(Debug, Default)]
 struct Seen {
     count: usize,
     brings_data: bool,
-    /// Whether the state decides about some.
+    /// True if the outcome of at least one write depends on the state.
     depends: bool,
 }
 
@@ -255,13 +258,13 @@ fn check_records(count: u32, batch: &[u8]) -> Result<(), CommandRefused> {
     while let Some(message) = messages.next() {
         let message = message.map_err(|malformed| CommandRefused::BadRecords { what: malformed.expected })?;
         if messages.position() - from > MAX_RECORD_BYTES + 4 {
-            return Err(CommandRefused::BadRecords { what: "a record above the limit of bytes" });
+            return Err(CommandRefused::BadRecords { what: "a record is larger than the limit" });
         }
         from = messages.position();
         message.key.map_or(Ok(()), check_key)?;
-        found += 1; // each has 5 bytes at least
+        found += 1; // a record has at least 5 bytes
     }
-    if found == count { Ok(()) } else { Err(CommandRefused::BadRecords { what: "another number of them than stated" }) }
+    if found == count { Ok(()) } else { Err(CommandRefused::BadRecords { what: "their number is not the stated one" }) }
 }
 
 #[cfg(test)]

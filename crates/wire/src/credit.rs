@@ -1,25 +1,25 @@
-//! Credit: what the receiver of a subscription permits its sender.
+//! Credit: the amount that the receiver of a subscription permits the sender to send.
 //!
-//! Owns: the arithmetic, for both sides. Does not own what a sender does while it may not send: a tail or a watch reads
-//! on later, a subject's subscription queues and then does what its policy says.
+//! Owns: the arithmetic for both sides. Does not own what a sender does while it may not send: a tail or a watch reads
+//! on later, and the subscription of a subject queues messages and then follows its policy.
 //!
-//! Both amounts, messages and bytes, are totals since the subscription began, so a lost or repeated [`Credit`] changes
-//! nothing and none has to be in step with another.
+//! Both amounts, messages and bytes, are totals since the subscription began. A lost or repeated [`Credit`] therefore
+//! changes nothing, and the two sides need not be in step.
 //! ```text
-//!   consumed <= received <= sent          permitted = consumed + window, when it was last said
+//!   consumed <= received <= sent          permitted = consumed + window, at the time of the last credit frame
 //!   a batch may begin while  sent.messages < permitted.messages  and  sent.bytes < permitted.bytes
 //! ```
-//! So a batch may pass what is permitted, by less than itself, and one that is larger than the window is not stuck.
-//! Consumed is what the application is done with, not what has arrived: memory on the receiver's side is bounded by the
-//! window and one batch. The receiver says more as soon as half of the window or less is left of either amount; between two
-//! such frames half a window passes, so they cost nothing, and a sender that is never further ahead than half a
-//! window does not stop.
+//! A batch may exceed the permitted totals by less than its own size, so a batch larger than the window does not
+//! block. Consumed counts the messages that the application has finished with, not those that have arrived: the
+//! receiver holds at most its window and one batch. The receiver raises its totals when half of the window or less is
+//! left of either amount. Half a window passes between two credit frames, so their cost is negligible, and a sender
+//! that is at most half a window ahead never stops.
 
 use thalweg_types::{Action, Classified};
 
 use crate::frames::{Credit, Permit};
 
-/// Permits everything.
+/// A permit without limits.
 pub const UNLIMITED: Permit = Permit { messages: u64::MAX, bytes: u64::MAX };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Amount {
     }
 }
 
-/// The sender's account.
+/// Account of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCredit {
     permitted: Amount,
@@ -49,15 +49,15 @@ pub struct SendCredit {
 }
 
 impl SendCredit {
-    /// As the subscription was begun.
+    /// Creates the account from the permit in the request that began the subscription.
     #[must_use]
     pub fn new(permit: &Permit) -> Self {
         let permitted = Amount { messages: permit.messages, bytes: permit.bytes };
         Self { permitted, sent: Amount::default() }
     }
 
-    /// The receiver permits more; gives by how much. What was permitted is never taken back: a lower total is an old one,
-    /// and permits nothing more.
+    /// Raises the permitted totals and returns the increase. Totals never decrease: a lower total comes from an older
+    /// frame and permits nothing more.
     pub fn raise(&mut self, credit: &Credit) -> Permit {
         let more = Permit {
             messages: credit.messages.saturating_sub(self.permitted.messages),
@@ -67,34 +67,34 @@ impl SendCredit {
         more
     }
 
-    /// Whether a batch may begin.
+    /// Returns true if the sender may begin a batch.
     #[inline]
     #[must_use]
     pub fn may_send(&self) -> bool {
         self.sent.messages < self.permitted.messages && self.sent.bytes < self.permitted.bytes
     }
 
-    /// How many messages and bytes are left: a batch of so many stays within what is permitted.
+    /// Messages and bytes that are left. A batch of this size stays within the permitted totals.
     #[must_use]
     pub fn left(&self) -> (u64, u64) {
         let messages = self.permitted.messages.saturating_sub(self.sent.messages);
         (messages, self.permitted.bytes.saturating_sub(self.sent.bytes))
     }
 
-    /// A batch was sent.
+    /// Counts a batch that was sent.
     #[inline]
     pub fn sent(&mut self, messages: u64, bytes: u64) {
         self.sent.add(messages, bytes);
     }
 }
 
-/// The sender has sent more than it might.
+/// Error returned when the sender has exceeded its credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the sender has sent more than its credit: {messages} messages and {bytes} bytes were permitted")]
 pub struct Overrun {
-    /// Messages permitted in all.
+    /// Total of messages permitted.
     pub messages: u64,
-    /// Bytes permitted in all.
+    /// Total of bytes permitted.
     pub bytes: u64,
 }
 
@@ -108,7 +108,7 @@ impl Classified for Overrun {
     }
 }
 
-/// The receiver's account.
+/// Account of the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveCredit {
     window: Amount,
@@ -118,7 +118,7 @@ pub struct ReceiveCredit {
 }
 
 impl ReceiveCredit {
-    /// For a receiver that holds at most so many messages and bytes, and one batch, that are not consumed.
+    /// Creates the account of a receiver that holds at most `window` plus one batch of messages that are not consumed.
     #[must_use]
     pub fn new(window: &Permit) -> Self {
         let window = Amount { messages: window.messages, bytes: window.bytes };
@@ -126,16 +126,16 @@ impl ReceiveCredit {
         Self { window, permitted: window, received: none, consumed: none }
     }
 
-    /// What to begin the subscription with.
+    /// Permit for the request that begins the subscription.
     #[must_use]
     pub fn permit(&self) -> Permit {
         Permit { messages: self.permitted.messages, bytes: self.permitted.bytes }
     }
 
-    /// A batch has come.
+    /// Counts a batch that has arrived.
     ///
     /// # Errors
-    /// It began when nothing was permitted. The account counts it all the same.
+    /// The batch began when nothing was permitted. The account counts it nevertheless.
     #[inline]
     pub fn received(&mut self, messages: u64, bytes: u64) -> Result<(), Overrun> {
         let might = self.received.messages < self.permitted.messages && self.received.bytes < self.permitted.bytes;
@@ -143,7 +143,8 @@ impl ReceiveCredit {
         if might { Ok(()) } else { Err(Overrun { messages: self.permitted.messages, bytes: self.permitted.bytes }) }
     }
 
-    /// The application is done with so many messages and bytes; what to tell the sender, if it is time to.
+    /// Counts messages and bytes that the application has finished with. Returns the credit frame to send, if one is
+    /// due.
     #[inline]
     pub fn consumed(&mut self, messages: u64, bytes: u64) -> Option<Credit> {
         self.consumed.add(messages, bytes);
@@ -158,7 +159,7 @@ impl ReceiveCredit {
         Some(Credit { messages: next.messages, bytes: next.bytes })
     }
 
-    /// Messages and bytes that have come and are not consumed.
+    /// Messages and bytes that have arrived and are not consumed.
     #[must_use]
     pub fn held(&self) -> (u64, u64) {
         let messages = self.received.messages.saturating_sub(self.consumed.messages);
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!((sender.may_send(), sender.left()), (false, (0, 0)));
         assert_eq!(sender.raise(&Credit { messages: 60, bytes: 20_000 }), permit(50, 19_000));
         assert!(!sender.may_send(), "still behind by messages");
-        assert_eq!(sender.raise(&Credit { messages: 80, bytes: 9_093 }), permit(20, 0), "an older total of bytes");
+        assert_eq!(sender.raise(&Credit { messages: 80, bytes: 9_093 }), permit(20, 0), "the total of bytes is older");
         assert_eq!((sender.may_send(), sender.left()), (true, (7, 10_908)));
     }
 
@@ -227,12 +228,12 @@ mod tests {
     #[test]
     fn a_sender_beyond_its_credit_is_found_out() {
         let mut receiver = ReceiveCredit::new(&permit(2, 100));
-        receiver.received(5, 500).expect("begun within it");
+        receiver.received(5, 500).expect("the batch began within the credit");
         assert_eq!(receiver.received(1, 1), Err(Overrun { messages: 2, bytes: 100 }));
     }
 
-    /// Any window, any batches, credit frames late by any number of batches: everything arrives, nothing is overrun, and
-    /// the receiver never holds more than its window and a batch.
+    /// Any window, any batches, and credit frames delayed by any number of batches: everything arrives, no credit is
+    /// exceeded, and the receiver never holds more than its window and one batch.
     #[test]
     fn nothing_stalls_and_nothing_overruns() {
         let mut random = 0x9e37_79b9_u64;

@@ -1,11 +1,12 @@
-//! From bytes as they come to frames.
+//! Splits received bytes into frames.
 //!
-//! Owns: the buffer of what has been received, where frames begin and end, and the largest frame that is taken.
-//! Does not own: what is in a frame (`frames`); sockets.
+//! Owns: the buffer of received bytes, the boundaries of frames, and the limit on the size of a frame. Does not own:
+//! the contents of frames (`frames`), and sockets.
 //!
-//! Invariants: what a header announces is not allocated at its word: the buffer has room for [`READ_BYTES`], and for at
-//! most as much again as has been received, or 1 MiB of the frame once 48 KiB of it are there. After a [`FrameError`] the channel is of no use: nobody
-//! knows where the next frame begins, and every later call gives the same error.
+//! Invariants: a header alone never causes a large allocation. The buffer has room for [`READ_BYTES`], and for at most
+//! as many bytes again as have been received, or for 1 MiB of the frame once 48 KiB of it have arrived. After a
+//! [`FrameError`] the channel is unusable, because the start of the next frame is unknown; every later call returns
+//! the same error.
 
 use std::ops::Range;
 
@@ -17,27 +18,27 @@ use thalweg_types::{
 
 use crate::header::{HEADER_BYTES, Header};
 
-/// Room that [`Decoder::buffer`] has at least: what one read from a socket may bring.
+/// Minimum room in [`Decoder::buffer`] for one read from a socket, in bytes.
 pub const READ_BYTES: usize = 64 * 1024;
 
-/// What a frame may be given at once when three quarters of [`READ_BYTES`] are there, which is when the first buffer is
-/// nearly full. If the buffer doubled from there on, nearly
-/// all of a frame of 1 MB would be copied while it comes.
+/// Room reserved for a frame in one step, in bytes, once three quarters of [`READ_BYTES`] have arrived. At that point
+/// the first buffer is nearly full. If the buffer doubled from there on, nearly all bytes of a frame of 1 MB would be
+/// copied while it arrives.
 const AHEAD_BYTES: usize = 16 * READ_BYTES;
 
-/// The channel can't go on: close it, with a goodbye if there is somebody to read it.
+/// Error after which the channel cannot go on. Close it, with a goodbye if the peer still reads.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The frame is larger than was agreed on.
+    /// The frame is larger than the agreed limit.
     #[error("frame of {got} bytes (kind {kind:#06x}) is above the limit of {max}")]
     TooLarge {
-        /// Bytes announced.
+        /// Announced bytes behind the header.
         got: u32,
-        /// Most that are taken.
+        /// Most bytes accepted.
         max: u32,
-        /// What kind it was to be.
+        /// Kind of the frame.
         kind: u16,
-        /// Whose it was to be: its reply may say `frame_too_large` before the goodbye.
+        /// Id of the frame: its request may be answered with `frame_too_large` before the goodbye.
         id: u32,
     },
 }
@@ -52,33 +53,33 @@ impl Classified for FrameError {
     }
 }
 
-/// A frame whose boundaries are known and nothing else, borrowed.
+/// A borrowed frame whose boundaries are known and whose body is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawFrame<'a> {
-    /// Its header.
+    /// Header of the frame.
     pub header: Header,
-    /// Everything behind the header: optional fields, then the body.
+    /// All bytes behind the header: the optional fields, then the body.
     pub payload: &'a [u8],
 }
 
-/// The same with a share in the buffer: outlives the decoder's next call.
+/// A frame that shares the decoder's buffer. It stays valid after the next call of the decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedFrame {
-    /// Its header.
+    /// Header of the frame.
     pub header: Header,
-    /// Everything behind the header. A slice of it keeps all of the buffer that it came in: what is small and is to
-    /// stay for long should be copied.
+    /// All bytes behind the header. A slice of them keeps the whole receive buffer alive, so copy small parts that
+    /// must live long.
     pub payload: Bytes,
 }
 
 impl SharedFrame {
-    /// Borrowed.
+    /// Borrows the frame.
     #[must_use]
     pub fn raw(&self) -> RawFrame<'_> {
         RawFrame { header: self.header, payload: &self.payload }
     }
 
-    /// A share in a part of the payload, such as a field of the decoded frame.
+    /// Shares a part of the payload, such as a field of the decoded frame.
     ///
     /// # Panics
     /// If `part` is not borrowed from this frame.
@@ -88,16 +89,16 @@ impl SharedFrame {
     }
 }
 
-/// Takes bytes, gives frames. See the module's documentation.
+/// Takes received bytes and returns frames. See the module's documentation.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: BytesMut,
-    /// Bytes at the begin of the buffer that a borrowed frame was made of.
+    /// Bytes at the start of the buffer that belong to a borrowed frame already returned.
     used: usize,
     max_bytes: u32,
-    /// Bytes of a frame that is passed over that are still to come.
+    /// Bytes still to come of a frame that is being skipped.
     skipping: usize,
-    /// The buffer has been asked to hold more than two reads.
+    /// True if the buffer has been asked to hold more than two reads.
     is_large: bool,
     failed: Option<FrameError>,
 }
@@ -109,8 +110,9 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// For a new connection: frames of at most [`MAX_HELLO_BYTES`] until [`set_max_bytes`](Self::set_max_bytes), which a
-    /// server calls when it says welcome, and a client at once, since its hello says what it takes.
+    /// Creates the decoder of a new connection. It accepts frames of at most [`MAX_HELLO_BYTES`] until
+    /// [`set_max_bytes`](Self::set_max_bytes). A server raises the limit with its welcome; a client raises it
+    /// immediately, since its hello states the limit.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -123,20 +125,20 @@ impl Decoder {
         }
     }
 
-    /// From the next frame on, at most so many bytes behind the header, and at most [`MAX_FRAME_BYTES`].
+    /// Sets the largest number of bytes behind the header, from the next frame on. The maximum is [`MAX_FRAME_BYTES`].
     pub fn set_max_bytes(&mut self, max_bytes: u32) {
         self.max_bytes = max_bytes.min(MAX_FRAME_BYTES as u32);
     }
 
-    /// Takes what has been received, by copying it.
+    /// Copies received bytes into the buffer.
     #[inline]
     pub fn feed(&mut self, bytes: &[u8]) {
         self.forget_used();
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The buffer to read into, with some room behind what is there: saves the copy of [`feed`](Self::feed).
-    /// What is there must stay.
+    /// Returns the buffer to read into, with room behind the bytes already in it. Unlike [`feed`](Self::feed) this
+    /// copies nothing. The caller must leave the existing bytes unchanged.
     pub fn buffer(&mut self) -> &mut BytesMut {
         self.forget_used();
         let have = self.buffer.len();
@@ -150,13 +152,14 @@ impl Decoder {
         &mut self.buffer
     }
 
-    /// Bytes received that are part of no frame yet: above 0 when a connection ends, it ended within a frame.
+    /// Received bytes that are not part of a returned frame. If this is above 0 at the end of a connection, the
+    /// connection ended within a frame.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.used
     }
 
-    /// The header of the next frame, as soon as it is there, though the frame may not be.
+    /// Returns the header of the next frame as soon as it has arrived, even if the rest of the frame has not.
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<Header> {
@@ -166,7 +169,7 @@ impl Decoder {
         self.buffer[self.used..].first_chunk().map(Header::decode)
     }
 
-    /// The next frame, with a share in the buffer; `None` until all of it is there.
+    /// Returns the next frame, which shares the buffer; `None` until the whole frame has arrived.
     pub fn next_shared(&mut self) -> Result<Option<SharedFrame>, FrameError> {
         let Some((header, range)) = self.complete()? else { return Ok(None) };
         self.forget_used();
@@ -175,7 +178,8 @@ impl Decoder {
         Ok(Some(SharedFrame { header, payload: frame.freeze() }))
     }
 
-    /// The next frame, borrowed until the next call: cheaper, for what is dealt with at once.
+    /// Returns the next frame, borrowed until the next call. This is cheaper than [`next_shared`](Self::next_shared)
+    /// for frames that are processed immediately.
     #[inline]
     pub fn next_borrowed(&mut self) -> Result<Option<RawFrame<'_>>, FrameError> {
         let Some((header, range)) = self.complete()? else { return Ok(None) };
@@ -183,8 +187,8 @@ impl Decoder {
         Ok(Some(RawFrame { header, payload: &self.buffer[range] }))
     }
 
-    /// Passes over the next frame, whose header must be there: what has come of it, and the rest as it comes. For a frame
-    /// that there is no room for.
+    /// Skips the next frame, whose header must have arrived: both the bytes already received and those still to come.
+    /// Callers use it for a frame that they have no room for.
     pub fn skip_frame(&mut self) {
         if let Some(header) = self.peek() {
             self.skipping = HEADER_BYTES + header.len as usize;
@@ -192,8 +196,8 @@ impl Decoder {
         }
     }
 
-    /// As [`buffer`](Self::buffer), with this one if there is none: for those who keep one that [`release`](Self::release)
-    /// gave them.
+    /// Like [`buffer`](Self::buffer), but uses `spare` if the decoder has no buffer. Callers keep the spare buffer
+    /// that [`release`](Self::release) returned.
     pub fn buffer_or(&mut self, spare: impl FnOnce() -> BytesMut) -> &mut BytesMut {
         if self.buffer.capacity() == 0 {
             self.buffer = spare();
@@ -202,8 +206,8 @@ impl Decoder {
         self.buffer()
     }
 
-    /// Parts with the buffer, if no part of a frame is in it; not with one that became large. For a channel that waits for
-    /// its peer.
+    /// Returns the buffer if it contains no part of a frame, and drops it if it has become large. A channel that waits
+    /// for its peer gives up its buffer this way.
     pub fn release(&mut self) -> Option<BytesMut> {
         if self.pending_bytes() > 0 {
             return None;
@@ -228,7 +232,7 @@ impl Decoder {
         }
     }
 
-    /// The next frame, if all of it is there.
+    /// Returns the next frame if the whole frame has arrived.
     #[inline]
     fn complete(&mut self) -> Result<Option<(Header, Range<usize>)>, FrameError> {
         if let Some(error) = &self.failed {
@@ -275,7 +279,7 @@ mod tests {
             for chunk in stream.chunks(step) {
                 decoder.feed(chunk);
                 loop {
-                    // Both ways in turns.
+                    // Use both methods alternately.
                     let next = if got.len() % 2 == 0 {
                         decoder.next_shared().unwrap().map(|frame| (frame.header.id, frame.payload.to_vec()))
                     } else {
@@ -298,7 +302,7 @@ mod tests {
             let mut decoder = Decoder::new();
             let (mut at, mut seen) = (0, 0);
             while at < stream.len() {
-                // As a socket does: no more than there is room for.
+                // A socket delivers no more bytes than there is room for.
                 let buffer = decoder.buffer();
                 let room = buffer.capacity() - buffer.len();
                 assert!(room > 0);
@@ -378,7 +382,7 @@ mod tests {
                     let Some(next) = decoder.next_borrowed().unwrap() else { break };
                     got.push((next.header.id, next.payload.to_vec()));
                 }
-                assert!(decoder.buffer().len() <= 3000, "what is passed over is not kept");
+                assert!(decoder.buffer().len() <= 3000, "skipped bytes are not kept");
             }
             assert_eq!(got, [(1, b"first".to_vec()), (3, b"last".to_vec())], "in steps of {step}");
             decoder.release();

@@ -1,10 +1,10 @@
-//! The begin of a connection: which version, which limits.
+//! Handshake at the start of a connection: agreement on the version and the limits.
 //!
-//! Owns: what both sides make of the other's offer, and when silence means something. Does not own the bytes
-//! (`frames/connection`), nor clocks: time is an argument.
+//! Owns: the rules by which each side answers the offer of the other, and the meaning of silence. Does not own the
+//! bytes (`frames/connection`), nor clocks: time is an argument.
 //!
-//! A client sends [`Hello`] first, a server answers [`Welcome`] or [`Goodbye`]. These three have the same layout in every
-//! version of the protocol, so two sides that share none can still say so.
+//! A client sends [`Hello`] first, and a server answers with [`Welcome`] or [`Goodbye`]. These three frames have the
+//! same layout in every version of the protocol, so two sides without a common version can still report that.
 
 use std::time::Duration;
 
@@ -24,38 +24,38 @@ pub const MIN_VERSION: u16 = 1;
 /// Highest version that this crate speaks.
 pub const MAX_VERSION: u16 = 1;
 
-/// What both sides name the protocol where TLS or QUIC asks (ALPN).
+/// Name of the protocol in TLS and QUIC (ALPN).
 pub const ALPN: &[u8] = b"thalweg";
 
-/// Silence is not broken more often than this, whatever a side asks for.
+/// Shortest keep-alive interval, whatever a side requests.
 pub const MIN_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
-/// A connection can't begin.
+/// Error returned when a connection cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// The first frame is none of those that begin a connection.
+    /// The first frame is not one that begins a connection.
     #[error(
         "the first frame has kind {kind:#06x}: this port speaks Thalweg's native protocol, which begins with a hello"
     )]
     NotHello {
-        /// What came.
+        /// Kind of the first frame.
         kind: u16,
     },
     /// The first frame is malformed.
     #[error("this is not Thalweg's native protocol: {0}")]
     Malformed(DecodeError),
-    /// No version is spoken by both.
-    #[error("the peer speaks versions {min} to {max} of the protocol, this side {MIN_VERSION} to {MAX_VERSION}")]
+    /// The two sides have no version in common.
+    #[error("the peer speaks versions {min} to {max} of the protocol, this side speaks {MIN_VERSION} to {MAX_VERSION}")]
     NoCommonVersion {
-        /// The peer's lowest.
+        /// Lowest version of the peer.
         min: u16,
-        /// The peer's highest.
+        /// Highest version of the peer.
         max: u16,
     },
-    /// The peer takes smaller frames than anyone may.
-    #[error("the peer takes frames of {got} bytes at most: at least {MIN_FRAME_BYTES} are needed")]
+    /// The peer's limit on the size of frames is below [`MIN_FRAME_BYTES`].
+    #[error("the peer accepts frames of at most {got} bytes: its limit must be at least {MIN_FRAME_BYTES}")]
     FrameTooSmall {
-        /// What it takes.
+        /// Limit of the peer in bytes.
         got: u32,
     },
 }
@@ -75,7 +75,7 @@ impl Classified for HandshakeError {
 }
 
 impl HandshakeError {
-    /// What to say to the peer, with [`message`](ToString::to_string) as its text.
+    /// Creates the goodbye for the peer; `message` is this error's [text](ToString::to_string).
     #[must_use]
     pub fn goodbye<'a>(&self, message: &'a str) -> Goodbye<'a> {
         let reason = match self {
@@ -86,52 +86,52 @@ impl HandshakeError {
     }
 }
 
-/// A goodbye of this version.
+/// Creates a goodbye of this version.
 #[must_use]
 pub fn goodbye(reason: Reason, class: Action, message: &str) -> Goodbye<'_> {
     Goodbye { reason, class, min_version: MIN_VERSION, max_version: MAX_VERSION, message }
 }
 
-/// What both sides hold to from the welcome on.
+/// Parameters that both sides use from the welcome on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// Of the protocol.
+    /// Version of the protocol.
     pub version: u16,
-    /// Largest frame that the peer takes.
+    /// Largest frame that the peer accepts, in bytes behind the header.
     pub max_send_bytes: u32,
-    /// See [`KeepAlive`].
+    /// Interval of [`KeepAlive`].
     pub keep_alive: Duration,
-    /// Features that both have. None is defined yet.
+    /// Features that both sides have. None is defined yet.
     pub features: Vec<u16>,
 }
 
-/// What a server offers.
+/// Parameters that a server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTerms<'a> {
-    /// Largest frame that it takes.
+    /// Largest frame that the server accepts, in bytes behind the header.
     pub max_frame_bytes: u32,
-    /// How long silence may last; a client may ask for less.
+    /// Keep-alive interval. A client may request a shorter one.
     pub keep_alive: Duration,
-    /// Requests under way on a channel.
+    /// Maximum number of concurrent requests on a channel.
     pub max_requests: u32,
-    /// Subscriptions of a channel.
+    /// Maximum number of subscriptions on a channel.
     pub max_subscriptions: u32,
-    /// The level of acks where a request does not say.
+    /// Durability level of acknowledgements for requests that state no level.
     pub durability: Durability,
-    /// Which node.
+    /// Id of the node.
     pub node: NodeId,
-    /// Which run of it.
+    /// Number of this run of the node.
     pub run: u64,
-    /// Its version, for people.
+    /// Version of the server, for people.
     pub server: &'a str,
-    /// Features that it has.
+    /// Features that the server has.
     pub features: &'a [u16],
-    /// Its spaces.
+    /// Spaces of the server.
     pub spaces: &'a [Space<'a>],
 }
 
 impl ServerTerms<'_> {
-    /// What comes of a hello.
+    /// Evaluates a hello and returns the parameters of the connection.
     pub fn accept(&self, hello: &Hello<'_>) -> Result<Agreed, HandshakeError> {
         let version = common_version(hello.min_version, hello.max_version)?;
         check_frame_limit(hello.max_frame_bytes)?;
@@ -145,7 +145,7 @@ impl ServerTerms<'_> {
         })
     }
 
-    /// The answer to it.
+    /// Creates the welcome that announces the agreed parameters.
     #[must_use]
     pub fn welcome<'a>(&'a self, agreed: &'a Agreed) -> Welcome<'a> {
         Welcome {
@@ -164,7 +164,7 @@ impl ServerTerms<'_> {
     }
 }
 
-/// The hello that a connection's first frame must be.
+/// Decodes the first frame of a connection, which must be a hello.
 pub fn read_hello(raw: RawFrame<'_>) -> Result<Hello<'_>, HandshakeError> {
     if raw.header.kind != Kind::Hello as u16 {
         return Err(HandshakeError::NotHello { kind: raw.header.kind });
@@ -175,7 +175,7 @@ pub fn read_hello(raw: RawFrame<'_>) -> Result<Hello<'_>, HandshakeError> {
     }
 }
 
-/// A hello of this version.
+/// Creates a hello of this version.
 #[must_use]
 pub fn hello<'a>(name: &'a str, max_frame_bytes: u32, keep_alive: Duration, features: &'a [u16]) -> Hello<'a> {
     Hello {
@@ -189,7 +189,7 @@ pub fn hello<'a>(name: &'a str, max_frame_bytes: u32, keep_alive: Duration, feat
     }
 }
 
-/// What a client makes of the welcome.
+/// Evaluates the server's welcome and returns the parameters of the connection.
 pub fn check_welcome(welcome: &Welcome<'_>) -> Result<Agreed, HandshakeError> {
     Ok(Agreed {
         version: common_version(welcome.version, welcome.version)?,
@@ -199,7 +199,7 @@ pub fn check_welcome(welcome: &Welcome<'_>) -> Result<Agreed, HandshakeError> {
     })
 }
 
-/// The highest version that both speak.
+/// Returns the highest version that both sides speak.
 fn common_version(min: u16, max: u16) -> Result<u16, HandshakeError> {
     let highest = max.min(MAX_VERSION);
     if highest < min.max(MIN_VERSION) { Err(HandshakeError::NoCommonVersion { min, max }) } else { Ok(highest) }
@@ -209,19 +209,19 @@ fn check_frame_limit(got: u32) -> Result<u32, HandshakeError> {
     if got < MIN_FRAME_BYTES { Err(HandshakeError::FrameTooSmall { got }) } else { Ok(got) }
 }
 
-/// What to do about silence now.
+/// Action that the silence on a connection requires now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// Look again after so long.
+    /// Look again after this time.
     Wait(Duration),
-    /// Send a ping: nothing was sent for the interval.
+    /// Send a ping, since this side has sent nothing for the interval.
     Ping,
-    /// The peer is gone: nothing was heard for three intervals.
+    /// Give the peer up: this side has heard nothing for three intervals.
     Gone,
 }
 
-/// Each side sends something at least once an interval, a ping if there is nothing else; one that is not heard for three
-/// intervals is gone. Times are those of a monotonic clock.
+/// Keep-alive state of one side. Each side sends something at least once an interval, a ping if there is nothing else,
+/// and gives up a peer that is silent for three intervals. All times come from a monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
     interval: Duration,
@@ -230,23 +230,23 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// From now on.
+    /// Starts both timers at `now`.
     #[must_use]
     pub fn new(interval: Duration, now: Duration) -> Self {
         Self { interval: interval.max(MIN_KEEP_ALIVE), heard: now, sent: now }
     }
 
-    /// Something was received.
+    /// Records that something was received.
     pub fn heard(&mut self, now: Duration) {
         self.heard = now;
     }
 
-    /// Something was sent.
+    /// Records that something was sent.
     pub fn sent(&mut self, now: Duration) {
         self.sent = now;
     }
 
-    /// What to do.
+    /// Returns the action that is due.
     #[must_use]
     pub fn look(&self, now: Duration) -> Silence {
         let (ping_at, gone_at) = (self.sent + self.interval, self.heard + 3 * self.interval);
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(alive.look(110 * SECOND), Silence::Wait(10 * SECOND));
         alive.heard(111 * SECOND);
         alive.sent(139 * SECOND);
-        assert_eq!(alive.look(140 * SECOND), Silence::Wait(SECOND), "gone comes before the next ping");
+        assert_eq!(alive.look(140 * SECOND), Silence::Wait(SECOND), "it is gone before the next ping");
         assert_eq!(alive.look(141 * SECOND), Silence::Gone);
     }
 }

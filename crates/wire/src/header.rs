@@ -1,13 +1,14 @@
-//! The envelope that every frame has.
+//! Header and optional fields, which every kind of frame can have.
 //!
 //! ```text
 //!  0     4      6        8    12
 //!  | len | kind | fields | id | optional fields ... | body ...        u32, u16, u16, u32
 //! ```
-//! Little-endian. `len` counts what follows the header, `fields` the bytes of the optional fields.
+//! All integers are little-endian. `len` counts the bytes behind the header, `fields` the bytes of the optional
+//! fields.
 //!
-//! Owns: the header, the optional fields, and how a frame is put together. Does not own what kinds there are
-//! (`frames`), nor how bytes become frames (`decoder`).
+//! Owns: the header, the optional fields, and the assembly of a frame. Does not own the kinds of frames (`frames`),
+//! nor the splitting of bytes into frames (`decoder`).
 
 use thalweg_types::{
     SpaceId,
@@ -17,26 +18,26 @@ use thalweg_types::{
 
 use crate::codec::{EncodeError, Field};
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 12;
 
-/// What precedes every frame.
+/// Header that precedes every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes that follow the header.
+    /// Number of bytes behind the header.
     pub len: u32,
-    /// What kind of frame it is, see [`Kind`](crate::Kind). May be one that this version does not know.
+    /// Kind of the frame, see [`Kind`](crate::Kind). It may be one that this version does not know.
     pub kind: u16,
-    /// Of them, bytes of optional fields, which come first. `fields <= len` or the frame is malformed.
+    /// Number of these bytes that are optional fields, which come first. `fields <= len`, else the frame is malformed.
     pub fields: u16,
-    /// The request or subscription that it belongs to; 0: none, or nobody waits for a reply.
+    /// Id of the request or subscription that the frame belongs to; 0 for none, or for a request that wants no reply.
     pub id: u32,
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
 impl Header {
-    /// The encoding.
+    /// Encodes the header.
     #[inline]
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -48,7 +49,7 @@ impl Header {
         out
     }
 
-    /// The inverse of [`encode`](Self::encode): any 12 bytes are a header.
+    /// Decodes a header. Any 12 bytes are a header.
     #[inline]
     #[must_use]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
@@ -62,7 +63,8 @@ impl Header {
     }
 }
 
-/// From here on, a field that the receiver does not know makes the frame an error instead of being skipped.
+/// Lowest tag of the fields that a receiver must understand. An unknown field below it is skipped; an unknown field
+/// from here on makes the frame an error.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
 
 const TRACE: u16 = 0x0001;
@@ -70,43 +72,43 @@ const TIMEOUT: u16 = 0x0002;
 const LIMIT: u16 = 0x0003;
 const SPACE: u16 = 0x8001;
 
-/// The optional fields, by number and name, as the document lists them.
+/// Tags and names of the optional fields, in the order of the format document.
 pub const KNOWN_FIELDS: [(u16, &str); 4] = [(TRACE, "trace"), (TIMEOUT, "timeout"), (LIMIT, "limit"), (SPACE, "space")];
 
-/// What any frame may carry beside its body.
+/// Optional fields of a frame.
 ///
 /// ```text
 /// fields := (tag u16 | len u16 | bytes)*          tags rise
 /// ```
-/// A newer peer may send others. Those with a tag below [`MUST_UNDERSTAND`] are skipped.
+/// A newer peer may send further fields. Those with a tag below [`MUST_UNDERSTAND`] are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields<'a> {
-    /// A name for this request in logs and traces, 1 to 64 bytes.
+    /// Name of the request in logs and traces, 1 to 64 bytes.
     pub trace: Option<&'a str>,
-    /// Microseconds after which the sender does not want the reply any more.
+    /// Time in microseconds after which the sender no longer wants the reply.
     pub timeout_micros: Option<u64>,
-    /// After so many messages, records or changes a subscription ends by itself.
+    /// Number of messages, records or changes after which the server ends the subscription.
     pub limit: Option<u64>,
-    /// The space that the request is about; 0 if left out.
+    /// Space that the request is about; the default space (0) if left out.
     pub space: Option<SpaceId>,
 }
 
-/// Why the optional fields of a frame can't be taken.
+/// Error returned when the optional fields of a frame cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldsError {
-    /// They are not what the format says.
+    /// The fields do not follow the format.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// One that must be understood is not known.
-    #[error("field {tag:#06x} is not known here and must be: the peer is newer, leave it out")]
+    /// The receiver must understand a field and does not know it.
+    #[error("unknown field {tag:#06x}, which must be understood: this side is older, leave the field out")]
     Unknown {
-        /// Its tag.
+        /// Tag of the field.
         tag: u16,
     },
 }
 
 impl<'a> Fields<'a> {
-    /// Appends the encoding.
+    /// Appends the encoded fields. A trace longer than 64 bytes is truncated.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let mut field = |tag: u16, bytes: &[u8]| {
             let len = u16::try_from(bytes.len()).map_err(|_| EncodeError::FieldsTooLong { got: bytes.len() })?;
@@ -130,7 +132,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// Reads all of `bytes`.
+    /// Decodes all of `bytes`.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FieldsError> {
         if bytes.is_empty() { Ok(Self::default()) } else { Self::decode_some(bytes) }
@@ -171,7 +173,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Appends a frame: header, optional fields, and the body that `body` writes. On error `out` is as it was.
+/// Appends a frame: the header, the optional fields, and the body that `body` writes. On error `out` is unchanged.
 #[inline]
 pub fn put_frame(
     out: &mut Vec<u8>,
@@ -188,7 +190,8 @@ pub fn put_frame(
     encoded
 }
 
-/// As [`put_frame`], of a frame that `follows` more bytes belong to, which are sent behind `out`.
+/// Like [`put_frame`], for a frame whose last `follows` bytes the caller sends behind `out`. On error `out` may
+/// contain a part of the frame.
 #[inline]
 pub(crate) fn put_open_frame(
     out: &mut Vec<u8>,
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(bytes, pinned);
         assert_eq!(Fields::decode(&bytes), Ok(ALL));
         assert_eq!(Fields::decode(&[]), Ok(Fields::default()));
-        // Cut where a field ends they are fewer fields, elsewhere malformed.
+        // Bytes cut at the end of a field are fewer fields; bytes cut elsewhere are malformed.
         let ends = [0, 5, 17, 29];
         for cut in 0..bytes.len() {
             assert_eq!(Fields::decode(&bytes[..cut]).is_ok(), ends.contains(&cut), "cut to {cut}");

@@ -1,10 +1,11 @@
-//! Macros by which a definition in code is a layout on the wire.
+//! Macros that derive the layout on the wire from a definition in code.
 //!
-//! Owns: [`structure`], fields one after the other; [`choices`], one byte that is one of some values; [`variants`], such a
-//! byte and the fields that belong to it. Each gives a type with [`Field`](crate::Field), which reads and writes it, and
-//! [`Structure`](crate::Structure), which says the layout in the words of `docs/formats/wire.md`.
+//! Owns: [`structure`], a sequence of fields; [`choices`], one byte with a fixed set of values; [`variants`], such a
+//! byte followed by the fields of the chosen variant. Each macro defines a type that implements
+//! [`Field`](crate::Field), which encodes and decodes it, and [`Structure`](crate::Structure), which reports the
+//! layout in the notation of `docs/formats/wire.md`.
 
-/// Defines a struct whose layout is that of its fields one after the other.
+/// Defines a struct whose layout is the sequence of its fields.
 macro_rules! structure {
     (
         $(#[$doc:meta])*
@@ -53,7 +54,7 @@ macro_rules! structure {
     };
 }
 
-/// Defines an enum without data that is one byte on the wire.
+/// Defines an enum without data, encoded as one byte.
 macro_rules! choices {
     (
         $(#[$doc:meta])*
@@ -103,7 +104,7 @@ macro_rules! choices {
     };
 }
 
-/// Defines an enum with data: a byte that says which, then the fields of that one.
+/// Defines an enum with data, encoded as one byte that selects the variant, followed by the variant's fields.
 macro_rules! variants {
     (
         $(#[$doc:meta])*

@@ -1,22 +1,22 @@
-//! The native binary protocol, sans I/O: bytes in, frames out, and the reverse.
+//! The native binary protocol without I/O: it turns bytes into frames and frames into bytes.
 //!
-//! Owns: every byte that goes over a native connection (`docs/formats/wire.md` describes them), the arithmetic of credit,
-//! the agreement at the begin of a connection, and on the client's side which reply belongs to which request.
-//! Does not own: sockets, tasks, clocks, the database; what a request does.
+//! Owns: every byte that goes over a native connection (`docs/formats/wire.md` describes them), the arithmetic of
+//! credit, the handshake at the start of a connection, and on the client's side the table that matches replies to
+//! requests. Does not own: sockets, tasks, clocks, the database, or the execution of requests.
 //!
 //! ```
 //! use thalweg_types::{KeyspaceId, Revision};
 //! use thalweg_wire::{ClientFrame, Decoder, Fields, Frame, Get, Rest, Values};
 //!
-//! // A client puts frames into a buffer, and sends that.
+//! // A client encodes frames into a buffer and sends the buffer.
 //! let mut out = Vec::new();
 //! let get = Get { keyspace: KeyspaceId(1), revision: Revision(0), values: Values::Include, key: Rest(b"ada") };
 //! get.encode(&mut out, 7).unwrap();
 //!
-//! // A server feeds what it receives, and takes frames out.
+//! // A server feeds the received bytes to a decoder and takes frames out.
 //! let mut decoder = Decoder::new();
 //! decoder.feed(&out);
-//! let raw = decoder.next_borrowed().unwrap().expect("all of it is there");
+//! let raw = decoder.next_borrowed().unwrap().expect("the whole frame has arrived");
 //! let request = ClientFrame::decode(raw).unwrap();
 //! assert_eq!((request.id, request.frame), (7, ClientFrame::Get(get)));
 //! ```

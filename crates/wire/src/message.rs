@@ -1,7 +1,8 @@
-//! The messages of a batch and the records of a stream, one after the other, without allocation.
+//! Decoding of messages and stream records one after the other, without allocation.
 //!
-//! Both are records as `docs/formats/command.md` describes them; [`thalweg_types::record::Records`] reads the same bytes,
-//! and allocates for headers. Owns only this way of reading.
+//! Messages of a batch and records of a stream have the encoding that `docs/formats/command.md` describes.
+//! [`thalweg_types::record::Records`] decodes the same bytes and allocates for headers. This module owns only the
+//! decoding without allocation.
 
 use thalweg_types::{
     limits::MAX_HEADERS,
@@ -12,20 +13,20 @@ const KEY: u8 = 1;
 const HEADERS: u8 = 2;
 const TOMBSTONE: u8 = 4;
 
-/// A message or record, borrowed.
+/// A borrowed message or record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its key.
+    /// Key of the message.
     pub key: Option<&'a [u8]>,
-    /// Its headers.
+    /// Headers of the message.
     pub headers: Headers<'a>,
-    /// Its payload.
+    /// Payload of the message.
     pub payload: &'a [u8],
-    /// Whether it says that its key is gone.
+    /// True if the message is a tombstone: it marks its key as deleted.
     pub is_tombstone: bool,
 }
 
-/// Headers of a message, in order; names may repeat.
+/// Headers of a message in order. Names may repeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers<'a> {
     count: u16,
@@ -33,25 +34,25 @@ pub struct Headers<'a> {
 }
 
 impl<'a> Headers<'a> {
-    /// How many.
+    /// Number of headers.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no headers.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Names and values.
+    /// Iterates over names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
         let mut reader = Reader::at(self.bytes, 0);
         (0..self.count).map_while(move |_| header(&mut reader).ok())
     }
 
-    /// The first value of that name.
+    /// Returns the first value with the given name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a [u8]> {
         self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
@@ -81,7 +82,7 @@ fn header<'a>(reader: &mut Reader<'a>) -> Result<(&'a str, &'a [u8]), Malformed>
     Ok((name, reader.take(len, "header value")?))
 }
 
-/// Iterates over framed messages; ends after the first malformed one.
+/// Iterator over encoded messages. It ends after the first malformed one.
 #[derive(Clone, Debug, Default)]
 pub struct Messages<'a> {
     bytes: &'a [u8],
@@ -89,25 +90,25 @@ pub struct Messages<'a> {
 }
 
 impl<'a> Messages<'a> {
-    /// Over `bytes`, which hold messages and nothing else.
+    /// Creates an iterator over `bytes`, which must consist of messages only.
     #[inline]
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// Bytes gone through.
+    /// Number of bytes decoded so far.
     #[must_use]
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// How many there are, if all are well formed.
+    /// Decodes all remaining messages and returns their number.
     pub fn check(self) -> Result<u32, Malformed> {
         let mut count: u32 = 0;
         for message in self {
             message?;
-            count += 1; // each has 5 bytes at least
+            count += 1; // a message has at least 5 bytes
         }
         Ok(count)
     }
@@ -186,7 +187,7 @@ mod tests {
         Record { key, headers: headers.iter().collect(), payload, is_tombstone }
     }
 
-    /// Both readers of these bytes agree on what they are, and where they are not.
+    /// Checks that both decoders agree on the messages and on the errors in these bytes.
     fn compare(bytes: &[u8]) {
         let mut ours = Messages::new(bytes);
         for theirs in Records::new(bytes) {

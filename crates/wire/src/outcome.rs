@@ -1,7 +1,7 @@
-//! What came of a command, as the reply to it.
+//! Replies to commands, built from their outcomes.
 //!
-//! Owns: which outcome becomes which frame. Does not own refusals: their codes and classes are those of the engine's errors,
-//! see [`Failed::of`](crate::Failed::of).
+//! Owns: the mapping of outcomes to frames. Does not own rejections: their codes and classes are those of the engine's
+//! errors, see [`Failed::of`](crate::Failed::of).
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::{
     },
 };
 
-/// Appends the reply to a [`Write`](crate::Write) that was carried out, at the level that was reached; `outcome` is `None` if it
-/// is not known, at level `none`. Says whether there was a reply: a refusal is told as [`Failed`](crate::Failed), and what
-/// only commands of nodes have as their outcome is not told.
+/// Appends the reply to a [`Write`](crate::Write) that reached the level `durability`. An `outcome` of `None` means
+/// that the outcome is unknown, which happens at level `none`. Returns false if it appended nothing: the caller
+/// reports rejections as [`Failed`](crate::Failed), and outcomes that only commands of nodes have are never sent.
 pub fn put_outcome(
     out: &mut Vec<u8>,
     id: u32,
@@ -175,7 +175,7 @@ mod tests {
         record::Malformed,
     };
 
-    /// The reply to an outcome, as text; `None` if there is none.
+    /// Encodes the reply to an outcome and returns it as text; `None` if there is no reply.
     fn reply(outcome: Option<&Outcome>) -> Option<String> {
         let mut out = Vec::new();
         if !put_outcome(&mut out, 7, Durability::Disk, outcome).unwrap() {
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(reply(Some(&outcome)).as_deref(), Some(wanted));
         }
         let unknown = "Committed(Committed { duplicate: false, revision: Revision(0), appends: [] })";
-        assert_eq!(reply(None).as_deref(), Some(unknown), "at level none");
+        assert_eq!(reply(None).as_deref(), Some(unknown), "the outcome at level none");
     }
 
     #[test]

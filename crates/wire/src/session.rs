@@ -1,13 +1,13 @@
-//! A client's half of a channel: which reply belongs to which request, and which push to which subscription.
+//! A client's half of a channel: it matches replies to requests, and pushes to subscriptions.
 //!
-//! Owns: ids, the table of what is under way, the receivers' credit. Does not own what is done with replies (the caller's
-//! `T`: a waker, a channel's sender), nor retries, nor the wire.
+//! Owns: the ids, the table of requests and subscriptions in progress, and the receivers' credit. Does not own the
+//! handling of replies (the caller's `T`: a waker, or the sender of an in-process channel), nor retries, nor the wire.
 //!
 //! An id is in use from the request until its last frame: the reply, or for a subscription [`Ended`](crate::Ended) (or
-//! [`Failed`](crate::Failed), if it did not begin). Only then is it given out again, so a frame can't reach the
-//! wrong receiver. A cancelled request keeps its id until the server answers.
+//! [`Failed`](crate::Failed), if the subscription did not begin). The session gives the id out again only afterwards,
+//! so a frame cannot reach the wrong receiver. A cancelled request keeps its id until the server answers.
 //!
-//! Bound: the server's `max_requests` and `max_subscriptions`, and [`MAX_CHANNEL_IDS`].
+//! Bounds: the server's `max_requests` and `max_subscriptions`, and [`MAX_CHANNEL_IDS`].
 
 use thalweg_types::{Action, Classified, limits::MAX_CHANNEL_IDS};
 
@@ -16,19 +16,19 @@ use crate::{
     frames::{Credit, Kind, Permit, Role},
 };
 
-/// Nothing can be begun.
+/// Error returned when a channel has no room for another request or subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionFull {
-    /// As many requests as the server takes are under way.
+    /// The channel has as many requests in progress as the server accepts.
     #[error("{limit} requests are under way on this channel: wait for one, or open another channel")]
     Requests {
-        /// Most.
+        /// Maximum number of requests.
         limit: usize,
     },
-    /// There are as many subscriptions as the server takes.
+    /// The channel has as many subscriptions as the server accepts.
     #[error("there are {limit} subscriptions on this channel: end one, or open another channel")]
     Subscriptions {
-        /// Most.
+        /// Maximum number of subscriptions.
         limit: usize,
     },
 }
@@ -43,23 +43,23 @@ impl Classified for SessionFull {
     }
 }
 
-/// The server has sent what it may not: the channel is of no use any more.
+/// Error returned when the server violates the protocol. The channel is unusable afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// The frame belongs to nothing that is under way.
-    #[error("a {} frame came for {id}, which is not under way", kind.name())]
+    /// The frame's id belongs to no request or subscription in progress, or the frame does not fit it.
+    #[error("the server sent a {} frame for id {id}, which does not expect it", kind.name())]
     Unexpected {
-        /// What came.
+        /// Kind of the frame.
         kind: Kind,
-        /// For whom.
+        /// Id in the frame.
         id: u32,
     },
-    /// A subscription was sent more than it permits.
+    /// The server sent a subscription more than its credit permits.
     #[error("subscription {id}: {overrun}")]
     Overrun {
-        /// Which.
+        /// Id of the subscription.
         id: u32,
-        /// By how much.
+        /// Permitted totals.
         overrun: Overrun,
     },
 }
@@ -77,20 +77,20 @@ impl Classified for RouteError {
     }
 }
 
-/// Whom a frame is for.
+/// Receiver of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route<'s, T> {
-    /// The answer to a request, or the refusal of a subscription: the last frame of its id.
+    /// The frame answers a request or rejects a subscription. It is the last frame of its id.
     Reply(T),
-    /// A subscription has begun.
+    /// The subscription has begun.
     Begun(&'s mut T),
-    /// Something for a subscription.
+    /// The frame is a push to a subscription.
     Push(&'s mut T),
-    /// The last frame of a subscription.
+    /// The frame is the last one of a subscription.
     Ended(T),
-    /// About requests that nobody waits for: the failure of one without an id.
+    /// The frame reports the failure of a request without an id, for which no caller waits.
     Unasked,
-    /// About the connection, or for several subscriptions: see [`Session::delivered`].
+    /// The frame is about the connection, or for several subscriptions: see [`Session::delivered`].
     Channel,
 }
 
@@ -102,10 +102,10 @@ enum Slot<T> {
     Subscription(T, ReceiveCredit),
 }
 
-/// What is under way on a channel. See the module's documentation.
+/// Table of the requests and subscriptions in progress on a channel. See the module's documentation.
 #[derive(Debug)]
 pub struct Session<T> {
-    /// Slot 0 has id 1.
+    /// Slots by id: slot 0 has id 1.
     slots: Vec<Slot<T>>,
     free: Option<u32>,
     requests: usize,
@@ -115,7 +115,7 @@ pub struct Session<T> {
 }
 
 impl<T> Session<T> {
-    /// With a server's bounds.
+    /// Creates a session with the bounds of a server.
     #[must_use]
     pub fn new(max_requests: u32, max_subscriptions: u32) -> Self {
         let bounded = |limit: u32| (limit as usize).min(MAX_CHANNEL_IDS);
@@ -123,7 +123,7 @@ impl<T> Session<T> {
         Self { slots: Vec::new(), free: None, requests: 0, subscriptions: 0, max_requests, max_subscriptions }
     }
 
-    /// An id for a request whose reply goes to `waiter`.
+    /// Assigns an id to a request whose reply goes to `waiter`.
     pub fn request(&mut self, waiter: T) -> Result<u32, SessionFull> {
         if self.requests >= self.max_requests {
             return Err(SessionFull::Requests { limit: self.max_requests });
@@ -132,7 +132,7 @@ impl<T> Session<T> {
         Ok(self.take(Slot::Request(waiter)))
     }
 
-    /// An id for a subscription, and what its request is to permit for a window of so much.
+    /// Assigns an id to a subscription with the given window. Also returns the permit that its request must contain.
     pub fn subscribe(&mut self, waiter: T, window: &Permit) -> Result<(u32, Permit), SessionFull> {
         if self.subscriptions >= self.max_subscriptions {
             return Err(SessionFull::Subscriptions { limit: self.max_subscriptions });
@@ -142,13 +142,13 @@ impl<T> Session<T> {
         Ok((self.take(Slot::Beginning(waiter, credit)), credit.permit()))
     }
 
-    /// Requests and subscriptions under way.
+    /// Number of requests and of subscriptions in progress.
     #[must_use]
     pub fn under_way(&self) -> (usize, usize) {
         (self.requests, self.subscriptions)
     }
 
-    /// Whom a frame of the server is for, by its header.
+    /// Returns the receiver of a frame of the server, by the kind and the id in its header.
     pub fn route(&mut self, kind: Kind, id: u32) -> Result<Route<'_, T>, RouteError> {
         let unexpected = RouteError::Unexpected { kind, id };
         match kind.role() {
@@ -177,8 +177,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Counts a batch against the credit of a subscription, and gives its receiver: for each push that carries messages,
-    /// records or changes, and for each subscription that a deliver frame lists.
+    /// Counts a batch against the credit of a subscription and returns its receiver. The caller calls this for each
+    /// push that carries messages, records or changes, and for each subscription that a deliver frame lists.
     #[inline]
     pub fn delivered(&mut self, id: u32, messages: u64, bytes: u64) -> Result<&mut T, RouteError> {
         match id.checked_sub(1).and_then(|at| self.slots.get_mut(at as usize)) {
@@ -190,15 +190,16 @@ impl<T> Session<T> {
         }
     }
 
-    /// The application is done with so much of what a subscription was sent; what to send, if it is time to.
+    /// Counts messages and bytes that the application has finished with. Returns the credit frame to send, if one is
+    /// due.
     pub fn consumed(&mut self, id: u32, messages: u64, bytes: u64) -> Option<Credit> {
         match id.checked_sub(1).and_then(|at| self.slots.get_mut(at as usize)) {
             Some(Slot::Subscription(_, credit)) => credit.consumed(messages, bytes),
-            _ => None, // it ended meanwhile
+            _ => None, // the subscription has ended in the meantime
         }
     }
 
-    /// The channel is gone: everybody who waits, each with its id.
+    /// Returns all waiters with their ids. The client calls this when it has lost the channel.
     pub fn into_waiters(self) -> impl Iterator<Item = (u32, T)> {
         (1..).zip(self.slots).filter_map(|(id, slot)| match slot {
             Slot::Free { .. } => None,
@@ -212,7 +213,7 @@ impl<T> Session<T> {
             return u32::try_from(self.slots.len()).expect("at most 2 * MAX_CHANNEL_IDS");
         };
         let taken = std::mem::replace(&mut self.slots[at as usize], slot);
-        let Slot::Free { next } = taken else { unreachable!("what is in the list is free") };
+        let Slot::Free { next } = taken else { unreachable!("the free list contains only free slots") };
         self.free = next;
         at + 1
     }
@@ -229,7 +230,7 @@ impl<T> Session<T> {
                 self.subscriptions -= 1;
                 waiter
             }
-            Slot::Free { .. } => unreachable!("looked at before"),
+            Slot::Free { .. } => unreachable!("the caller has checked the slot"),
         }
     }
 
@@ -241,12 +242,12 @@ impl<T> Session<T> {
         };
         match slot {
             Slot::Subscription(waiter, _) => waiter,
-            _ => unreachable!("looked at before"),
+            _ => unreachable!("the caller has checked the slot"),
         }
     }
 }
 
-/// Whether a reply says that a subscription has begun.
+/// Returns true if a reply of this kind begins a subscription.
 fn begins(kind: Kind) -> bool {
     matches!(kind, Kind::Tailing | Kind::Pushing | Kind::Watching | Kind::Subscribed)
 }
@@ -265,7 +266,7 @@ mod tests {
         assert_eq!(session.route(Kind::Value, b), Ok(Route::Reply("b")));
         assert_eq!(session.route(Kind::Failed, c), Ok(Route::Reply("c")));
         let d = session.request("d").unwrap();
-        assert!(d != a, "an id under way is not given out");
+        assert!(d != a, "an id in use is not given out");
         assert_eq!(session.route(Kind::Value, a), Ok(Route::Reply("a")));
         assert_eq!(session.route(Kind::Committed, d), Ok(Route::Reply("d")));
         assert_eq!(session.under_way(), (0, 0));
@@ -285,10 +286,10 @@ mod tests {
         assert_eq!(session.delivered(id, 3, 30), Ok(&mut "s"));
         assert_eq!(session.consumed(id, 3, 30), Some(Credit { messages: 7, bytes: 130 }));
         assert_eq!(session.route(Kind::Dropped, id), Ok(Route::Push(&mut "s")));
-        assert_eq!(session.delivered(id, 9, 30), Ok(&mut "s"), "the last may be larger");
+        assert_eq!(session.delivered(id, 9, 30), Ok(&mut "s"), "the last batch may exceed the credit");
         assert!(matches!(session.delivered(id, 1, 1), Err(RouteError::Overrun { .. })));
         assert_eq!(session.route(Kind::Ended, id), Ok(Route::Ended("s")));
-        assert_eq!(session.consumed(id, 9, 30), None, "too late to matter");
+        assert_eq!(session.consumed(id, 9, 30), None, "the subscription has ended");
         assert!(session.subscribe("t", &WINDOW).is_ok());
     }
 

@@ -1,6 +1,6 @@
-//! What is sent and received most allocates nothing per message, and nothing at all once buffers are warm.
+//! The most frequent frames allocate nothing per message, and nothing at all once the buffers are warm.
 //!
-//! One test only: the counter is of the whole process.
+//! This binary has a single test, because the counter covers the whole process.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -17,22 +17,22 @@ static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: every call goes to the system's allocator as it is; counting touches no memory of the allocation.
+// SAFETY: every call goes unchanged to the system's allocator; counting touches no memory of the allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Allocations of the second run: the first warms the buffers.
+/// Returns the allocations of the second run. The first run warms the buffers.
 fn allocations(mut run: impl FnMut()) -> usize {
     run();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -71,7 +71,8 @@ fn hot_frames_allocate_nothing() {
     let mut decoder = Decoder::new();
     decoder.set_max_bytes(1 << 20);
     let borrowed = allocations(|| {
-        // The buffer is used up to its end and begun again: several frames, so that no second run is spared that.
+        // The decoder fills its buffer to the end and then starts a new one. Several frames make sure that every run
+        // includes that.
         for _ in 0..20 {
             decoder.feed(&out);
             let raw = decoder.next_borrowed().unwrap().unwrap();
@@ -93,7 +94,7 @@ fn hot_frames_allocate_nothing() {
         };
         assert_eq!(frame.share(deliver.batch.0), shared.bytes);
     });
-    assert!(kept <= 3, "a batch that is kept costs its buffer and the count of its holders, not {kept} allocations");
+    assert!(kept <= 3, "a kept batch costs its buffer and its reference count, not {kept} allocations");
 
     let mut batch = RecordBatch::new();
     (0..64).for_each(|_| batch.push_payload(&[7; 128]).unwrap());

@@ -1,4 +1,4 @@
-//! The client against a peer that does what the test says.
+//! The client against a scripted peer.
 
 mod peer;
 mod pool;

@@ -1,4 +1,4 @@
-//! A server of a few lines, which says what a test wants it to say.
+//! A minimal server that sends the frames that a test tells it to send.
 
 use std::time::Duration;
 
@@ -59,14 +59,14 @@ impl Server {
         peer
     }
 
-    /// A client and its only connection.
+    /// Returns a client and its only connection.
     pub async fn connected(&self, options: Options) -> (Client, Peer) {
         let (client, peer) = tokio::join!(Client::connect(self.endpoint(), options), self.accept());
         (client.unwrap(), peer)
     }
 }
 
-/// Options whose pauses a test can wait for.
+/// Options with pauses short enough for tests.
 pub fn quick() -> Options {
     Options {
         timeout: Some(Duration::from_secs(10)),
@@ -76,7 +76,7 @@ pub fn quick() -> Options {
 }
 
 impl Peer {
-    /// The next frame; `None` at the end.
+    /// Returns the next frame; `None` at the end of the connection.
     pub async fn next(&mut self) -> Option<SharedFrame> {
         loop {
             if let Some(frame) = self.decoder.next_shared().unwrap() {
@@ -90,14 +90,14 @@ impl Peer {
         }
     }
 
-    /// The next request: its id, and what `read` makes of it.
+    /// Returns the id of the next request, and the result of `read` on it.
     pub async fn request<R>(&mut self, read: impl FnOnce(&Envelope<'_, ClientFrame<'_>>) -> R) -> (u32, R) {
         let frame = self.next().await.expect("a request");
         let envelope = ClientFrame::decode(frame.raw()).unwrap();
         (envelope.id, read(&envelope))
     }
 
-    /// The id of the next request.
+    /// Returns the id of the next request.
     pub async fn any(&mut self) -> u32 {
         self.request(|_| ()).await.0
     }

@@ -1,4 +1,4 @@
-//! Several connections: requests are spread, and those that are lost are left out.
+//! Several connections: the pool spreads requests over them and avoids lost ones.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
         done.unwrap();
     }
 
-    // Two connections go, and nobody accepts new ones: everything goes over the third.
+    // Two connections are lost and not accepted again: all requests go over the third.
     let mut last = left.pop().unwrap();
     drop(left);
     let answering = tokio::spawn(async move {
@@ -52,7 +52,7 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
         client.keyspace("users").describe(Count::Skip).await.unwrap();
     }
     drop(answering.await.unwrap());
-    // And without any, requests wait for one, as long as they may.
+    // Without any connection, requests wait for one until their timeout.
     let short = client.timeout(Some(Duration::from_millis(30)));
     let error = short.keyspace("users").describe(Count::Skip).await.unwrap_err();
     assert!(matches!(error, Error::NotConnected { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! The batching publisher of subjects: when batches go out, what is waited for, what is told.
+//! The batching publisher of subjects: the times at which batches go out, acks, and errors.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::peer::{Peer, Server, quick};
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The next publish: its id, subject, and payloads.
+/// Returns the id, the subject and the payloads of the next publish.
 async fn batch(peer: &mut Peer) -> (u32, Vec<u8>, Vec<Vec<u8>>) {
     let (id, (subject, payloads)) = peer
         .request(|envelope| match &envelope.frame {
@@ -28,7 +28,7 @@ async fn batch(peer: &mut Peer) -> (u32, Vec<u8>, Vec<Vec<u8>>) {
     (id, subject, payloads)
 }
 
-/// Answers pings until something else comes; gives that.
+/// Answers the next ping.
 async fn pong(peer: &mut Peer) {
     let (_, token) = peer
         .request(|envelope| match &envelope.frame {
@@ -53,13 +53,13 @@ async fn the_first_goes_at_once_and_the_rest_when_the_batch_is_full() {
     let publisher = client.publisher("a.b", options).unwrap();
     publish_numbers(&publisher, 0..10).await;
     let (id, subject, first) = batch(&mut peer).await;
-    assert_eq!((id, &subject[..], first.len()), (0, &b"a.b"[..], 1), "nobody to wait for");
+    assert_eq!((id, &subject[..], first.len()), (0, &b"a.b"[..], 1), "nothing to wait for");
     for full in [1..5_u32, 5..9] {
         let (_, _, payloads) = batch(&mut peer).await;
         let wanted: Vec<_> = full.map(|number| number.to_string().into_bytes()).collect();
         assert_eq!(payloads, wanted);
     }
-    // The last waits for others, or for a flush.
+    // The last message waits for others, or for a flush.
     let nothing = tokio::time::timeout(Duration::from_millis(20), peer.next()).await;
     assert!(nothing.is_err());
     let flushing = tokio::spawn({
@@ -81,8 +81,8 @@ async fn no_message_waits_longer_than_the_delay() {
     let began = Instant::now();
     publish_numbers(&publisher, 0..3).await;
     assert_eq!(batch(&mut peer).await.2.len(), 1);
-    assert_eq!(batch(&mut peer).await.2.len(), 2, "what came in the meantime, together");
-    assert!(began.elapsed() >= delay, "after the delay, since one had just gone out");
+    assert_eq!(batch(&mut peer).await.2.len(), 2, "the messages of the meantime, together");
+    assert!(began.elapsed() >= delay, "after the delay, because a batch had just gone out");
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn bytes_fill_a_batch_too_and_other_subjects_end_it() {
         publisher.publish(&[1; 1000]).await.unwrap();
     }
     assert_eq!(batch(&mut peer).await.2.len(), 3);
-    // One that is larger than a batch goes all the same.
+    // A message that is larger than a batch goes alone.
     publisher.publish(&[2; 100_000]).await.unwrap();
     assert_eq!(batch(&mut peer).await.2, [[2; 100_000]]);
     publisher.publish(b"of s").await.unwrap();
@@ -107,8 +107,8 @@ async fn bytes_fill_a_batch_too_and_other_subjects_end_it() {
     publisher.publish_record(&Record { key: Some(b"k"), payload: b"of s", ..Record::default() }).await.unwrap();
     assert_eq!(batch(&mut peer).await, (0, b"t".to_vec(), vec![b"of t".to_vec()]));
     drop(publisher);
-    assert_eq!(batch(&mut peer).await, (0, b"s".to_vec(), vec![b"of s".to_vec()]), "what is gathered is not lost");
-    // A message above all limits is refused, and nothing else.
+    assert_eq!(batch(&mut peer).await, (0, b"s".to_vec(), vec![b"of s".to_vec()]), "gathered messages are not lost");
+    // The publisher rejects a message above all limits, and accepts the next one.
     let publisher = client.publisher("s", options).unwrap();
     let error = publisher.publish(&vec![0; 9 << 20]).await.unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
@@ -131,7 +131,7 @@ async fn acks_bound_what_is_on_the_way_and_errors_are_told_once() {
     let (second, ..) = batch(&mut peer).await;
     assert!(first != 0 && second != 0);
     let nothing = tokio::time::timeout(Duration::from_millis(20), peer.next()).await;
-    assert!(nothing.is_err(), "two are on the way");
+    assert!(nothing.is_err(), "two are in flight");
     for id in [first, second] {
         peer.send(id, &Published { delivered: 3, missed: 1 }).await;
         let (next, ..) = batch(&mut peer).await;
@@ -162,7 +162,7 @@ async fn a_publisher_waits_while_the_socket_takes_nothing() {
             Ok(()) => published += 1,
             Err(error) => break error,
         }
-        assert!(published < 100_000, "nothing holds it back");
+        assert!(published < 100_000, "backpressure must stop the publisher");
     };
     assert!(matches!(error, Error::TimedOut { effect: Effect::Nothing, .. }), "{error}");
     let reading = tokio::spawn(async move {
@@ -174,7 +174,7 @@ async fn a_publisher_waits_while_the_socket_takes_nothing() {
         (came, peer)
     });
     publisher.flush().await.unwrap();
-    assert_eq!(reading.await.unwrap().0, published, "everything that was taken came, and nothing twice");
+    assert_eq!(reading.await.unwrap().0, published, "everything accepted arrived exactly once");
 }
 
 #[tokio::test]

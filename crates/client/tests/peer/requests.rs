@@ -1,4 +1,4 @@
-//! Requests against a server that says what the test wants.
+//! Requests against a scripted server.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn replies_in_any_order_reach_their_requests() {
         assert_eq!((&a.value[..], a.revision, a.remaining, a.lease), (&b"value of a"[..], Revision(3), None, None));
         assert_eq!(&b.value[..], b"value of b");
     });
-    // Both ask for the id, since neither knew it when they began.
+    // Both requests look the id up, since neither had it when they began.
     for _ in 0..2 {
         let id = peer.any().await;
         peer.send(id, &found(5)).await;
@@ -91,7 +91,7 @@ async fn an_id_that_is_out_of_date_is_asked_for_anew() {
         })
         .await;
     assert_eq!(keyspace, KeyspaceId(6));
-    // What is missing once more is told.
+    // If the lookup does not help, the caller gets the error.
     peer.send(id, &failed).await;
     let error = asked.await.unwrap().unwrap_err();
     assert!(error.is("no_such_keyspace"), "{error}");
@@ -118,7 +118,7 @@ async fn what_may_be_repeated_is_and_what_may_not_is_told() {
     peer.send(id, &committed(9)).await;
     assert_eq!(asked.await.unwrap().unwrap(), Revision(9));
 
-    // A commit with conditions of which nobody knows whether it happened.
+    // The effect of a commit with conditions is unknown.
     let asked =
         tokio::spawn(async move { users.delete_if(b"a", thalweg_types::command::Expect::Revision(Revision(9))).await });
     let id = peer.any().await;
@@ -156,7 +156,7 @@ async fn a_request_that_nobody_waits_for_is_cancelled() {
     let (asked, ()) = peer.request(|envelope| assert!(envelope.fields.timeout_micros.unwrap() <= 20_000)).await;
     let (cancelled, is_cancel) = peer.request(|envelope| matches!(envelope.frame, ClientFrame::Cancel(_))).await;
     assert_eq!((cancelled, is_cancel), (asked, true));
-    // The id is free again only when its answer has come.
+    // The id is free again only when its answer has arrived.
     let pinging = tokio::spawn({
         let users = client.keyspace("users");
         async move { users.get(b"b").await }
@@ -182,7 +182,7 @@ async fn more_requests_than_there_may_be_wait_for_their_turn() {
     let mut open = vec![peer.any().await, peer.any().await];
     for _ in 0..6 {
         let nothing = tokio::time::timeout(Duration::from_millis(5), peer.next()).await;
-        assert!(nothing.is_err(), "two are under way");
+        assert!(nothing.is_err(), "two are in progress");
         peer.send(open.remove(0), &found(5)).await;
         open.push(peer.any().await);
     }
@@ -199,7 +199,7 @@ async fn bytes_that_the_socket_does_not_take_make_callers_wait() {
     let server = Server::new().await;
     let options = Options { max_unsent_bytes: 64 * 1024, timeout: Some(Duration::from_millis(300)), ..quick() };
     let (client, mut peer) = server.connected(options).await;
-    // The peer reads nothing: the sockets' buffers fill, then the client's, then callers wait.
+    // The peer reads nothing: the buffers of the sockets fill, then the client's, and then callers wait.
     let batch = {
         let mut writer = thalweg_wire::BatchWriter::new(b"s", b"").unwrap();
         writer.push_payload(&vec![7; 32 * 1024]).unwrap();
@@ -211,10 +211,10 @@ async fn bytes_that_the_socket_does_not_take_make_callers_wait() {
             Ok(()) => sent += 1,
             Err(error) => break error,
         }
-        assert!(sent < 10_000, "nothing holds it back");
+        assert!(sent < 10_000, "backpressure must stop the sender");
     };
     assert!(matches!(error, Error::TimedOut { effect: Effect::Nothing, .. }), "{error}");
-    // Once the peer reads, everything comes, and nothing but that.
+    // Once the peer reads, everything arrives exactly once.
     for _ in 0..sent {
         let (id, ()) = peer
             .request(|envelope| match &envelope.frame {
@@ -231,7 +231,7 @@ async fn bytes_that_the_socket_does_not_take_make_callers_wait() {
 #[tokio::test]
 async fn what_is_not_the_protocol_is_a_typed_error() {
     let server = Server::new().await;
-    // A frame for nobody.
+    // A frame with an id that is not in use.
     let (client, mut peer) = server.connected(quick()).await;
     let asked = tokio::spawn({
         let client = client.clone();
@@ -239,7 +239,7 @@ async fn what_is_not_the_protocol_is_a_typed_error() {
     });
     let id = peer.any().await;
     peer.send(id + 40, &found(5)).await;
-    // The client says what is wrong, and connects anew.
+    // The client reports the violation and reconnects.
     let (_, reason) = peer
         .request(|envelope| match &envelope.frame {
             ClientFrame::Goodbye(goodbye) => goodbye.reason,
@@ -252,7 +252,7 @@ async fn what_is_not_the_protocol_is_a_typed_error() {
     assert!(matches!(error, Error::Lost { why: Lost::Protocol(ProtocolError::Route(_)), .. }), "{error}");
     assert_eq!(error.action(), Action::Stop);
 
-    // Bytes that are no frame at all: an announced length beyond all bounds.
+    // Bytes that are not a frame: the announced length is beyond all bounds.
     let mut peer = server.accept().await;
     let asked = tokio::spawn({
         let client = client.clone();
@@ -263,7 +263,7 @@ async fn what_is_not_the_protocol_is_a_typed_error() {
     let error = asked.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Lost { why: Lost::Protocol(ProtocolError::Frame(_)), .. }), "{error}");
 
-    // A reply of a kind that answers another question.
+    // A reply of a kind that belongs to another request.
     let mut peer = server.accept().await;
     let asked = tokio::spawn(async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await });
     let id = peer.any().await;
@@ -300,7 +300,7 @@ async fn goodbye_is_obeyed() {
     });
     peer.any().await;
     peer.send(0, &goodbye(Reason::Stopping, Action::Retry, "restarting")).await;
-    // A read is repeated on the next connection.
+    // The client repeats a read on the next connection.
     let mut peer = server.accept().await;
     let id = peer.any().await;
     peer.send(id, &found(5)).await;
@@ -316,7 +316,7 @@ async fn goodbye_is_obeyed() {
     };
     assert_eq!(error.action(), Action::Fix);
     let again = tokio::time::timeout(Duration::from_millis(50), server.listener.accept()).await;
-    assert!(again.is_err(), "no connection is tried where that does not help");
+    assert!(again.is_err(), "the client must not reconnect where that does not help");
 }
 
 #[tokio::test]
@@ -327,7 +327,7 @@ async fn connecting_fails_with_what_to_do() {
     let error = Client::connect(endpoint.clone(), options.clone()).await.unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
 
-    // Another protocol's answer.
+    // The answer of another protocol.
     let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other_endpoint = Endpoint::tcp(other.local_addr().unwrap().to_string());
     let (error, _stream) = tokio::join!(Client::connect(other_endpoint, quick()), async {

@@ -1,4 +1,4 @@
-//! The idempotent publisher of streams against a server that says what the test wants: bounds, order, repetitions.
+//! The idempotent publisher of streams against a scripted server: bounds, order, repetitions.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::peer::{Peer, Server, quick};
 
 const OPTIONS: StreamPublisherOptions = StreamPublisherOptions { max_records: 3, max_bytes: 1 << 20, max_in_flight: 2 };
 
-/// The next append: its id, the producer's epoch and sequence, and the payloads.
+/// Returns the id of the next append, the producer's epoch and sequence, and the payloads.
 async fn append(peer: &mut Peer) -> (u32, u32, u64, Vec<String>) {
     let (id, (epoch, sequence, payloads)) = peer
         .request(|envelope| {
@@ -62,11 +62,11 @@ async fn batches_grow_while_others_are_on_the_way_and_then_who_publishes_waits()
     let (publisher, mut peer) = publisher(&server).await;
     let a = publish(&publisher, "a").await;
     let (first, epoch, sequence, payloads) = append(&mut peer).await;
-    assert_eq!((epoch, sequence, &payloads[..]), (9, 0, &["a".to_owned()][..]), "alone, it goes at once");
+    assert_eq!((epoch, sequence, &payloads[..]), (9, 0, &["a".to_owned()][..]), "a lone record goes out immediately");
     publish(&publisher, "b").await;
     let (second, _, sequence, payloads) = append(&mut peer).await;
     assert_eq!((sequence, &payloads[..]), (1, &["b".to_owned()][..]));
-    // Two are on the way: three records are gathered, and the next one waits.
+    // Two batches are in flight: three records are gathered, and the next one waits.
     for payload in ["c", "d", "e"] {
         publish(&publisher, payload).await;
     }
@@ -101,7 +101,8 @@ async fn what_has_to_be_sent_again_is_with_all_behind_it_in_order() {
     assert_eq!((sequence, payloads.concat()), (1, "b".to_owned()));
     ack(&mut peer, first, 7, 1, false).await;
     assert_eq!(a.wait().await.unwrap().first, Offset(7));
-    // The answer to the second is lost with its connection: the server knows it, and says where it went.
+    // The answer to the second batch is lost with its connection: the server detects the repetition and returns the
+    // result.
     drop(peer);
     let mut peer = server.accept().await;
     let (again, epoch, sequence, payloads) = append(&mut peer).await;
@@ -109,7 +110,7 @@ async fn what_has_to_be_sent_again_is_with_all_behind_it_in_order() {
     ack(&mut peer, again, 8, 1, true).await;
     let b = b.wait().await.unwrap();
     assert_eq!((b.first, b.duplicate), (Offset(8), true));
-    // Dropped with something gathered: that is still sent.
+    // Records gathered when the publisher is dropped are still sent.
     publish(&publisher, "c").await;
     drop(publisher);
     let (_, _, sequence, payloads) = append(&mut peer).await;

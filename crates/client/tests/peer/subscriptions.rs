@@ -1,4 +1,4 @@
-//! Tails, watches, pushes and subjects against a server that says what the test wants, over lost connections.
+//! Tails, watches, pushes and subjects against a scripted server, over lost connections.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn send_records(peer: &mut Peer, id: u32, offsets: std::ops::Range<u64>) {
     peer.send(id, &tailed).await;
 }
 
-/// The next tail request: its id, and from where.
+/// Returns the id and the position of the next tail request.
 async fn tail_request(peer: &mut Peer) -> (u32, Position) {
     peer.request(|envelope| match &envelope.frame {
         ClientFrame::Tail(tail) => tail.from.clone(),
@@ -69,7 +69,7 @@ async fn a_tail_goes_on_where_it_was() {
         let record = tail.next().await.unwrap().unwrap();
         assert_eq!((record.offset, &record.payload[..]), (Offset(offset), offset.to_string().as_bytes()));
     }
-    // What had come before the connection went is still given, then it goes on behind that.
+    // The tail first returns the records that arrived before the loss, then it resumes behind them.
     drop(peer);
     let reading = tokio::spawn(async move {
         let mut offsets = Vec::new();
@@ -87,7 +87,7 @@ async fn a_tail_goes_on_where_it_was() {
     assert_eq!(offsets, [12, 13, 14, 15, 16]);
     assert_eq!(tail.position(), Position::Offset { offset: Offset(17) });
 
-    // An end that passes is like a lost connection; one that does not is told.
+    // An end of class *retry* is like a lost connection. Other ends are reported.
     let ended = Ended { class: Action::Retry, code: "stopping", message: "stops", details: List::default() };
     peer.send(id, &ended).await;
     let reading = tokio::spawn(async move { (tail.next().await, tail) });
@@ -99,7 +99,7 @@ async fn a_tail_goes_on_where_it_was() {
     let (error, tail) = reading.await.unwrap();
     assert!(error.unwrap_err().is("trimmed"));
 
-    // Begun and dropped: it is cancelled.
+    // Dropping a tail cancels it.
     drop(tail);
     let stream = client.stream("s");
     let begun = tokio::spawn(async move { stream.tail(Position::End {}).await });
@@ -130,7 +130,7 @@ async fn credit_is_given_back_when_records_are_done_with() {
     let mut tail = begun.await.unwrap().unwrap();
     send_records(&mut peer, id, 0..3).await;
     assert_eq!(tail.next_batch().await.unwrap().unwrap().len(), 3);
-    // Not before the application asks for more is it done with these.
+    // The application has not finished with these records before it requests more.
     assert!(tokio::time::timeout(Duration::from_millis(20), peer.next()).await.is_err());
     let more = tokio::spawn(async move { (tail.next_batch().await.unwrap().unwrap().len(), tail) });
     let (of, credit) = peer
@@ -144,7 +144,7 @@ async fn credit_is_given_back_when_records_are_done_with() {
     let (len, mut tail) = more.await.unwrap();
     assert_eq!(len, 4);
 
-    // A server that sends more than it may is one that can't be trusted with bounds.
+    // A server that exceeds its credit violates the protocol.
     send_records(&mut peer, id, 7..8).await;
     let (_, kind) = peer.request(|envelope| envelope.frame.kind()).await;
     assert_eq!(kind, Kind::Goodbye);
@@ -200,7 +200,7 @@ async fn a_watch_goes_on_within_a_large_commit() {
     peer.send(id, &Watching { next: Revision(20) }).await;
     let mut watch = begun.await.unwrap().unwrap();
     assert_eq!(watch.position(), Revision(20));
-    // A commit, and the first two frames of a large one.
+    // One commit, and the first two frames of a large one.
     send_changes(&mut peer, id, 22, &[change(21, "a")]).await;
     send_changes(&mut peer, id, 25, &[change(25, "b"), change(25, "c")]).await;
     send_changes(&mut peer, id, 25, &[change(25, "d")]).await;
@@ -222,7 +222,7 @@ async fn a_watch_goes_on_within_a_large_commit() {
     let (id, asked) = peer.request(from).await;
     assert_eq!(asked, Revision(25));
     peer.send(id, &Watching { next: Revision(25) }).await;
-    // The commit from its begin on, in other frames than before.
+    // The commit again from its start, split into other frames than before.
     send_changes(&mut peer, id, 25, &[change(25, "b")]).await;
     send_changes(&mut peer, id, 26, &["c", "d", "e", "f"].map(|key| change(25, key))).await;
     send_changes(&mut peer, id, 27, &[change(26, "g")]).await;
@@ -300,7 +300,7 @@ async fn pushes_go_on_and_what_was_delivered_is_settled_by_its_attempt() {
     let deliveries: Vec<_> = second.records.iter().map(|at| (at.offset, at.deliveries)).collect();
     assert_eq!((second.attempt, deliveries), (Attempt(42), vec![(Offset(1), 2)]));
     let acking = tokio::spawn(async move { delivery.ack().await });
-    // The push was dropped with its task: first its end, then the ack, or the other way round.
+    // The push was dropped with its task: its cancel and the ack come in either order.
     for _ in 0..2 {
         let (id, kind) = peer.request(|envelope| envelope.frame.kind()).await;
         if kind == Kind::Write {
@@ -357,14 +357,14 @@ async fn subscribers_share_a_frame_and_are_told_of_what_is_missing() {
     assert_eq!(subscriber.next_batch().await.unwrap(), Some(Delivered::Dropped(3)));
     assert!(matches!(subscriber.next_batch().await.unwrap(), Some(Delivered::Messages(batch)) if batch.len() == 1));
 
-    // A batch whose bytes have changed on the way.
+    // The bytes of a batch have changed on the way.
     let mut wrong = messages(&["eight"], Checksum::Crc32c).bytes.to_vec();
     *wrong.last_mut().unwrap() ^= 1;
     peer.send(0, &Deliver { subscriptions: List::Items(&ids[..1]), batch: Rest(&wrong) }).await;
     let error = subscriber.next_batch().await.unwrap_err();
     assert!(matches!(error, Error::Protocol(ProtocolError::Batch(_))), "{error}");
 
-    // A lost connection is a gap, and it subscribes anew.
+    // After a lost connection the subscriber reports a gap and subscribes again.
     drop(peer);
     drop(subscribers);
     let next = tokio::spawn(async move { (subscriber.next_batch().await.unwrap(), subscriber) });
@@ -374,7 +374,7 @@ async fn subscribers_share_a_frame_and_are_told_of_what_is_missing() {
     let (gap, mut subscriber) = next.await.unwrap();
     assert_eq!((gap, subscriber.gaps(), subscriber.dropped()), (Some(Delivered::Gap), 1, 3));
 
-    // Too slow: told, and taken up again when it asks for more.
+    // A slow subscriber gets an error, and the next call subscribes again.
     let ended = Ended { class: Action::Retry, code: "slow_consumer", message: "slow", details: List::default() };
     peer.send(id, &ended).await;
     let error = subscriber.next_batch().await.unwrap_err();

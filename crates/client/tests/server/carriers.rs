@@ -1,4 +1,4 @@
-//! The client over TLS and QUIC, against a real server: what goes over one channel is tested elsewhere, over TCP.
+//! The client over TLS and QUIC against a real server. Tests over TCP cover the behaviour of a single channel.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use thalweg_types::{Action, Classified as _, record::Record};
 
 use crate::node::{Node, options};
 
-/// Endpoints over which the server of `node` is reached with TLS.
+/// Endpoints that reach the server of `node` with TLS.
 fn endpoints(node: &Node) -> [Endpoint; 2] {
-    let trust = || Trust::fingerprint(node.fingerprint.expect("it has a certificate"));
+    let trust = || Trust::fingerprint(node.fingerprint.expect("the server has a certificate"));
     [Endpoint::tls(node.native.to_string(), trust()), Endpoint::quic(node.native.to_string(), trust())]
 }
 
@@ -25,7 +25,7 @@ async fn everything_goes_over_tls_and_quic() {
         let client = Client::connect(endpoint, options).await.unwrap();
         let keyspace = client.keyspace(format!("keys-{at}"));
         keyspace.create_if_missing(&Default::default()).await.unwrap();
-        // A reply larger than a QUIC connection's window.
+        // The reply is larger than a QUIC connection's window.
         let large = vec![9; 400 << 10];
         keyspace.put(b"large", &large).await.unwrap();
         let found = keyspace.get_many(&[&b"large"[..]; 12]).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_server_that_is_not_trusted_is_not_tried_again() {
         [Endpoint::tls(node.native.to_string(), nobody()), Endpoint::quic(node.native.to_string(), nobody())]
     {
         let connecting = tokio::time::timeout(Duration::from_secs(10), Client::connect(endpoint, options()));
-        let error = connecting.await.expect("at once").expect_err("not trusted");
+        let error = connecting.await.expect("without a retry").expect_err("not trusted");
         assert!(matches!(error, ConnectError::Dial(_)), "{error:?}");
         assert_eq!((error.code(), error.action()), ("untrusted_server", Action::Fix));
     }

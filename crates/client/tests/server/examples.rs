@@ -1,4 +1,4 @@
-//! The examples do what they say, against a server in this process.
+//! The examples run to their end against a server in this process.
 
 use crate::node::Node;
 

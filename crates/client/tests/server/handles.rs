@@ -1,4 +1,4 @@
-//! Every handle against a real server: what is asked is what is answered.
+//! Every handle against a real server: each request gets the matching answer.
 
 use std::{pin::pin, time::Duration};
 
@@ -81,7 +81,7 @@ async fn keyspaces() {
     assert!(matches!(&done.results[..], [OperationResult::Got(Some(got)), OperationResult::Put] if got.value == "-2"));
 
     assert!(client.keyspaces(KeyspaceId(0), 100).await.unwrap().0.iter().any(|info| info.name == "users"));
-    // Dropped and created anew by somebody else: the handle finds its way.
+    // Another client drops the keyspace and creates it again: the handle finds the new one.
     let other = node.client().await.keyspace("users");
     other.drop_keyspace().await.unwrap();
     assert!(users.get(b"n").await.unwrap_err().is("no_such_keyspace"));
@@ -219,7 +219,7 @@ async fn subscriptions_are_streams() {
         assert_eq!(messages.next().await.unwrap().unwrap().payload, wanted);
     }
 
-    // What ends a subscription for good is told by it each time.
+    // Each subscription reports a permanent end.
     stream.delete().await.unwrap();
     let error = pushes.next().await.unwrap().unwrap_err();
     assert!(error.is("no_such_group") || error.is("no_such_stream"), "{error}");

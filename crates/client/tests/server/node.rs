@@ -1,4 +1,4 @@
-//! A server in this process, and a proxy before it that cuts connections.
+//! A server in this process, and a proxy in front of it that cuts connections.
 
 use std::{
     net::SocketAddr,
@@ -42,7 +42,7 @@ impl Node {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config {
-            // Its certificate is kept there.
+            // The server stores its certificate in the data directory.
             data: dir.path().to_owned(),
             http: any,
             native: NativeAddress::At(any),
@@ -58,7 +58,7 @@ impl Node {
         };
         let db = Database::open(dir.path(), options).unwrap();
         let server = Server::bind(config, &db).await.unwrap();
-        let native = server.native_addr().expect("it serves the native protocol");
+        let native = server.native_addr().expect("the server serves the native protocol");
         let fingerprint = server.fingerprint();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(server.run(async {
@@ -94,11 +94,11 @@ pub fn options() -> Options {
     }
 }
 
-/// A sequence that a test can be given again.
+/// Random numbers that a test can repeat from a seed.
 pub struct Random(u64);
 
 impl Random {
-    /// With the seed of the environment, or of the clock; says which.
+    /// Takes the seed from the environment, or from the clock, and prints it.
     pub fn new() -> Self {
         let seed = std::env::var("THALWEG_SEED").ok().and_then(|seed| seed.parse().ok());
         let clock = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
@@ -123,7 +123,7 @@ impl Random {
     }
 }
 
-/// Forwards to a server, and cuts each of its first connections after some bytes.
+/// Forwards connections to a server, and cuts each of the first ones after some bytes.
 pub struct Proxy {
     pub address: SocketAddr,
     pub cuts: Arc<AtomicU64>,
@@ -137,7 +137,8 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Each of the first `cuts` connections carries at least `least` and less than `most` bytes, both ways together.
+    /// Creates a proxy. Each of the first `cuts` connections carries at least `least` and less than `most` bytes, both
+    /// directions together.
     pub async fn new(target: SocketAddr, mut random: Random, cuts: u64, least: u64, most: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -149,7 +150,7 @@ impl Proxy {
                 let bytes = if is_cut { least + random.below(most - least) } else { u64::MAX };
                 let counted = counted.clone();
                 tokio::spawn(async move {
-                    let Ok(to) = TcpStream::connect(target).await else { return }; // it has stopped
+                    let Ok(to) = TcpStream::connect(target).await else { return }; // the server has stopped
                     forward(from, to, bytes).await;
                     if is_cut {
                         counted.fetch_add(1, Ordering::Relaxed);
@@ -179,7 +180,7 @@ async fn forward(mut from: TcpStream, mut to: TcpStream, mut left: u64) {
     }
 }
 
-/// Passes on what was read, or as much as may be: a cut comes within a frame.
+/// Forwards the bytes read, or fewer at the limit, so that a cut falls within a frame.
 async fn pass(read: std::io::Result<usize>, bytes: &[u8], to: &mut TcpStream, left: u64) -> Option<u64> {
     let read = read.ok().filter(|read| *read > 0)?;
     let passed = usize::try_from(left).unwrap_or(usize::MAX).min(read);

@@ -1,4 +1,4 @@
-//! Lost connections under load, against a real server: what is durable loses nothing and repeats nothing.
+//! Lost connections under load against a real server: durable data is neither lost nor repeated.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use thalweg_types::{
 
 use crate::node::{Node, PATIENCE, Proxy, Random, connect, options};
 
-/// Until the proxy has cut as often as it was to, and a little longer.
+/// Number of records that lasts slightly longer than the proxy's cuts.
 const RECORDS: u64 = 6_000;
 
 fn number(payload: &[u8]) -> u64 {
@@ -33,7 +33,7 @@ async fn an_idempotent_publisher_and_a_tail_lose_and_repeat_nothing() {
     let stream = publisher_client.stream("orders");
     stream.create_if_missing(&Default::default()).await.unwrap();
     let stream_id = stream.id().await.unwrap();
-    // Small batches and windows: many are on the way whenever a connection goes.
+    // Small batches and windows make sure that many batches are in flight whenever a connection is lost.
     let small = StreamPublisherOptions { max_records: 20, max_bytes: 4096, max_in_flight: 7 };
     let publisher = stream.publisher("p", small).await.unwrap();
 
@@ -44,7 +44,7 @@ async fn an_idempotent_publisher_and_a_tail_lose_and_repeat_nothing() {
     let mut tail = tailed.tail_with(Position::Start {}, window).await.unwrap();
     let reading = tokio::spawn(async move {
         for expected in 0..RECORDS {
-            let record = tail.next().await.unwrap().expect("goes on");
+            let record = tail.next().await.unwrap().expect("the tail goes on");
             assert_eq!((record.offset, number(&record.payload)), (Offset(expected), expected));
         }
         tail
@@ -60,7 +60,7 @@ async fn an_idempotent_publisher_and_a_tail_lose_and_repeat_nothing() {
         assert_eq!((appended.first.0, appended.count), (expected as u64, 1));
     }
     let mut tail = tokio::time::timeout(PATIENCE, reading).await.expect("in time").unwrap();
-    assert_eq!(tail.next_within(Duration::from_millis(20)).await.unwrap(), None, "and nothing more");
+    assert_eq!(tail.next_within(Duration::from_millis(20)).await.unwrap(), None, "no further records");
     assert!(publishing.cuts() >= 5 && tailing.cuts() >= 5, "{} and {} cuts", publishing.cuts(), tailing.cuts());
     drop((tail, publisher));
     node.stop().await;
@@ -78,7 +78,7 @@ async fn a_second_publisher_fences_the_first() {
     second.publish_payload(b"two").await.unwrap().wait().await.unwrap();
     let error = first.publish_payload(b"three").await.unwrap().wait().await.unwrap_err();
     assert!(error.is("producer_fenced"), "{error}");
-    assert!(first.publish_payload(b"four").await.unwrap_err().is("producer_fenced"), "and so for ever");
+    assert!(first.publish_payload(b"four").await.unwrap_err().is("producer_fenced"), "all later calls fail too");
     let records = stream.read(Position::Start {}, 10, 0).await.unwrap();
     let payloads: Vec<_> = records.iter().map(|at| at.record.payload.to_vec()).collect();
     assert_eq!(payloads, [&b"one"[..], b"two"]);
@@ -101,7 +101,7 @@ async fn a_watch_tells_every_change_once() {
     let told = tokio::spawn(async move {
         let mut told = Vec::new();
         while told.len() < PUTS as usize * 2 {
-            for change in watch.next().await.unwrap().expect("goes on").changes {
+            for change in watch.next().await.unwrap().expect("the watch goes on").changes {
                 told.push((change.revision, change.key, change.value));
             }
         }
@@ -110,7 +110,7 @@ async fn a_watch_tells_every_change_once() {
     let id = users.id().await.unwrap();
     let mut wanted = Vec::new();
     for put in 0..PUTS {
-        // Two changes in a commit: it must not come in halves.
+        // A commit has two changes, which must arrive together.
         let mut commit = CommitBuilder::new();
         let (a, b) = (format!("k{put}"), format!("k-other-{}", random.below(50)));
         commit.put(id, a.as_bytes(), &put.to_le_bytes()).unwrap();
@@ -121,7 +121,7 @@ async fn a_watch_tells_every_change_once() {
     }
     let mut told = tokio::time::timeout(PATIENCE, told).await.expect("in time").unwrap();
     assert!(told.is_sorted_by_key(|(revision, ..)| *revision));
-    // Within a commit in the order of the server's choosing.
+    // The server chooses the order within a commit.
     told.sort();
     wanted.sort();
     let seen: Vec<_> = told.iter().map(|(at, key, value)| (*at, str(key), value.to_vec())).collect();
@@ -155,10 +155,10 @@ async fn a_group_delivers_everything_and_settles_it() {
         let seen = seen.clone();
         async move {
             loop {
-                let delivery = pushes.next().await.unwrap().expect("goes on");
+                let delivery = pushes.next().await.unwrap().expect("the push goes on");
                 let records = delivery.records.iter().map(|at| (at.offset.0, number(at.record.payload)));
                 seen.lock().unwrap().extend(records);
-                // What was given back with a lost connection has lapsed, and comes again.
+                // Records that were returned with a lost connection have lapsed, and the group redelivers them.
                 delivery.ack().await.unwrap();
             }
         }
@@ -167,7 +167,7 @@ async fn a_group_delivers_everything_and_settles_it() {
     for record in 0..RECORDS {
         publisher.publish_payload(record.to_string().as_bytes()).await.unwrap();
         if record % 50 == 0 {
-            publisher.flush().await.unwrap(); // many batches, not one
+            publisher.flush().await.unwrap(); // many batches instead of one
         }
     }
     publisher.flush().await.unwrap();
@@ -180,7 +180,7 @@ async fn a_group_delivers_everything_and_settles_it() {
     tokio::time::timeout(PATIENCE, settled).await.expect("everything is settled");
     working.abort();
     let seen = std::mem::take(&mut *seen.lock().unwrap());
-    assert!(seen.into_iter().eq((0..RECORDS).map(|record| (record, record))), "each with its content");
+    assert!(seen.into_iter().eq((0..RECORDS).map(|record| (record, record))), "each record with its content");
     assert!(proxy.cuts() >= 5, "{} cuts", proxy.cuts());
     drop(publisher);
     node.stop().await;

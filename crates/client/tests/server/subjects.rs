@@ -10,11 +10,11 @@ use thalweg_server::config::NativeAddress;
 
 use crate::node::{Node, PATIENCE, Proxy, Random, connect, options};
 
-/// Takes messages until there are so many; gives their numbers, and how many were dropped.
+/// Receives messages until there are `wanted`, dropped ones included. Returns their numbers and the number dropped.
 async fn numbers(subscriber: &mut Subscriber, wanted: usize) -> (Vec<u32>, u64) {
     let (mut seen, mut dropped) = (Vec::new(), 0);
     while seen.len() + (dropped as usize) < wanted {
-        match subscriber.next_batch().await.unwrap().expect("goes on") {
+        match subscriber.next_batch().await.unwrap().expect("the subscription goes on") {
             Delivered::Messages(batch) => {
                 seen.extend(batch.iter().map(|message| u32::from_le_bytes(message.payload.try_into().unwrap())));
             }
@@ -48,9 +48,9 @@ async fn publish_and_receive(client: &Client, messages: u32) {
     };
     let receiving = numbers(&mut all, messages as usize);
     let (published, (seen, dropped)) = in_time(async { tokio::join!(publishing, receiving) }).await;
-    assert!(seen.into_iter().eq(0..messages), "all, in order");
+    assert!(seen.into_iter().eq(0..messages), "all messages in order");
     assert_eq!((published.missed, dropped), (0, 0));
-    // One of the two has each.
+    // Each message goes to one of the two.
     let [first, second] = &mut shared;
     let mut seen = Vec::new();
     while seen.len() < messages as usize {
@@ -126,7 +126,7 @@ async fn subscriptions_are_made_again_and_nothing_comes_twice() {
     let mut last = None;
     let watching = async {
         while subscriber.gaps() < 10 {
-            match subscriber.next_batch().await.unwrap().expect("goes on") {
+            match subscriber.next_batch().await.unwrap().expect("the subscription goes on") {
                 Delivered::Messages(batch) => {
                     for message in batch.iter() {
                         let number = u32::from_le_bytes(message.payload.try_into().unwrap());
@@ -155,11 +155,12 @@ async fn a_cache_is_found_again_in_another_run_of_the_server() {
     second.put(b"k", b"of the second").await.unwrap();
     assert_eq!(first.get(b"k").await.unwrap().unwrap().value, "of the first");
     node.stop().await;
-    // The same address, and ids given anew: the second is opened first, and would have the first's id.
+    // The address is the same, but ids begin again: the second cache is opened first and would have the first one's
+    // id.
     let node = Node::with(|config| config.native = NativeAddress::At(address)).await;
-    assert_eq!(second.get(b"k").await.unwrap(), None, "empty again");
+    assert_eq!(second.get(b"k").await.unwrap(), None, "the cache is empty again");
     second.put(b"k", b"anew").await.unwrap();
-    assert_eq!(first.get(b"k").await.unwrap(), None, "never another cache's");
+    assert_eq!(first.get(b"k").await.unwrap(), None, "never a value of another cache");
     node.stop().await;
 }
 
@@ -202,7 +203,7 @@ async fn caches() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_goes_over_tls_and_quic() {
     let node = Node::with(|config| config.native_tls = true).await;
-    let trust = || Trust::fingerprint(node.fingerprint.expect("it has a certificate"));
+    let trust = || Trust::fingerprint(node.fingerprint.expect("the server has a certificate"));
     let address = node.native.to_string();
     for (name, endpoint) in [("tls", Endpoint::tls(&address, trust())), ("quic", Endpoint::quic(&address, trust()))] {
         let client = Client::connect(endpoint, Options { channels: 3, ..options() }).await.unwrap();

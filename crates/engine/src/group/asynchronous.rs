@@ -1,7 +1,7 @@
-//! Groups for callers that must not block: futures for any runtime.
+//! Consumer groups for callers that must not block: futures for any runtime.
 //!
-//! As with the other writes of [`AsyncDatabase`], a request is queued when its method is called. Records are
-//! read where the future is polled: from memory or the page cache, mostly.
+//! As with the other writes of [`AsyncDatabase`], a request is queued when its method is called. Records are read when
+//! the future is polled, mostly from memory or the page cache.
 
 use std::{
     future::{self, Future},
@@ -26,15 +26,15 @@ use super::{
     Delivery, Extended, FetchRequest, Group, GroupError, GroupStart, Ready, Settled, extended, fetch, settled, sought,
 };
 use crate::{
+    ack::{Ack, ack, check_outcome_known},
     async_database::{AsyncDatabase, Registration},
-    database::{Ack, ack, check_outcome_known},
     error::WriteError,
     stream::Stream,
     tails::Waiter,
 };
 
 impl AsyncDatabase {
-    /// The stream's group of that name, created if missing; says whether it was.
+    /// Returns the stream's group with this name, and creates it if it is missing. The flag is true if it was created.
     pub fn create_group(
         &self,
         stream: &Stream,
@@ -51,8 +51,8 @@ impl AsyncDatabase {
         async move { stream.created_group(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// One fetch, without waiting for records: `wait` is not looked at. The delivery may be empty although
-    /// [`Group::ready`] said otherwise, if somebody else was faster.
+    /// Fetches once, without waiting for records: `wait` is ignored. The delivery may be empty even if
+    /// [`Group::ready`] returned [`Ready::Now`](super::Ready::Now), because another member may have fetched first.
     pub fn fetch(
         &self,
         group: &Group,
@@ -67,14 +67,14 @@ impl AsyncDatabase {
             let committed = proposed?.await.map_err(WriteError::from)?;
             let (fetched, level) = fetch::fetched(committed)?;
             group.read(&request, &fetched, level, |purpose, encode| {
-                // Nobody waits for it: what is given back this way is late at worst, never lost.
+                // No caller waits for this: if the settlement fails, the records are only redelivered later.
                 db.propose(Durability::Os, purpose, encode).map(drop)
             })
         }
     }
 
-    /// Resolves when a fetch may bring something, or the group is gone, or the database closes. Does not
-    /// notice that time frees records: race it against a timer of [`Group::ready`]'s.
+    /// Resolves when a fetch may deliver records, the group is gone, or the database closes. It does not notice
+    /// records that become available at a deadline: race it against a timer from [`Group::ready`].
     pub fn group_ready(&self, group: &Group) -> impl Future<Output = Result<(), GroupError>> + Send + use<> {
         let registration = Registration::new(self.blocking(), group.stream);
         let group = group.clone();
@@ -97,7 +97,7 @@ impl AsyncDatabase {
         })
     }
 
-    /// Acks records: they are done with.
+    /// Acks records: they are done.
     pub fn ack_group(
         &self,
         group: &Group,
@@ -109,7 +109,7 @@ impl AsyncDatabase {
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Gives records back.
+    /// Returns records to the group.
     pub fn nack_group(
         &self,
         group: &Group,
@@ -123,7 +123,7 @@ impl AsyncDatabase {
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Moves the deadlines of attempts to so much after now.
+    /// Moves the deadlines of attempts to `by` after now.
     pub fn extend_group(
         &self,
         group: &Group,
@@ -136,7 +136,7 @@ impl AsyncDatabase {
         async move { extended(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Delivers from there on; resolves to the cursor.
+    /// Moves the group's cursor. Resolves to the new cursor.
     pub fn seek_group(
         &self,
         group: &Group,
@@ -153,7 +153,7 @@ impl AsyncDatabase {
         async move { sought(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Replaces how a group delivers.
+    /// Replaces a group's configuration.
     pub fn configure_group(
         &self,
         group: &Group,

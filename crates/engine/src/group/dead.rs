@@ -1,14 +1,13 @@
-//! Dead letters: moved to their stream by the background, once each.
+//! Dead letters: the background thread moves each of them to its stream exactly once.
 //!
-//! The state machine takes a record that was delivered too often out of what is pending and keeps it as a
-//! dead letter; it can't copy the record, whose bytes are in the log. So the node reads it and proposes one
-//! commit that appends it to the dead letters' stream and acks the dead letter. The ack names it, so whoever
-//! tries again after a crash, or on another node, finds the commit refused: a dead letter is appended exactly
-//! once. The headers could not be added by pointing to the bytes that are there, which is why they are copied.
+//! The state machine removes a record that was delivered too often from the pending ones and keeps it as a dead
+//! letter. It cannot copy the record, whose bytes are in the log. The node therefore reads the record and proposes one
+//! commit that appends it to the stream for dead letters and acks the dead letter. The ack names the dead letter, so a
+//! retry after a crash, or on another node, is rejected: a dead letter is appended exactly once. The record is copied
+//! because headers cannot be added to the bytes in the log.
 //!
 //! Headers: `thalweg-stream`, `thalweg-group`, `thalweg-offset`, `thalweg-deliveries`, `thalweg-reason`,
-//! `thalweg-time-micros`, before the record's own; `thalweg-payload` says so if
-//! the payload had to stay behind.
+//! `thalweg-time-micros`, before the record's own headers. `thalweg-payload` marks a dead letter without its payload.
 
 use std::ops::ControlFlow;
 
@@ -24,26 +23,26 @@ use thalweg_types::{
 };
 
 use crate::{
-    database::{Inner, unexpected},
+    ack::unexpected,
     error::{ReadError, WriteError, refusal},
     group::GroupError,
+    inner::Inner,
 };
 
-/// Bytes of dead letters that go into one commit, but at least one record, and no more than a quarter of a
-/// segment.
+/// Maximum number of bytes of dead letters in one commit, but at least one record, and at most a quarter of a segment.
 const MAX_BATCH_BYTES: u64 = 1 << 20;
-/// Such commits of a group in one round: more waits for the next.
+/// Maximum number of such commits for a group in one round. The next round moves the others.
 const MAX_COMMITS_PER_ROUND: u32 = 1000;
 
-/// What is copied of a record.
+/// Part of a record that is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Whole,
-    /// A record as large as the log takes has no room for headers: its payload stays behind.
+    /// Everything but the payload: a record of the maximum size has no room for further headers.
     WithoutPayload,
 }
 
-/// Dead letters of one group and where they go.
+/// Dead letters of one group, and their destination.
 struct Burial<'a> {
     inner: &'a Inner,
     stream: StreamId,
@@ -54,7 +53,7 @@ struct Burial<'a> {
 }
 
 impl Inner {
-    /// Moves the dead letters of all groups. Returns how many records were moved.
+    /// Moves the dead letters of all groups. Returns the number of records moved.
     pub(crate) fn bury_dead(&self) -> Result<u64, WriteError> {
         let machine = &self.open.machine;
         let failed =
@@ -70,7 +69,7 @@ impl Inner {
                 group_name: info.name.to_string(),
                 target: match &info.config.dead_letters {
                     Some(name) => self.dead_letter_stream(name)?,
-                    // Configured away since: they are dropped, as later ones are.
+                    // The configuration no longer has a stream for dead letters: these are dropped, like later ones.
                     None => StreamId::ZERO,
                 },
             };
@@ -95,7 +94,7 @@ impl Inner {
         }
     }
 
-    /// Moves the first of these records that fit into a batch. Those that are gone are acked alone.
+    /// Moves as many of these records as fit into a batch, from the first on. Missing records are only acked.
     fn bury(&self, burial: &Burial<'_>, attempt: Attempt, reason: &str, of: &Delivered) -> Result<u64, WriteError> {
         match self.bury_part(burial, attempt, reason, of, Part::Whole) {
             Err(WriteError::Command(CommandError::CommitTooLarge) | WriteError::LargerThanSegment { .. }) => {
@@ -137,7 +136,8 @@ impl Inner {
         let committed = self.propose(Durability::Os, Purpose::Data, encode)?;
         match committed.outcome.map(refusal).transpose() {
             Ok(_) => Ok(u64::from(count)),
-            // Trimmed, or moved by somebody else, or the group or its dead letters' stream is gone: look anew.
+            // The records were trimmed or moved by another node, or the group or the stream for dead letters is gone:
+            // look again.
             Err(WriteError::AttemptLapsed { .. } | WriteError::NoSuchGroup(_) | WriteError::NoSuchStream(_)) => Ok(0),
             Err(error) => Err(error),
         }
@@ -145,7 +145,7 @@ impl Inner {
 }
 
 impl Burial<'_> {
-    /// Copies records from the first of a run on, until the batch is full. Returns where it stopped.
+    /// Copies records from the first of a run on, until the batch is full. Returns the offset at which it stopped.
     fn copy(&self, reason: &str, of: &Delivered, part: Part, batch: &mut RecordBatch) -> Result<Offset, GroupError> {
         let (first, end) = (of.run.first, of.run.end());
         let max_bytes = MAX_BATCH_BYTES.min(u64::from(self.inner.options.segment_bytes) / 4);
@@ -165,7 +165,7 @@ impl Burial<'_> {
             }
             match self.push(batch, reason, of.deliveries, part, offset, time, record) {
                 Ok(()) => ControlFlow::Continue(()),
-                // It fits alone.
+                // The record fits into a batch of its own.
                 Err(RecordError::BatchTooLarge) if !batch.is_empty() => {
                     reached = offset;
                     ControlFlow::Break(())
@@ -199,7 +199,7 @@ impl Burial<'_> {
             ("thalweg-reason", reason.as_bytes()),
             ("thalweg-time-micros", micros.as_bytes()),
         ];
-        // A record that has as many headers as there may be loses its last ones.
+        // A record with the maximum number of headers loses its last ones.
         let without = || {
             let headers = own.into_iter().chain([("thalweg-payload", b"too large".as_slice())]).collect();
             Record { key: record.key, headers, payload: b"", is_tombstone: record.is_tombstone }

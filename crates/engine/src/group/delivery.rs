@@ -1,4 +1,4 @@
-//! What a fetch brings: records with the attempt to settle them by.
+//! Result of a fetch: records, and the attempt that settles them.
 
 use std::ops::ControlFlow;
 
@@ -11,17 +11,18 @@ use thalweg_types::{
 use crate::{
     error::ReadError,
     runs::{RunLimits, StreamRun},
-    stream::{Stream, StreamPage},
+    stream::Stream,
+    stream_page::StreamPage,
 };
 
 /// Records delivered by one fetch. Settle them by their [`attempt`](Self::attempt).
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
-    /// The number to settle them by; meaningless if there are none.
+    /// Attempt that settles the records. It has no meaning if there are none.
     pub attempt: Attempt,
-    /// When the attempt lapses, in space time.
+    /// Deadline of the attempt, in space time.
     pub deadline: SpaceTime,
-    /// The level that the delivery itself reached.
+    /// Durability level that the delivery itself reached.
     pub durability: Durability,
     parts: Vec<Part>,
 }
@@ -33,52 +34,53 @@ struct Part {
     page: StreamPage,
 }
 
-/// One record of a delivery.
+/// A record of a delivery.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Its offset.
+    /// Offset of the record.
     pub offset: Offset,
-    /// How often it was delivered, this time included.
+    /// Number of deliveries, including this one.
     pub deliveries: u32,
-    /// When it was appended.
+    /// Space time of the append.
     pub time: SpaceTime,
-    /// The record.
+    /// Delivered record.
     pub record: &'a Record<'a>,
 }
 
-/// What a record counts against bytes asked for: its key, headers and payload.
+/// Returns the number of bytes that a record counts against a byte limit: its key, headers and payload.
 pub(super) fn record_bytes(record: &Record<'_>) -> u64 {
     let headers: usize = record.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     (record.key.map_or(0, <[u8]>::len) + headers + record.payload.len()) as u64
 }
 
 impl Delivery {
-    /// Nothing, at a level.
+    /// Creates an empty delivery with the given level.
     #[must_use]
     pub fn none(durability: Durability) -> Self {
         Self { durability, ..Self::default() }
     }
 
-    /// Whether nothing was delivered.
+    /// Returns true if nothing was delivered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// How many records.
+    /// Number of records.
     #[must_use]
     pub fn record_count(&self) -> u64 {
         self.parts.iter().map(|part| part.page.record_count()).sum()
     }
 
-    /// Its records as they lie in the log: how often each part was delivered, this time included, and its runs.
+    /// Returns the records as the log stores them: the runs of each part, with its number of deliveries, including
+    /// this one.
     pub fn into_runs(self) -> Result<Vec<(u32, Vec<StreamRun>)>, ReadError> {
         const ALL: RunLimits = RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: u64::MAX };
         let runs = |part: Part| Ok((part.deliveries, part.page.into_runs(ALL)?.0));
         self.parts.into_iter().map(runs).collect()
     }
 
-    /// Calls `visit` with each record, by offset, until it breaks.
+    /// Calls `visit` for each record in order of offsets, until it breaks.
     pub fn for_each(&self, visit: &mut dyn FnMut(Message<'_>) -> ControlFlow<()>) -> Result<(), ReadError> {
         let mut flow = ControlFlow::Continue(());
         for Part { deliveries, page } in &self.parts {
@@ -94,17 +96,17 @@ impl Delivery {
     }
 }
 
-/// Records of an attempt, as far as they were read.
+/// Records of an attempt that have been read so far.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     parts: Vec<Part>,
-    /// Records that were counted, and their bytes.
+    /// Number of records counted.
     admitted: u64,
     bytes: u64,
     max_bytes: u64,
-    /// Delivered, but not there any more: trimmed or compacted meanwhile.
+    /// Delivered records that no longer exist: trimmed or compacted in the meantime.
     pub(super) missing: Vec<OffsetRun>,
-    /// Delivered, but more than was to be read at a time.
+    /// Delivered records that exceed the byte limit and were not read.
     pub(super) unread: Vec<OffsetRun>,
 }
 
@@ -117,7 +119,7 @@ impl Reading {
         Delivery { attempt, deadline, durability, parts: self.parts }
     }
 
-    /// Reads what was delivered, until there are enough bytes.
+    /// Reads delivered records until the byte limit is reached.
     pub(super) fn read(&mut self, stream: &Stream, delivered: &Delivered) -> Result<(), ReadError> {
         let (mut from, end) = (delivered.run.first, delivered.run.end());
         while from < end {
@@ -152,8 +154,8 @@ impl Reading {
         Ok(())
     }
 
-    /// Counts the bytes of a page's records. Returns the first record that is too many, but never the first of
-    /// all: whoever fetches gets at least one.
+    /// Counts the bytes of a page's records. Returns the first record beyond the byte limit. The first record of the
+    /// whole delivery is always accepted, so that a member gets at least one.
     fn admit(&mut self, page: &StreamPage) -> Result<Option<Offset>, ReadError> {
         let mut too_many = None;
         page.for_each(&mut |offset, _, record| {
@@ -169,7 +171,7 @@ impl Reading {
         Ok(too_many)
     }
 
-    /// Takes a page of the records `from..next`, and notes those that it lacks.
+    /// Takes a page of the records `from..next`, and notes the missing ones.
     fn take(&mut self, deliveries: u32, from: Offset, next: Offset, page: StreamPage) {
         let mut reached = from;
         for batch in &page.batches {
@@ -188,6 +190,6 @@ impl Reading {
 }
 
 fn run(first: Offset, end: Offset) -> OffsetRun {
-    // Within one delivered run, whose count is a u32.
+    // The offsets are within one delivered run, whose count is a u32.
     OffsetRun { first, count: (end.0 - first.0) as u32 }
 }

@@ -1,22 +1,22 @@
-//! What can go wrong with a request to a group.
+//! Errors of requests to consumer groups.
 
 use thalweg_types::{Action, Classified, GroupId, command::CommandError, limits::MAX_WAITING_FETCHES};
 
 use crate::error::{ReadError, WriteError};
 
-/// A request to a consumer group failed.
+/// Error returned when a request to a consumer group fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// It could not be carried out.
+    /// The command could not be carried out.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// What it needs could not be read. Records that were delivered come again after their deadline.
+    /// A read failed. Records that were delivered are redelivered after their deadline.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The group does not exist; it may have been deleted.
+    /// The group does not exist. It may have been deleted.
     #[error("no consumer group with id {0}")]
     NoSuchGroup(GroupId),
-    /// Too many fetches wait for records.
+    /// The maximum number of fetches already waits for records.
     #[error("{MAX_WAITING_FETCHES} fetches wait for records already: retry later, or without waiting")]
     TooManyWaiting,
 }

@@ -1,16 +1,12 @@
-//! Fetching: what must be known before it is proposed, waiting, and reading what was delivered.
+//! Fetching: the lookups before a fetch is proposed, waiting for records, and reading the delivered records.
 //!
-//! A fetch is a command: the entry decides what it delivers. It is proposed only when the state says that it
-//! would bring something, so members that wait cost nothing.
+//! A fetch is a command: its entry decides which records it delivers. The engine proposes it only when the state
+//! reports that it would deliver records, so waiting members cost nothing.
 //!
-//! Bound: [`MAX_WAITING_FETCHES`] wait at a time; beyond it a fetch that would wait is refused.
+//! Bound: [`MAX_WAITING_FETCHES`] fetches wait at a time. Beyond it a fetch that would have to wait is rejected.
 
 use std::{
     ops::ControlFlow,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     thread,
     time::{Duration, Instant},
 };
@@ -25,29 +21,29 @@ use thalweg_types::{
             Again, Fetched, GroupOrder, GroupOutcome, Settlement, encode_ack, encode_fetch, encode_nack, key_hash,
         },
     },
-    limits::{MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_WAITING_FETCHES},
+    limits::{MAX_FETCH_KEYS, MAX_FETCH_RECORDS},
 };
 
 use super::{Delivery, Group, GroupError, Ready, delivery::Reading, group_outcome};
 use crate::{
-    database::{check_outcome_known, unexpected},
+    ack::{check_outcome_known, unexpected},
     error::{ReadError, WriteError},
     tails::Waiter,
 };
 
-/// Batches looked at to see how many records fit into the bytes asked for.
+/// Maximum number of batches examined to estimate how many records fit into the byte limit.
 const MAX_BATCHES_AHEAD: usize = 1024;
 
-/// What to fetch.
+/// Parameters of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchRequest {
-    /// Who fetches: a name of the caller's choosing, shown by [`Group::info`].
+    /// Name of the member, chosen by the caller and shown by [`Group::info`].
     pub member: String,
-    /// At most so many records, and at most [`MAX_FETCH_RECORDS`].
+    /// Maximum number of records, at most [`MAX_FETCH_RECORDS`].
     pub max_records: u32,
-    /// At most so many bytes of keys, headers and payloads, but at least one record.
+    /// Maximum number of bytes of keys, headers and payloads. At least one record is delivered.
     pub max_bytes: u64,
-    /// Wait so long for the first record; zero does not wait.
+    /// Longest time to wait for the first record; zero does not wait.
     pub wait: Duration,
 }
 
@@ -57,32 +53,9 @@ impl Default for FetchRequest {
     }
 }
 
-/// How many fetches wait.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Waits(Arc<AtomicUsize>);
-
-impl Waits {
-    /// `None` at the bound.
-    pub(crate) fn enter(&self) -> Option<Waiting> {
-        let before = self.0.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(self.clone());
-        (before < MAX_WAITING_FETCHES).then_some(waiting)
-    }
-}
-
-/// A fetch that waits.
-#[derive(Debug)]
-pub(crate) struct Waiting(Waits);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Group {
-    /// Delivers records to a member: those that came back first, then new ones. Empty if there were none
-    /// until the time was up, or the database closed.
+    /// Delivers records to a member: first records that were returned to the group, then new ones. The delivery is
+    /// empty if there were none until the time was up, or if the database closed.
     pub fn fetch(&self, request: &FetchRequest) -> Result<Delivery, GroupError> {
         check_outcome_known(true, self.db.durability())?;
         let until = Instant::now().checked_add(request.wait);
@@ -95,7 +68,7 @@ impl Group {
                         return Ok(delivery);
                     }
                 }
-                // It takes no place among those that wait.
+                // A fetch that does not wait is not counted as waiting.
                 Ready::In(_) if request.wait.is_zero() => return Ok(Delivery::none(self.db.durability())),
                 Ready::In(due) => {
                     if waiting.is_none() {
@@ -112,7 +85,7 @@ impl Group {
         }
     }
 
-    /// Parks until something may have come free; false if the time is up or the database is closed.
+    /// Parks the thread until records may be available. Returns false if the time is up or the database is closed.
     fn park(&self, due: Option<Duration>, until: Option<Instant>) -> Result<bool, GroupError> {
         let tails = &self.db.inner.open.tails;
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -121,7 +94,7 @@ impl Group {
         }
         let ticket = tails.ticket();
         tails.register(self.stream, ticket, Waiter::Thread(thread::current()));
-        // What came between the last look and the registration woke nobody.
+        // Events between the last look and the registration have woken no thread, so look again.
         if self.ready()? != Ready::Now && !tails.is_closed() {
             match left.into_iter().chain(due).min() {
                 Some(left) => thread::park_timeout(left),
@@ -142,7 +115,7 @@ impl Group {
         })
     }
 
-    /// What only a look at the stream can tell: how many records fit, and in which order they must go.
+    /// Collects what only a look at the stream shows: the number of records that fit, and the hashes of their keys.
     pub(crate) fn prepare(&self, request: &FetchRequest) -> Result<Prepared, GroupError> {
         let machine = &self.db.inner.open.machine;
         let cursor = machine.group_cursor(self.id).map_err(ReadError::from)?;
@@ -161,8 +134,8 @@ impl Group {
         }
     }
 
-    /// How many records from `window` on have about the bytes asked for. An estimate by the bytes of batches:
-    /// what turns out to be too much is given back.
+    /// Estimates the number of records from `window` on that fit into the byte limit, from the sizes of batches.
+    /// Records beyond the limit are returned to the group later.
     fn fitting(&self, window: Offset, most: u32, request: &FetchRequest) -> u32 {
         let max_batches = (most as usize).min(MAX_BATCHES_AHEAD);
         let machine = &self.db.inner.open.machine;
@@ -171,7 +144,7 @@ impl Group {
         for batch in &found.batches {
             let len = u64::from(batch.blob.len);
             if bytes + len > request.max_bytes {
-                // As if its records were equally large.
+                // Assume that the records of a batch are equally large.
                 let share = u64::from(batch.count) * (request.max_bytes - bytes) / len;
                 let fitting = batch.first.0.saturating_sub(window.0) + share;
                 return most.min(u32::try_from(fitting).unwrap_or(most)).max(1);
@@ -181,12 +154,12 @@ impl Group {
         most
     }
 
-    /// Hashes of the keys of the records from `window` on; further than one fetch needs, because some may
-    /// have to wait for others.
+    /// Returns hashes of the keys of the records from `window` on. It looks further ahead than one fetch needs,
+    /// because some records may have to wait for others.
     fn keys_from(&self, window: Offset, most: u32, max_bytes: u64) -> Result<Vec<u64>, GroupError> {
         let wanted = (most as usize * 4).min(MAX_FETCH_KEYS);
         let page = match self.stream().read(window, wanted as u64, max_bytes) {
-            // Trimmed between two looks: the next try begins higher.
+            // The stream was trimmed between two looks: the next attempt begins higher.
             Err(ReadError::Trimmed { .. }) => return Ok(Vec::new()),
             page => page?,
         };
@@ -201,8 +174,8 @@ impl Group {
         Ok(keys)
     }
 
-    /// Reads what was delivered. Records that are gone are acked, and those that are too many given back;
-    /// `settle` proposes that, and nobody need wait for it.
+    /// Reads the delivered records. Missing records are acked, and those beyond the byte limit are returned to the
+    /// group; `settle` proposes that, and the caller need not wait for it.
     pub(crate) fn read(
         &self,
         request: &FetchRequest,
@@ -228,7 +201,7 @@ impl Group {
     }
 }
 
-/// A fetch that can be proposed.
+/// A fetch that is ready to be proposed.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     max: u32,
@@ -242,7 +215,7 @@ impl Prepared {
     }
 }
 
-/// What a proposed fetch delivered, and at which level.
+/// Returns the records that a proposed fetch delivered, and its level.
 pub(crate) fn fetched(committed: Committed) -> Result<(Box<Fetched>, Durability), GroupError> {
     match group_outcome(committed)? {
         (durability, GroupOutcome::Fetched(fetched)) => Ok((fetched, durability)),

@@ -1,39 +1,40 @@
-//! Figures of all groups, cheap enough to be looked at every few seconds.
+//! Statistics of all groups, cheap enough to be read every few seconds.
 
 use crate::{database::Database, error::ReadError};
 
-/// What a group has done, and what it has before it.
+/// Statistics of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFigures {
-    /// Its stream's name.
+    /// Name of the group's stream.
     pub stream: String,
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Records that were never delivered.
+    /// Number of records that have never been delivered.
     pub lag: u64,
-    /// Records that wait for an ack or to be delivered again.
+    /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
-    /// Members that are remembered.
+    /// Number of members that the group remembers.
     pub members: u64,
-    /// Records delivered, each time counted.
+    /// Number of deliveries of records, redeliveries included.
     pub delivered: u64,
-    /// Of them, those that had been delivered before.
+    /// Number of these deliveries that were redeliveries.
     pub redelivered: u64,
-    /// Records acked.
+    /// Number of records acked.
     pub acked: u64,
-    /// Records that became dead letters.
+    /// Number of records that became dead letters.
     pub dead: u64,
-    /// Records that were delivered too often, without a stream for dead letters.
+    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
     pub dropped: u64,
 }
 
 impl Database {
-    /// Figures of the first `max` groups by id, and how many groups there are. Goes through no pending records.
+    /// Returns the statistics of the first `max` groups by id, and the total number of groups. It reads no pending
+    /// records.
     pub fn group_figures(&self, max: usize) -> Result<(Vec<GroupFigures>, usize), ReadError> {
         let machine = &self.inner.open.machine;
         let (groups, count) = machine.group_counters(max)?;
         let figures = |group: thalweg_state::groups::GroupCounters| {
-            // One whose stream was deleted meanwhile is left out.
+            // A group whose stream was deleted in the meantime is left out.
             let stream = machine.stream(group.stream)?;
             Some(GroupFigures {
                 stream: stream.name.to_string(),

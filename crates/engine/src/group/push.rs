@@ -1,15 +1,14 @@
-//! Push: deliveries that come by themselves, as far as the receiver's credit goes.
+//! Push: deliveries that the engine sends as records arrive, within the receiver's credit.
 //!
-//! A receiver says once how much it may hold unsettled, in records and in bytes. A delivery takes of that
-//! credit; what is acked, given back or lapses returns to it. So a receiver that works on what it has is
-//! sent nothing more, and one that is fast is never waited for.
+//! A receiver states once how many records and bytes it may hold unsettled. A delivery uses this credit; records that
+//! are acked, returned or lapsed restore it. A busy receiver is therefore sent no more records, and a fast receiver
+//! never waits.
 //!
-//! Owns: the account ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor what
-//! happens when a receiver goes away: what it holds lapses at its deadline, unless
-//! [`Push::give_back`] is called.
+//! Owns: the account ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the handling of a
+//! receiver that goes away: its records lapse at their deadline, unless [`Push::give_back`] is called.
 //!
-//! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]; a delivery begins while some credit is left and
-//! carries at least one record, so the last one may exceed the bytes by a record.
+//! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left and carries at
+//! least one record, so the last delivery may exceed the bytes by one record.
 
 use std::{
     future::{self, Future},
@@ -26,20 +25,20 @@ use thalweg_types::{
     limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS, MAX_FETCH_RECORDS},
 };
 
-use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes};
+use super::{Delivery, FetchRequest, Group, GroupError, delivery::record_bytes, due::Due};
 use crate::{
+    ack::check_outcome_known,
     async_database::{AsyncDatabase, Registration},
-    database::check_outcome_known,
     error::ReadError,
     tails::Waiter,
 };
 
-/// What a receiver may hold unsettled.
+/// Amount that a receiver may hold unsettled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// At most so many records, at least 1 and at most [`MAX_CREDIT_RECORDS`].
+    /// Maximum number of records, between 1 and [`MAX_CREDIT_RECORDS`].
     pub records: u32,
-    /// At most so many bytes of keys, headers and payloads, and at most [`MAX_CREDIT_BYTES`].
+    /// Maximum number of bytes of keys, headers and payloads, at most [`MAX_CREDIT_BYTES`].
     pub bytes: u64,
 }
 
@@ -49,18 +48,18 @@ impl Default for Credit {
     }
 }
 
-/// To whom deliveries are pushed.
+/// Parameters of a push.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushRequest {
-    /// The member's name.
+    /// Name of the member.
     pub member: String,
-    /// What it may hold unsettled.
+    /// Amount that the member may hold unsettled.
     pub credit: Credit,
-    /// Most bytes of one delivery: what is in memory on its way.
+    /// Maximum number of bytes of one delivery, which bounds its memory.
     pub max_delivery_bytes: u64,
 }
 
-/// A fetch under way.
+/// A fetch in progress.
 type Fetching = Pin<Box<dyn Future<Output = Result<Delivery, GroupError>> + Send>>;
 
 /// Deliveries to one receiver. See the module's documentation.
@@ -72,24 +71,24 @@ pub struct Push {
     max_delivery_records: u32,
     level: Durability,
     ledger: Ledger,
-    /// Kept over a cancelled [`next`](Self::next), so that no delivery is lost with it.
+    /// Fetch in progress. It is kept when [`next`](Self::next) is cancelled, so that its delivery is not lost.
     fetching: Option<Fetching>,
 }
 
-/// Why a push waits.
+/// Reason why a push waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Nothing is there to be delivered.
+    /// No records are available.
     ForRecords,
-    /// The receiver holds all that it may.
+    /// The receiver holds as much as it may.
     ForCredit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// So many records and bytes may be delivered, and something is there.
+    /// Records are available; this number of records and bytes may be delivered.
     Deliver(u32, u64),
-    /// Not before this time, unless somebody settles, appends or gives back.
+    /// No delivery before this time, unless records are settled, appended or returned.
     Wait(Waits, Option<SpaceTime>),
     Closed,
 }
@@ -98,7 +97,7 @@ impl AsyncDatabase {
     /// Begins to push a group's records to a member. Each delivery is a fetch that reaches `level`.
     ///
     /// # Errors
-    /// At level `none` nobody would know what was delivered.
+    /// The level is `none`, at which the delivered records would be unknown.
     pub fn push(&self, group: &Group, request: PushRequest, level: Durability) -> Result<Push, GroupError> {
         check_outcome_known(true, level)?;
         let PushRequest { member, credit, max_delivery_bytes } = request;
@@ -116,9 +115,9 @@ impl AsyncDatabase {
 }
 
 impl Push {
-    /// The next delivery; `None` when the database closes. `sleep` makes a timer.
+    /// Waits for the next delivery; `None` when the database closes. `sleep` creates a timer.
     ///
-    /// It may be dropped before it is ready, and called again: nothing is lost.
+    /// The future may be dropped before it is ready, and `next` called again: no delivery is lost.
     ///
     /// # Errors
     /// The group or its stream is gone, or a fetch failed.
@@ -152,23 +151,24 @@ impl Push {
         }
     }
 
-    /// The next delivery brings at most so many records, unless it is under way.
+    /// Limits the records of later deliveries; a delivery in progress is not affected.
     pub fn limit_delivery(&mut self, max_records: u64) {
         self.max_delivery_records = u32::try_from(max_records).unwrap_or(u32::MAX).clamp(1, MAX_FETCH_RECORDS);
     }
 
-    /// The next delivery brings at most so many bytes, or one record, unless it is under way.
+    /// Limits the bytes of later deliveries, which still carry at least one record; a delivery in progress is not
+    /// affected.
     pub fn limit_delivery_bytes(&mut self, max_bytes: u64) {
         self.max_delivery_bytes = max_bytes.max(1);
     }
 
-    /// What the receiver may hold unsettled.
+    /// Amount that the receiver may hold unsettled.
     #[must_use]
     pub fn credit(&self) -> Credit {
         self.ledger.credit
     }
 
-    /// What it waits for, if it does.
+    /// Reason why the push waits, if it does.
     pub fn waits(&mut self) -> Result<Option<Waits>, GroupError> {
         Ok(match self.look()? {
             Look::Wait(waits, _) => Some(waits),
@@ -176,8 +176,9 @@ impl Push {
         })
     }
 
-    /// Gives back what the receiver has not settled, because it is gone. The deliveries count, so a record that
-    /// its receivers die of ends as a dead letter. Nobody need wait for it: what is not given back lapses.
+    /// Returns all unsettled records to the group, because the receiver is gone. The deliveries count, so a record
+    /// that crashes its receivers becomes a dead letter. The caller need not wait: records that are not returned
+    /// lapse.
     pub fn give_back(&mut self, reason: &str) -> Result<(), GroupError> {
         let held = self.group.held(&self.ledger.attempts())?;
         let settlements: Vec<_> =
@@ -204,7 +205,7 @@ impl Push {
         }
     }
 
-    /// Until another look may show something else.
+    /// Waits until another look may have a different result.
     async fn wait<S: Future<Output = ()>>(
         &mut self,
         due: Option<SpaceTime>,
@@ -215,7 +216,7 @@ impl Push {
         let mut timer = pin!(timer);
         future::poll_fn(|context| {
             registration.register(Waiter::Task(context.waker().clone()));
-            // Looked at after the registration: what comes later wakes.
+            // Look after the registration: later events wake this task.
             match self.look() {
                 Ok(Look::Wait(_, still_due)) if still_due == due => {}
                 Ok(_) => return Poll::Ready(Ok(())),
@@ -236,13 +237,13 @@ impl std::fmt::Debug for Push {
     }
 }
 
-/// What a receiver holds unsettled, against what it may.
+/// Account of the records that a receiver holds unsettled, and of its credit.
 #[derive(Debug)]
 struct Ledger {
     credit: Credit,
-    /// By attempt, each with the sizes of its unsettled records by offset; none is empty.
+    /// Sizes of the unsettled records by offset, for each attempt; no list is empty.
     held: Vec<(Attempt, Vec<(Offset, u64)>)>,
-    /// Sums over `held`.
+    /// Number of records in `held`.
     records: u64,
     bytes: u64,
 }
@@ -260,11 +261,11 @@ impl Ledger {
         self.held.iter().map(|(attempt, _)| *attempt).collect()
     }
 
-    /// How many records and bytes may still be delivered; `None` if nothing may.
+    /// Returns the number of records and bytes that may still be delivered; `None` if there are none.
     fn free(&self) -> Option<(u32, u64)> {
         let records = u64::from(self.credit.records).checked_sub(self.records).filter(|records| *records > 0)?;
         let bytes = self.credit.bytes.checked_sub(self.bytes).filter(|bytes| *bytes > 0)?;
-        // Not above the credit, which is a u32.
+        // The number is at most the credit, which is a u32.
         Some((records as u32, bytes))
     }
 
@@ -284,7 +285,7 @@ impl Ledger {
         self.held.push((attempt, sizes));
     }
 
-    /// Strikes what is not held any more. `still` is about the attempts of `held`, in their order.
+    /// Removes records that the receiver no longer holds. `still` lists the attempts of `held`, in the same order.
     fn settle(&mut self, still: &[HeldAttempt]) {
         for ((attempt, sizes), still) in self.held.iter_mut().zip(still) {
             debug_assert_eq!(*attempt, still.attempt);
@@ -306,14 +307,6 @@ impl Ledger {
         self.held.clear();
         (self.records, self.bytes) = (0, 0);
     }
-}
-
-/// When a fetch would bring something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
-    Now,
-    /// `None` if nothing comes free by itself.
-    At(Option<SpaceTime>),
 }
 
 #[cfg(test)]

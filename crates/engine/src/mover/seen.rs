@@ -1,11 +1,11 @@
 //! Results of earlier walks over a segment, and the back-off that decides when the next walk is due.
 //!
-//! Owns: the back-off. Does not own: the turn that segments take, and how many walks a round makes (see [`super`]).
+//! Owns: the back-off. Does not own: the turns of segments, and the number of walks in a round (see [`super`]).
 //!
-//! Values die by being overwritten, and the state does not count that: only a walk can tell, and the log must have grown
-//! for it to find anything new. A segment of which much is live is walked again once the log has grown by as many bytes
-//! as it holds, then by twice as many, and so on up to the bytes of all segments: so all walks together read no more than
-//! is written, but for the first few of each segment.
+//! Values die by being overwritten, which the state does not count. Only a walk shows it, and the log must have grown
+//! for the walk to find anything new. A segment with many live bytes is walked again once the log has grown by the
+//! segment's size, then by twice that size, and so on up to the size of all segments. All walks together therefore
+//! read no more than is written, except for the first few walks of each segment.
 
 use thalweg_log::SegmentInfo;
 use thalweg_state::segments::Liveness;
@@ -13,66 +13,67 @@ use thalweg_types::{Index, Lsn, Term};
 
 use super::walk::Walked;
 
-/// The extent of the log at the begin of a round.
+/// Extent of the log at the start of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogNow {
-    /// Its end.
+    /// End of the log.
     pub(super) end: Lsn,
-    /// Bytes written to it since it was opened.
+    /// Bytes written to the log since it was opened.
     pub(super) written_bytes: u64,
-    /// Bytes in its segments.
+    /// Bytes in the log's segments.
     pub(super) held_bytes: u64,
-    /// Set when it takes no data for want of space.
+    /// True if the log accepts no data because the disk is full.
     pub(super) is_full: bool,
 }
 
 /// Results of the walks over a segment that has not been freed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Walks so far that did not make it free.
+    /// Number of walks so far that did not free the segment.
     walks: u32,
-    /// The state's figures at the last walk.
+    /// Counts of the state at the last walk.
     liveness: Liveness,
-    /// The log then.
+    /// Extent of the log at the last walk.
     log: LogNow,
-    /// The state's figures in the last round.
+    /// Counts of the state in the last round.
     pub(super) last: Liveness,
-    /// Set when nothing in it is live any more: it is free when the state has persisted this.
+    /// Set when nothing in the segment is live: the segment is free once the state has persisted this position.
     pub(super) free_from: Option<Lsn>,
-    /// Its last entry that counts; set with `free_from`.
+    /// Last valid entry of the segment; set together with `free_from`.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// Bytes of it were copied forward.
+    /// True if bytes of the segment were copied forward.
     pub(super) copied: bool,
-    /// Something live was found in it although the state counted nothing.
+    /// True if live bytes were found although the state counted none.
     pub(super) undercounted: bool,
-    /// A record of it could not be read.
+    /// True if a record of the segment could not be read.
     pub(super) unreadable: bool,
-    /// The last walk found something live, and the log could not take the copies.
+    /// True if the last walk found live bytes and the log could not take the copies.
     pub(super) not_copied: bool,
 }
 
 impl Seen {
-    /// A walk begins.
+    /// Begins a walk.
     pub(super) fn begin(&mut self, live: Liveness, log: LogNow) {
         let Self { walks, copied, undercounted, unreadable, .. } = *self;
         *self = Self { walks, liveness: live, log, last: live, copied, undercounted, unreadable, ..Self::default() };
     }
 
-    /// The walk has ended, and something keeps the segment.
+    /// Records a walk after which the segment must stay.
     pub(super) fn keep(&mut self) {
         self.walks = self.walks.saturating_add(1);
     }
 
-    /// The walk has ended, and nothing in the segment is live. `applied` is what the state has applied by now, `row` what
-    /// it counted as live.
+    /// Records a walk that found nothing live. `applied` is the state's present applied position, `row` its count of
+    /// live bytes.
     pub(super) fn set_free(&mut self, applied: Lsn, row: Option<Liveness>, walked: &Walked) {
         self.free_from = Some(self.free_from(applied, row, walked));
         self.last_entry = walked.last_entry;
     }
 
-    /// Returns the position up to which the state must be persisted before the segment is freed. Copies must be what a replay begins with, those of
-    /// earlier walks too, and so must the end of a value that a command in the log may have looked at before it ended.
-    /// Batches of streams are not looked at while commands are applied: once they are gone, nothing asks for them.
+    /// Returns the position up to which the state must be persisted before the segment is freed. A replay must begin
+    /// after all copies, also those of earlier walks. It must also begin after the end of every value that a command
+    /// in the log may have read before. Commands do not read batches of streams while they are applied, so batches
+    /// that are gone need no such wait.
     fn free_from(&self, applied: Lsn, row: Option<Liveness>, walked: &Walked) -> Lsn {
         let held_values = walked.has_long_values && row.is_some();
         if self.copied || held_values { applied } else { Lsn::ZERO }
@@ -86,10 +87,11 @@ impl Seen {
         if self.unreadable {
             return self.has_grown(segment, log);
         }
-        // While streams are being reclaimed, there is less every round: wait until that is over, or half is gone.
+        // While streams are being reclaimed, the count falls in every round: wait until that is over, or until half is
+        // gone.
         let has_changed = self.liveness != live;
         let is_settled = self.last == live || live.bytes() <= self.liveness.bytes() / 2;
-        // On a full disk the log grows by what frees space, such as deletes, and by little.
+        // On a full disk the log grows only by commands that free space, such as deletes, and only by little.
         let may_have_freed = log.is_full && log.end > self.log.end;
         self.not_copied || (has_changed && is_settled) || may_have_freed || self.has_grown(segment, log)
     }
@@ -159,7 +161,7 @@ mod tests {
         assert!(seen.is_due(&segment(), LIVE, full));
         assert!(!seen.is_due(&segment(), LIVE, LogNow { is_full: true, ..at(0) }));
         seen.unreadable = true;
-        assert!(!seen.is_due(&segment(), LIVE, full), "what is unreadable stays so");
+        assert!(!seen.is_due(&segment(), LIVE, full), "an unreadable segment stays unreadable");
     }
 
     #[test]

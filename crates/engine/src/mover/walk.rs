@@ -1,15 +1,15 @@
-//! A walk over the records of one segment: what of it the state still points at.
+//! A walk over the records of one segment, which finds the bytes that the state still points at.
 //!
-//! Owns: finding out, record by record, whether the state's pointer for it is this place. Does not own: what is done
-//! about what is found (see [`super`]).
+//! Owns: the decision, record by record, whether the state's pointer refers to this position. Does not own: the
+//! treatment of the bytes found (see [`super`]).
 //!
-//! Nothing is taken from the state's counts. A value or batch is live if the row that would point at it does.
+//! A walk does not rely on the state's counts. A value or batch is live if the row that would point at it does so.
 //!
-//! Memory: what is live, at most half a segment; the batches of streams that lie in it; [`MAX_KNOWN_KEYS`] keys.
+//! Memory: the live bytes, at most half a segment; the batches of streams in the segment; [`MAX_KNOWN_KEYS`] keys.
 
 use std::collections::{BTreeMap, HashMap, hash_map::Entry};
 
-use thalweg_log::{LogRecord, RecordKind, SegmentInfo};
+use thalweg_log::{LogRecord, RECORD_HEADER_BYTES, RecordKind, SegmentInfo, format::BATCH_HEADER_BYTES};
 use thalweg_replica::Valid;
 use thalweg_state::{keyspaces::ReadView, streams::BatchRef};
 use thalweg_types::{
@@ -17,25 +17,26 @@ use thalweg_types::{
     command::{Command, Commands, Compacted, Move, MoveTarget, Write},
 };
 
-use super::{
-    COPY_BYTES,
-    window::{self, Window},
-};
-use crate::{database::Inner, error::WriteError};
+use super::window::{self, Window, failed, lies_at};
+use crate::{error::WriteError, inner::Inner};
 
-/// Keys of which a walk remembers where their versions lie.
+/// Maximum number of keys whose versions' positions a walk remembers.
 const MAX_KNOWN_KEYS: usize = 4096;
 
-/// The result of a walk.
+/// Bytes that a copy takes in the log besides the move's own size. Small records have as much overhead again, and a
+/// segment full of them must not be copied forever because the payload is less than half of it.
+pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
+
+/// Result of a walk.
 pub(super) struct Walked {
-    /// Everything live in the segment; `None` if copies of it would take more bytes than the caller allows: then the
-    /// walk has ended there.
+    /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows; the walk
+    /// ended there.
     pub(super) live: Option<Vec<Live>>,
-    /// The last entry in it that counts.
+    /// Last valid entry in the segment.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// True if the segment holds values long enough that the state may have pointed at them.
+    /// True if the segment has values long enough that the state may have pointed at them.
     pub(super) has_long_values: bool,
-    /// Looks at the state.
+    /// Number of lookups in the state.
     pub(super) lookups: u64,
 }
 
@@ -45,17 +46,17 @@ impl Walked {
     }
 }
 
-/// Bytes that something still points at, ready to be copied forward.
+/// Live bytes, encoded as a move that copies them forward.
 pub(super) struct Live {
     pub(super) bytes: u64,
     pub(super) payload: Vec<u8>,
 }
 
-/// Why a walk ended without a result.
+/// Reason why a walk ended without a result.
 pub(super) enum WalkError {
     /// A record of the segment could not be read.
     Unreadable,
-    /// The state could not be asked.
+    /// A lookup in the state failed.
     State(WriteError),
 }
 
@@ -71,7 +72,7 @@ impl From<WriteError> for WalkError {
     }
 }
 
-/// The last entry of a segment that counts.
+/// Returns the last valid entry of a segment.
 pub(super) fn last_entry(inner: &Inner, segment: Generation) -> Result<Option<(Term, Index)>, thalweg_log::ReadError> {
     let (valid, mut last) = (Valid::of(&inner.open.log, SpaceId::ZERO), None);
     for record in inner.open.log.segment_records(segment)? {
@@ -83,7 +84,7 @@ pub(super) fn last_entry(inner: &Inner, segment: Generation) -> Result<Option<(T
     Ok(last)
 }
 
-/// Walks a segment until its end, or until copies of what is live would take more than `most` bytes.
+/// Walks a segment until its end, or until copies of its live bytes would take more than `most` bytes.
 pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Walked, WalkError> {
     let mut walk = Walk {
         inner,
@@ -114,23 +115,22 @@ pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Wa
 struct Walk<'a> {
     inner: &'a Inner,
     generation: Generation,
-    /// All values are looked up in one view: one that was superseded while the walk went on is found where it was
-    /// then, or where it went.
+    /// All values are looked up in one view. A value that is superseded during the walk is found at its position at
+    /// that time, or at its new one.
     snapshot: ReadView,
     /// True for keyspaces that have versions of their keys.
     histories: HashMap<KeyspaceId, bool>,
-    /// Positions in the segment of the values of versions, for keys in keyspaces with history. Forgotten when there
-    /// are too many.
+    /// Positions in the segment of the versions of keys, in keyspaces with history. Cleared when there are too many.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
-    /// Batches of each stream in the segment, as far as the walk has looked for them.
+    /// Batches of each stream in the segment, as far as the walk has searched for them.
     windows: HashMap<StreamId, Window>,
     live: Vec<Live>,
-    /// Bytes that copies of it would take.
+    /// Bytes that copies of `live` would take.
     total: u64,
     last_entry: Option<(Term, Index)>,
     has_long_values: bool,
     lookups: u64,
-    /// Shorter values of entries were never pointed at.
+    /// Length up to which values of entries were never pointed at.
     inline_floor: usize,
     valid: Valid,
 }
@@ -141,7 +141,8 @@ impl Walk<'_> {
             generation: record.payload_at.generation,
             offset: record.payload_at.offset.saturating_add(u32::try_from(offset).unwrap_or(u32::MAX)),
         };
-        // Void ones are looked up like the others, and not found: nothing is freed on the word of another table.
+        // Void records are looked up like all others, and not found: no segment is freed on the evidence of another
+        // table.
         if self.valid.is_entry(record) {
             self.last_entry = Some((record.term, record.index));
         }
@@ -200,7 +201,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The value of the version of a key that lies at a place of the segment.
+    /// Returns the pointer to the version of a key whose value lies at a position of the segment.
     fn version(&mut self, keyspace: KeyspaceId, key: &[u8], at: LogPosition) -> Result<Option<BlobRef>, WriteError> {
         if !self.has_versions(keyspace)? {
             return Ok(None);
@@ -230,7 +231,8 @@ impl Walk<'_> {
         Ok(has)
     }
 
-    /// Keeps the batch of an append if it is live. The record does not say which offsets it got: its time leads to it.
+    /// Keeps the batch of an append if it is live. The record does not contain the batch's offsets, so it is found by
+    /// its time.
     fn batch(&mut self, stream: StreamId, batch: &[u8], time: SpaceTime, at: LogPosition) -> Result<(), WriteError> {
         let (machine, generation) = (&self.inner.open.machine, self.generation);
         let known = self.known_of(stream)?;
@@ -243,7 +245,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Keeps the batch that was moved here if it is live.
+    /// Keeps a batch that was moved into this segment if it is live.
     fn moved_batch(
         &mut self,
         stream: StreamId,
@@ -284,19 +286,11 @@ impl Walk<'_> {
     fn keep(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         let mut payload = Vec::with_capacity(bytes.len() + 64);
         Move::encode(&mut payload, from, target, bytes);
-        // A Redis command names a value once for each key that it may be of, and both may be the same key.
+        // A Redis command names a value once for each key that may have it, and both may be the same key.
         if self.live.last().is_some_and(|last| last.payload == payload) {
             return;
         }
         self.total += payload.len() as u64 + COPY_BYTES;
         self.live.push(Live { bytes: u64::from(from.len), payload });
     }
-}
-
-pub(super) fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {
-    blob.generation == at.generation && blob.offset == at.offset
-}
-
-pub(super) fn failed(error: &dyn std::error::Error) -> WriteError {
-    WriteError::StateFailed { reason: format!("maintenance: {error}") }
 }

@@ -1,44 +1,43 @@
 //! The batches of one stream that lie in one segment.
 //!
-//! An append in the log does not say which offsets it got, so a walk finds its batch by its time: a stream's batches are
-//! in the order of their times. A window is what one such search has told, for a stretch of time: a walk goes through the
-//! records in order, so a segment of dead batches, or of live ones, takes a search for many records and not one for each.
+//! An append in the log does not contain its offsets, so a walk finds its batch by its time: the batches of a stream
+//! are in the order of their times. A window is the result of one such search for a span of time. A walk reads records
+//! in order, so a segment of dead batches, or of live ones, needs one search for many records instead of one for each.
 //!
-//! Invariant: of the batches that were appended in a window's time, all that lay in the segment when it was made are in
-//! it. None can come later, because a segment that is walked is sealed and its entries are applied. One that goes later
-//! makes its copy void.
+//! Invariant: a window contains all batches that were appended in its span and lay in the segment when it was made. No
+//! batch can be added later, because a segment that is walked is sealed and its entries are applied. If a batch is
+//! removed later, its copy is void.
 
 use thalweg_state::{
     machine::{Machine, StreamReadError},
     streams::BatchRef,
 };
-use thalweg_types::{Generation, LogPosition, Offset, SpaceTime, StreamId};
+use thalweg_types::{BlobRef, Generation, LogPosition, Offset, SpaceTime, StreamId};
 
-use super::walk::{failed, lies_at};
 use crate::error::WriteError;
 
-/// Batches up to which all of a stream are looked at at once: a segment of many small streams has few of each, and to
-/// search for them by time takes longer.
+/// Maximum number of batches of a stream that are read in one step instead of searched by time. A segment of many
+/// small streams has few batches of each, for which searching by time takes longer.
 const FEW_BATCHES: usize = 32;
-/// Batches that a search looks at together.
+/// Number of batches that a search reads at a time.
 const PAGE_BATCHES: usize = 256;
-/// Looks at the state that a search by time counts as, and a page of batches.
+/// Number of lookups that a search by time counts as, and also a page of batches.
 const LOOKUPS_PER_SEARCH: u64 = 10;
 
-/// All of a stream's batches that lie in a segment and were appended between two times.
+/// All batches of a stream that lie in a segment and were appended between two times.
 #[derive(Debug)]
 pub(super) struct Window {
     first_time: SpaceTime,
-    /// Included.
+    /// Inclusive end of the span.
     last_time: SpaceTime,
-    /// Sorted by position. May include batches appended after `last_time`.
+    /// Batches sorted by position. They may include batches appended after `last_time`.
     batches: Vec<BatchRef>,
-    /// Lookups in the state that building the window took.
+    /// Number of lookups in the state for building the window.
     lookups: u64,
 }
 
 impl Default for Window {
-    /// Tells of nothing.
+    /// Creates a window that covers no time.
     fn default() -> Self {
         Self { first_time: SpaceTime(1), last_time: SpaceTime(0), batches: Vec::new(), lookups: 0 }
     }
@@ -55,13 +54,13 @@ impl Window {
         Self { first_time, last_time, batches, lookups }
     }
 
-    /// Looks at all of a stream; `None` if it has more than [`FEW_BATCHES`].
+    /// Builds a window of the whole stream; `None` if the stream has more than [`FEW_BATCHES`] batches.
     pub(super) fn of_few(machine: &Machine, stream: StreamId, segment: Generation) -> Result<Option<Self>, WriteError> {
         let Some(info) = machine.stream(stream) else { return Ok(Some(Self::whole(Vec::new()))) };
         let mut found = match machine.batches_from(stream, info.start, FEW_BATCHES + 1, u64::MAX) {
             Ok(found) => found.batches,
             Err(StreamReadError::Machine(error)) => return Err(failed(&error)),
-            // Trimmed or deleted just now.
+            // The stream has just been trimmed or deleted.
             Err(_) => return Ok(None),
         };
         if found.len() > FEW_BATCHES {
@@ -71,7 +70,7 @@ impl Window {
         Ok(Some(Self::whole(found)))
     }
 
-    /// Looks at a stream from a time on.
+    /// Builds a window of a stream from `time` on.
     pub(super) fn from_time(
         machine: &Machine,
         stream: StreamId,
@@ -88,7 +87,7 @@ impl Window {
             lookups += LOOKUPS_PER_SEARCH;
             let page = match machine.batches_from(stream, from, PAGE_BATCHES, u64::MAX) {
                 Ok(page) => page,
-                // A trim has overtaken us.
+                // A trim has overtaken the search.
                 Err(StreamReadError::Trimmed { start }) if start > from => {
                     from = start;
                     continue;
@@ -98,7 +97,7 @@ impl Window {
             };
             batches.extend(page.batches.iter().filter(|batch| batch.blob.generation == segment));
             match page.batches.last() {
-                // Those behind it were appended then or later.
+                // The batches behind this one were appended at its time or later.
                 Some(last) if last.end() < page.next && last.time > time => break SpaceTime(last.time.0 - 1),
                 Some(last) if last.end() < page.next => from = last.end(),
                 _ => break SpaceTime(u64::MAX),
@@ -107,29 +106,29 @@ impl Window {
         Ok(Self::new(time, last_time, batches, lookups))
     }
 
-    /// Returns true if the window holds all batches of the segment that were appended at this time.
+    /// Returns true if the window contains all batches of the segment that were appended at `time`.
     pub(super) fn covers(&self, time: SpaceTime) -> bool {
         self.first_time <= time && time <= self.last_time
     }
 
-    /// How many looks at the state it took, once.
+    /// Returns the number of lookups that building took, and resets it.
     pub(super) fn take_lookups(&mut self) -> u64 {
         std::mem::take(&mut self.lookups)
     }
 
-    /// Returns true if the window holds all batches of the stream in the segment.
+    /// Returns true if the window contains all batches of the stream in the segment.
     pub(super) fn is_whole(&self) -> bool {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }
 
-    /// The batch that begins at a place of the segment.
+    /// Returns the batch that begins at a position of the segment.
     pub(super) fn at(&self, at: LogPosition) -> Option<BatchRef> {
         let found = self.batches.binary_search_by_key(&at.offset, |batch| batch.blob.offset).ok()?;
         Some(self.batches[found]).filter(|batch| lies_at(&batch.blob, at))
     }
 }
 
-/// The live batch that holds an offset, if there is one.
+/// Returns the live batch that contains an offset, if there is one.
 pub(super) fn batch_with(machine: &Machine, stream: StreamId, offset: Offset) -> Result<Option<BatchRef>, WriteError> {
     let one_from = |from| match machine.batches_from(stream, from, 1, u64::MAX) {
         Ok(found) => Ok(Ok(found.batches.first().copied())),
@@ -138,10 +137,18 @@ pub(super) fn batch_with(machine: &Machine, stream: StreamId, offset: Offset) ->
     };
     match one_from(offset)? {
         Ok(found) => Ok(found),
-        // The batch that holds the start may begin below it, and is live.
+        // The batch that contains the start may begin below it, and is live.
         Err(StreamReadError::Trimmed { start }) if start > offset => {
             Ok(one_from(start)?.ok().flatten().filter(|found| found.first <= offset))
         }
         Err(_) => Ok(None),
     }
+}
+
+pub(super) fn lies_at(blob: &BlobRef, at: LogPosition) -> bool {
+    blob.generation == at.generation && blob.offset == at.offset
+}
+
+pub(super) fn failed(error: &dyn std::error::Error) -> WriteError {
+    WriteError::StateFailed { reason: format!("maintenance: {error}") }
 }

@@ -1,8 +1,8 @@
-//! Scans of an optimistic transaction: what they see, and which range of keys they have thereby read.
+//! Scans of an optimistic transaction: their results, and the range of keys that they have read.
 //!
-//! A scan sees its view merged with the transaction's own writes. The range that it has read reaches as far as it
-//! looked: with a limit up to the last pair it gave, and no further. Only what is in the view counts as read;
-//! the transaction's own writes are nobody else's.
+//! A scan returns the view merged with the transaction's own writes. The range that it has read reaches as far as it
+//! looked: with a limit up to the last returned pair. Only pairs of the view count as read, since the transaction's
+//! own writes are invisible to other clients.
 
 use std::{
     cmp::Ordering,
@@ -13,11 +13,14 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::{KeyspaceId, Revision, command::UnchangedRange, limits::MAX_KEY_BYTES};
 
-use super::Key;
 use crate::{
     error::ReadError,
-    keyspace::{Keyspace, Order, ScanItem, ScanRange},
+    keyspace::{Keyspace, ScanItem},
+    scan_range::{Order, ScanRange},
 };
+
+/// A key and its keyspace.
+pub(super) type Key = (KeyspaceId, Vec<u8>);
 
 /// Keys and values.
 pub(super) type Pairs = Vec<(Bytes, Bytes)>;
@@ -26,32 +29,32 @@ pub(super) type Pairs = Vec<(Bytes, Bytes)>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadRange {
     pub(super) keyspace: KeyspaceId,
-    /// The lowest key of it.
+    /// Lowest key of the range.
     pub(super) start: Vec<u8>,
-    /// The first key above it; `None`: the end of the keyspace.
+    /// Exclusive upper bound of the range; `None` for the end of the keyspace.
     pub(super) end: Option<Vec<u8>>,
-    /// How many pairs of the view lie in it.
+    /// Number of pairs of the view in the range.
     pub(super) count: u32,
 }
 
 impl ReadRange {
-    /// As a condition says it.
+    /// Converts the range to a condition.
     pub(super) fn unchanged(&self, since: Revision) -> UnchangedRange<'_> {
         UnchangedRange { end: self.end.as_deref(), since, count: self.count }
     }
 
-    /// To scan it again, without values.
+    /// Returns the range for a second scan, without values.
     pub(super) fn as_scan(&self) -> ScanRange {
         ScanRange {
             start: Bound::Included(self.start.clone()),
             end: self.end.clone().map_or(Bound::Unbounded, Bound::Excluded),
-            values: crate::keyspace::Values::Omit,
+            values: crate::scan_range::Values::Omit,
             ..ScanRange::default()
         }
     }
 }
 
-/// Pairs as a transaction sees them, and what it has read by that. `stored` scans the view.
+/// Returns the pairs that a transaction sees, and the range that it has read. `stored` scans the view.
 pub(super) fn scan(
     keyspace: &Keyspace,
     range: &ScanRange,
@@ -69,7 +72,7 @@ pub(super) fn scan(
         .take_while(|((id, key), _)| *id == keyspace.id() && end.as_ref().is_none_or(|end| key < end));
     let mut own: Vec<(&[u8], &Option<Bytes>)> = own.map(|((_, key), write)| (&key[..], write)).collect();
     let before = match range.order {
-        // Taken from the end.
+        // Keys are taken from the end of the list.
         Order::Ascending => {
             own.reverse();
             Ordering::Less
@@ -104,13 +107,13 @@ pub(super) fn scan(
     Ok((seen.pairs, Some(read)))
 }
 
-/// What a scan has gathered.
+/// Results of a scan so far.
 struct Seen {
     pairs: Pairs,
     limit: usize,
-    /// Where the limit was reached.
+    /// Key at which the limit was reached.
     last: Option<Vec<u8>>,
-    /// Pairs of the view.
+    /// Number of pairs of the view.
     count: u32,
 }
 
@@ -126,7 +129,7 @@ impl Seen {
     }
 }
 
-/// The lowest key wanted, and the first above those wanted.
+/// Returns the lowest key and the exclusive upper bound of a range.
 fn bounds(range: &ScanRange) -> (Vec<u8>, Option<Vec<u8>>) {
     let start = match &range.start {
         Bound::Unbounded => Some(Vec::new()),
@@ -142,12 +145,12 @@ fn bounds(range: &ScanRange) -> (Vec<u8>, Option<Vec<u8>>) {
     let end = end.into_iter().chain(after).min();
     match start {
         Some(start) => (start.max(range.prefix.clone()), end),
-        // Above every key.
+        // The range begins above every key.
         None => (Vec::new(), Some(Vec::new())),
     }
 }
 
-/// The next key; `None` if there is none.
+/// Returns the next key; `None` if there is none.
 fn successor(mut key: Vec<u8>) -> Option<Vec<u8>> {
     if key.len() >= MAX_KEY_BYTES {
         return after_prefix(&key);
@@ -156,7 +159,7 @@ fn successor(mut key: Vec<u8>) -> Option<Vec<u8>> {
     Some(key)
 }
 
-/// The lowest key above all keys with this prefix; `None` if there is none.
+/// Returns the lowest key above all keys with this prefix; `None` if there is none.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut after = prefix[..=last].to_vec();

@@ -1,8 +1,8 @@
-//! Chunks as they are written and read: compression, checksums, the chain.
+//! Writing and reading chunks: compression, checksums, and the chain.
 //!
-//! Owns: [`Packer`] and [`Link`], which make chunks, and [`ChunkReader`], which checks them before anybody looks inside.
-//! Invariants: chunks are numbered from 0 without gaps, each names the checksum of the one before; the first
-//! is the only one of kind *begin*, the last the only one of kind *end*, and nothing follows it.
+//! Owns: [`Packer`] and [`Link`], which build chunks, and [`ChunkReader`], which checks chunks before their contents
+//! are decoded. Invariants: chunks are numbered from 0 without gaps, and each contains the checksum of the previous
+//! one. The first chunk is the only one of kind *begin*, the last the only one of kind *end*, and nothing follows it.
 
 use std::io::{self, Read};
 
@@ -15,25 +15,25 @@ use super::{
     format::{ChunkHeader, ChunkKind, Compression, HEADER_BYTES, MAGIC, SnapshotInfo, Totals, VERSION},
 };
 
-/// The level of zstd: higher ones cost a multiple of the time for a few percent.
+/// Compression level of zstd. Higher levels cost a multiple of the time for a few percent of size.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Where in its chunks a snapshot is.
+/// Position of a snapshot in its sequence of chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Of the next chunk.
+    /// Number of the next chunk.
     pub(crate) number: u64,
-    /// Checksum of the one before.
+    /// Checksum of the previous chunk.
     pub(crate) chain: u32,
 }
 
-/// Compresses what chunks hold.
+/// Compressor of chunks.
 pub(crate) struct Packer {
     compression: Compression,
     zstd: Option<Compressor<'static>>,
 }
 
-/// The bytes of a chunk, behind the room for its header.
+/// Compressed contents of a chunk, behind room for its header.
 #[derive(Debug)]
 pub(crate) struct Packed {
     compression: Compression,
@@ -47,8 +47,8 @@ impl Packer {
         Ok(Self { compression, zstd })
     }
 
-    /// What compression makes no shorter is stored as it is. The same bytes become the same chunk, whatever this
-    /// has packed before.
+    /// Compresses the contents of a chunk. Contents that compression does not shorten are stored uncompressed. The
+    /// same contents always give the same chunk.
     pub(crate) fn pack(&mut self, plain: &[u8]) -> io::Result<Packed> {
         let too_large = || io::Error::new(io::ErrorKind::InvalidData, "a row or entry is too large for a chunk");
         if plain.len() > MAX_SNAPSHOT_CHUNK_BYTES {
@@ -62,7 +62,7 @@ impl Packer {
                 Some(packed.map_err(io::Error::other)?)
             }
             Compression::Zstd => {
-                let zstd = self.zstd.as_mut().expect("made with its compression");
+                let zstd = self.zstd.as_mut().expect("new() has created the zstd context");
                 Some(zstd.compress_to_buffer(plain, &mut out[HEADER_BYTES..])?)
             }
         };
@@ -87,7 +87,7 @@ impl Packer {
 }
 
 impl Link {
-    /// Makes the next chunk.
+    /// Builds the next chunk.
     pub(crate) fn seal(&mut self, kind: ChunkKind, packed: Packed) -> Bytes {
         let Packed { compression, plain_len, mut out } = packed;
         let Self { number, chain } = *self;
@@ -100,20 +100,20 @@ impl Link {
     }
 }
 
-/// A chunk that is what it should be.
+/// A verified chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) kind: ChunkKind,
     pub(crate) number: u64,
-    /// Its bytes, uncompressed.
+    /// Uncompressed contents.
     pub(crate) plain: Vec<u8>,
 }
 
-/// Reads chunks from anything that gives bytes, checking each. Memory: one chunk, stored and plain.
+/// Reader that verifies each chunk. Memory: one chunk, stored and uncompressed.
 pub(crate) struct ChunkReader<R> {
     from: R,
     link: Link,
-    /// Bytes of whole chunks.
+    /// Bytes of the complete chunks read so far.
     whole_bytes: u64,
     ended: bool,
     zstd: Option<Decompressor<'static>>,
@@ -130,12 +130,12 @@ impl<R: Read> ChunkReader<R> {
         self.link.number
     }
 
-    /// Where the last whole chunk ends.
+    /// Byte offset of the end of the last complete chunk.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole_bytes
     }
 
-    /// The next chunk; `None` after the last, when nothing follows.
+    /// Returns the next chunk; `None` after the last one, if nothing follows.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, SnapshotReadError> {
         let mut header = [0; HEADER_BYTES];
         let got = read_up_to(&mut self.from, &mut header)?;
@@ -145,7 +145,7 @@ impl<R: Read> ChunkReader<R> {
         let (header, crc) = self.header(&header[..got])?;
         let stored = u64::from(header.stored);
         self.stored.clear();
-        // Grows with what comes, not with what the header claims.
+        // The buffer grows with the bytes that arrive, not with the length that the header claims.
         self.from.by_ref().take(stored).read_to_end(&mut self.stored)?;
         if self.stored.len() as u64 != stored {
             return Err(self.truncated());
@@ -157,7 +157,7 @@ impl<R: Read> ChunkReader<R> {
             return Err(self.corrupt("it is not the one that follows the chunk before"));
         }
         if (header.kind == ChunkKind::Begin) != (header.number == 0) {
-            return Err(self.corrupt("only the first chunk says what the snapshot is of"));
+            return Err(self.corrupt("only the first chunk may describe the snapshot"));
         }
         let plain = self.decompress(&header)?;
         self.link = Link { number: header.number + 1, chain: header.crc };
@@ -166,28 +166,28 @@ impl<R: Read> ChunkReader<R> {
         Ok(Some(Chunk { kind: header.kind, number: header.number, plain }))
     }
 
-    /// Checks what can be before the bytes are there: above all that they are not too many.
+    /// Checks a header before its contents are read, above all the length that it claims.
     fn header(&self, bytes: &[u8]) -> Result<(ChunkHeader, [u8; HEADER_BYTES]), SnapshotReadError> {
         if self.link.number == 0 && !bytes.is_empty() && (bytes.len() < 4 || bytes[..4] != MAGIC) {
             return Err(SnapshotReadError::NotASnapshot);
         }
         let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| self.truncated())?;
         if bytes[..4] != MAGIC {
-            return Err(self.corrupt("it does not begin as a chunk does"));
+            return Err(self.corrupt("it does not begin with the magic number of a chunk"));
         }
         if bytes[4] != VERSION {
             return Err(SnapshotReadError::Version { found: bytes[4], supported: VERSION });
         }
         let header = ChunkHeader::decode(bytes).ok_or_else(|| self.corrupt("its header is unknown"))?;
         if header.stored.max(header.plain) as usize > MAX_SNAPSHOT_CHUNK_BYTES {
-            return Err(self.corrupt("it says that it is larger than a chunk can be"));
+            return Err(self.corrupt("its header states a length above the limit"));
         }
         Ok((header, *bytes))
     }
 
     fn decompress(&mut self, header: &ChunkHeader) -> Result<Vec<u8>, SnapshotReadError> {
         let mut plain = Vec::new();
-        let bad = "it does not decompress to the length it says";
+        let bad = "it does not decompress to the stated length";
         let len = match header.compression {
             Compression::None => {
                 plain.extend_from_slice(&self.stored);
@@ -219,7 +219,7 @@ impl<R: Read> ChunkReader<R> {
     }
 }
 
-/// Reads until the buffer is full or there is no more.
+/// Reads until the buffer is full or the input ends.
 fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -233,19 +233,19 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// The payload of the first chunk.
+/// Reads the payload of the first chunk.
 pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<SnapshotInfo, SnapshotReadError> {
     let first = reader.next()?.ok_or(SnapshotReadError::NotASnapshot)?;
     SnapshotInfo::decode(&first.plain).ok_or_else(|| SnapshotReadError::Corrupt {
         chunk: 0,
         at: 0,
-        what: "what it says of itself can't be".to_owned(),
+        what: "its description of the snapshot is invalid".to_owned(),
     })
 }
 
-/// The payload of the last chunk.
+/// Decodes the payload of the last chunk.
 pub(crate) fn end<R: Read>(reader: &ChunkReader<R>, last: &Chunk) -> Result<Totals, SnapshotReadError> {
-    Totals::decode(&last.plain).ok_or_else(|| reader.corrupt("the last chunk is of a wrong length"))
+    Totals::decode(&last.plain).ok_or_else(|| reader.corrupt("the last chunk has a wrong length"))
 }
 
 #[cfg(test)]
@@ -276,7 +276,7 @@ mod tests {
             let chunks = sealed(compression);
             let all = read(&chunks.concat()).unwrap();
             assert_eq!(all[1], b"ab".repeat(500));
-            assert_eq!(all[2], (0..=255).collect::<Vec<u8>>(), "does not get shorter: stored");
+            assert_eq!(all[2], (0..=255).collect::<Vec<u8>>(), "incompressible: stored uncompressed");
             assert_eq!(all.len(), 4);
             let shrunk = chunks[1].len() < 200;
             assert_eq!(shrunk, compression != Compression::None);

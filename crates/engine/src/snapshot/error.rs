@@ -1,4 +1,4 @@
-//! What can go wrong with snapshots: taking one, reading one, restoring.
+//! Errors of taking, reading and restoring snapshots.
 
 use std::io;
 
@@ -8,47 +8,47 @@ use thalweg_types::{Action, Classified, Lsn, SpaceTime};
 
 use crate::error::OpenError;
 
-/// A snapshot could not be taken.
+/// Error returned when a snapshot cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The log does not reach back to where the increment should begin.
+    /// The log no longer reaches back to the start of the increment.
     #[error("the log no longer has what was written since LSN {since} (it begins at {oldest}): take a full snapshot")]
     Compacted {
-        /// Where it should begin.
+        /// Requested start of the increment.
         since: Lsn,
-        /// Where the log begins.
+        /// Oldest LSN in the log.
         oldest: Lsn,
     },
-    /// The increment should begin where this node has not been.
+    /// The increment would begin behind the last entry that this node has applied.
     #[error(
         "LSN {since} lies past what is applied here ({applied}): that backup is of another node, or the log was \
              repaired; take a full snapshot"
     )]
     PastEnd {
-        /// Where it should begin.
+        /// Requested start of the increment.
         since: Lsn,
-        /// What is applied.
+        /// LSN that the node has applied.
         applied: Lsn,
     },
-    /// As many are being taken as may be.
+    /// The maximum number of snapshots is being taken.
     #[error("{open} snapshots are being taken already: try again later")]
     TooMany {
-        /// How many.
+        /// Number of snapshots in progress.
         open: usize,
     },
-    /// The disk ran full, so log that the snapshot needed was freed.
+    /// The disk ran full, and log that the snapshot needed was freed.
     #[error(
-        "the disk is full, and log that the snapshot needed was freed for new writes: make room, then take it anew"
+        "the disk is full, and log that the snapshot needed was freed for new writes: make room, then take the snapshot again"
     )]
     Expired,
-    /// It can't be rewound so far.
-    #[error("the snapshot can't go on at chunk {chunk}: it is at {next}, and can be rewound to {oldest}; take it anew")]
+    /// The snapshot cannot be rewound that far.
+    #[error("the snapshot can't go on at chunk {chunk}: it is at {next} and can be rewound to {oldest}; retake it")]
     ChunkGone {
-        /// Where it should go on.
+        /// Requested chunk.
         chunk: u64,
-        /// The oldest chunk that can be had again.
+        /// Oldest chunk that is still available.
         oldest: u64,
-        /// The chunk that comes next.
+        /// Next chunk of the snapshot.
         next: u64,
     },
     /// The state could not be read.
@@ -57,7 +57,7 @@ pub enum SnapshotError {
     /// The log could not be read or synced.
     #[error("the log could not be read: {0}")]
     Log(String),
-    /// A chunk could not be made or written.
+    /// A chunk could not be built or written.
     #[error("the snapshot could not be written: {0}")]
     Io(#[from] io::Error),
 }
@@ -91,39 +91,39 @@ impl Classified for SnapshotError {
     }
 }
 
-/// A snapshot's bytes are not what a snapshot is.
+/// Error returned when bytes are not a valid snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotReadError {
-    /// They could not be read.
+    /// The bytes could not be read.
     #[error("it could not be read: {0}")]
     Io(#[from] io::Error),
-    /// They are something else.
-    #[error("it is no snapshot")]
+    /// The bytes are not a snapshot.
+    #[error("it is not a snapshot")]
     NotASnapshot,
-    /// They are of another version.
+    /// The snapshot has another format version.
     #[error("it is of format {found}, this version reads {supported}")]
     Version {
-        /// What it is of.
+        /// Version found.
         found: u8,
-        /// What can be read.
+        /// Version that this program reads.
         supported: u8,
     },
-    /// They end early.
+    /// The bytes end early.
     #[error("it ends after {chunks} whole chunks, {bytes} bytes: what should follow is missing")]
     Truncated {
-        /// Whole chunks.
+        /// Number of complete chunks.
         chunks: u64,
-        /// Their bytes.
+        /// Bytes of the complete chunks.
         bytes: u64,
     },
-    /// They are damaged.
+    /// The bytes are damaged.
     #[error("it is damaged in chunk {chunk}, at byte {at}: {what}")]
     Corrupt {
-        /// Which chunk.
+        /// Number of the damaged chunk.
         chunk: u64,
-        /// Where it begins.
+        /// Byte offset at which the chunk begins.
         at: u64,
-        /// What is wrong.
+        /// Description of the damage.
         what: String,
     },
 }
@@ -147,74 +147,74 @@ impl Classified for SnapshotReadError {
     }
 }
 
-/// Nothing was restored, or not all: the directory is then marked as unfinished and can't be opened.
+/// Error returned when a restore fails. If it had begun, the directory is marked as unfinished and cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// There is something in the directory.
+    /// The directory is not empty.
     #[error("{path} exists and is not empty: restore into a new directory")]
     Exists {
-        /// The directory.
+        /// Path of the directory.
         path: String,
     },
-    /// There is no full snapshot among the parts that lies low enough.
+    /// All full snapshots among the parts are newer than the requested position.
     #[error("no full snapshot reaches back to {wanted}: the oldest is at LSN {lsn}, {time} µs", time = time.0)]
     TooEarly {
-        /// What was asked for.
+        /// Requested position.
         wanted: String,
-        /// LSN of the oldest full one.
+        /// LSN of the oldest full snapshot.
         lsn: Lsn,
-        /// Its time.
+        /// Space time of the oldest full snapshot.
         time: SpaceTime,
     },
-    /// No full snapshot at all.
+    /// The parts contain no full snapshot.
     #[error("there is no full snapshot among {parts} parts: increments alone can't be restored")]
     NoFull {
-        /// How many parts were given.
+        /// Number of parts given.
         parts: usize,
     },
-    /// The parts don't reach so far.
+    /// The parts end before the requested position.
     #[error("the backup ends at LSN {end}, before {wanted}: restore to the end, or take an increment first")]
     TooLate {
-        /// What was asked for.
+        /// Requested LSN.
         wanted: Lsn,
-        /// Where the parts end.
+        /// LSN at which the parts end.
         end: Lsn,
     },
-    /// Parts are missing in between.
+    /// The parts have a gap.
     #[error("an increment is missing: nothing covers LSN {from} up to {to}, where the next one begins")]
     Missing {
-        /// Where it should begin.
+        /// LSN at which the missing increment would begin.
         from: Lsn,
-        /// Where what comes next begins.
+        /// LSN at which the next part begins.
         to: Lsn,
     },
-    /// Parts of different nodes.
+    /// The parts come from different nodes.
     #[error("{part} is of node {found:016x}, the others of {expected:016x}: restore one node at a time")]
     OtherNode {
-        /// Which part.
+        /// Name of the part.
         part: String,
-        /// Its node.
+        /// Node of the part.
         found: u64,
-        /// The other node.
+        /// Node of the other parts.
         expected: u64,
     },
-    /// A part that does not continue the ones before it.
+    /// A part does not continue the parts before it.
     #[error("{part} does not continue what was restored before it: {what}")]
     DoesNotFollow {
-        /// Which part.
+        /// Name of the part.
         part: String,
-        /// How that shows.
+        /// Description of the contradiction.
         what: String,
     },
     /// A part is damaged.
     #[error("{part}: {error}")]
     Part {
-        /// Which part.
+        /// Name of the part.
         part: String,
-        /// What is wrong with it.
+        /// Description of the damage.
         error: SnapshotReadError,
     },
-    /// The new directory could not be made.
+    /// The new directory could not be created.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The state could not be written.

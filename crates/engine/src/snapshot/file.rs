@@ -1,15 +1,17 @@
-//! Writing the file of a snapshot beside others who sync theirs.
+//! Writing the file of a snapshot without delaying the fsyncs of other writers.
 //!
-//! Owns: [`SnapshotFile`]: when what was written goes to the disk, and how. Does not own: the file's name, or its content.
+//! Owns: [`SnapshotFile`]: the time and the way in which written bytes reach the disk. Does not own: the file's name
+//! or its contents.
 //!
-//! A file that goes to the disk as a whole when it is synced holds up everybody else's syncs until the disk has taken
-//! it: for 130 to 155 ms with 400 MB here, where a put waits 0.17 ms otherwise. So it goes there in pieces, past the page
-//! cache: beside 650 MB/s of them a log's syncs had a p99 of 0.4 ms, in every run; beside 170 MB/s that went through the
-//! cache and were written out from there piece by piece, of 3 to 20 ms. After each piece the disk is left to others for as
-//! long as it took. Chunks that come slower than that wait for nothing. Where the file system has no direct writes,
-//! pieces go through the cache and are written out from it.
+//! A large file that reaches the disk in one fsync delays all other fsyncs until the disk has taken it: 130 to 155 ms
+//! with 400 MB on the test machine, where a put otherwise waits 0.17 ms. The file is therefore written in pieces that
+//! bypass the page cache. Beside 650 MB/s of such pieces a log's fsyncs had a p99 of 0.4 ms in every run; beside 170
+//! MB/s through the cache, written out piece by piece, the p99 was 3 to 20 ms. After each piece the writer rests for
+//! as long as the piece took, which leaves the disk to others. Chunks that arrive more slowly never wait. If the file
+//! system has no direct writes, the pieces go through the cache and are written out from it.
 //!
-//! Invariant: what lies in `piece` begins at `at`, a multiple of [`DIRECT_BLOCK_BYTES`]; what is before that is in the file.
+//! Invariant: the bytes in `piece` begin at offset `at`, a multiple of [`DIRECT_BLOCK_BYTES`]; all bytes before that
+//! are in the file.
 
 use std::{
     fs::File,
@@ -21,45 +23,45 @@ use std::{
 
 use thalweg_disk::{DIRECT_BLOCK_BYTES, set_direct, write_out};
 
-/// What goes to the disk at a time.
+/// Size of a piece in bytes.
 const PIECE_BYTES: usize = 128 * 1024;
-/// The longest rest: where a piece costs a seek, resting as long again would halve the speed for nothing.
+/// Longest rest after a piece. If a piece costs a seek, an equally long rest would only halve the speed.
 const MAX_REST: Duration = Duration::from_millis(5);
 
-/// A file that takes a snapshot's chunks, and leaves the disk to others meanwhile.
+/// A file for a snapshot's chunks that leaves the disk to other writers in between.
 #[derive(Debug)]
 pub struct SnapshotFile {
     file: File,
     piece: Piece,
     at: u64,
     mode: Mode,
-    /// Nothing goes to the disk before.
+    /// Time before which no further piece is written.
     rests_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// As any file; the next piece begins direct writes.
+    /// Writes go through the page cache. The next piece switches to direct writes.
     Cached,
     Direct,
-    /// The file system has no direct writes.
+    /// Writes go through the page cache, because the file system has no direct writes.
     CachedForGood,
 }
 
 impl SnapshotFile {
-    /// Writes from the file's beginning.
+    /// Creates a writer that begins at the start of the file.
     #[must_use]
     pub fn new(file: File) -> Self {
         Self { file, piece: Piece::new(), at: 0, mode: Mode::Cached, rests_until: None }
     }
 
-    /// The file with all that was written, to be read.
+    /// Returns the file for reading. It contains everything written so far.
     pub fn file(&mut self) -> io::Result<&File> {
         self.settle()?;
         Ok(&self.file)
     }
 
-    /// Forgets what comes after so many bytes, and goes on writing there.
+    /// Truncates the file to `bytes` bytes, and continues writing there.
     pub fn cut(&mut self, bytes: u64) -> io::Result<()> {
         self.settle()?;
         self.file.set_len(bytes)?;
@@ -68,13 +70,13 @@ impl SnapshotFile {
         self.file.read_exact_at(self.piece.refill(within as usize), self.at)
     }
 
-    /// Syncs all of it.
+    /// Writes everything and fsyncs the file.
     pub fn finish(&mut self) -> io::Result<()> {
         self.settle()?;
         self.file.sync_all()
     }
 
-    /// Writes what is no whole piece, through the cache. It stays where it is: more may come.
+    /// Writes an incomplete piece through the cache. The piece stays in memory, since more bytes may follow.
     fn settle(&mut self) -> io::Result<()> {
         if self.mode == Mode::Direct {
             set_direct(&self.file, false)?;
@@ -128,11 +130,11 @@ impl Write for SnapshotFile {
     }
 }
 
-/// Memory for a piece, aligned as direct writes want it.
+/// Memory for a piece, aligned as direct writes require.
 #[derive(Debug)]
 struct Piece {
     memory: Vec<u8>,
-    /// Where the aligned part begins.
+    /// Offset of the aligned part.
     begin: usize,
     filled: usize,
 }
@@ -152,7 +154,7 @@ impl Piece {
         self.filled == PIECE_BYTES
     }
 
-    /// Copies as much as there is room for.
+    /// Copies as many bytes as fit, and returns their number.
     fn take(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(PIECE_BYTES - self.filled);
         let to = self.begin + self.filled;
@@ -161,7 +163,7 @@ impl Piece {
         taken
     }
 
-    /// So many bytes are in it, and to be filled.
+    /// Sets the number of filled bytes, and returns them to be overwritten.
     fn refill(&mut self, bytes: usize) -> &mut [u8] {
         self.filled = bytes;
         &mut self.memory[self.begin..self.begin + bytes]
@@ -186,7 +188,8 @@ mod tests {
         read
     }
 
-    /// Where direct writes work here, if anywhere: the system's temporary directory may lie in memory.
+    /// Creates a file in a directory where direct writes probably work: the system's temporary directory may be in
+    /// memory.
     fn file_beside_the_build() -> File {
         tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).or_else(|_| tempfile::tempfile()).unwrap()
     }
@@ -223,7 +226,7 @@ mod tests {
     fn it_rests_for_a_bounded_time() {
         let mut out = SnapshotFile::new(file_beside_the_build());
         out.write_all(&vec![1; PIECE_BYTES - 1]).unwrap();
-        assert!(out.rests_until.is_none(), "nothing went to the disk yet");
+        assert!(out.rests_until.is_none(), "no piece was written yet");
         out.write_all(&[1]).unwrap();
         assert!(out.rests_until.unwrap() <= Instant::now() + MAX_REST);
         assert_eq!((out.at, out.piece.filled), (PIECE_BYTES as u64, 0));

@@ -1,10 +1,10 @@
-//! The bytes of a snapshot: chunks, and what the first and the last say. See `docs/formats/snapshot.md`.
+//! Layouts of a snapshot: chunks, and the payloads of the first and the last chunk. See `docs/formats/snapshot.md`.
 //!
-//! Owns: layouts. Does not own: reading files, compression, what rows mean.
+//! Owns: layouts. Does not own: reading files, compression, the meaning of rows.
 //!
 //! ```text
 //! chunk  := magic "TWSN" | version u8 | kind u8 | compression u8 | 0 u8 | number u64
-//!         | stored u32 | plain u32 | chain u32 | crc u32 | so many stored bytes         32 bytes and those
+//!         | stored u32 | plain u32 | chain u32 | crc u32 | stored bytes                  32 bytes, then the contents
 //! begin  := part u8 | node u64 | since u64 | applied | before
 //! applied := lsn u64 | term u64 | index u64 | revision u64 | time u64 | running_hash u64
 //! before := term u64 | index u64 | time u64
@@ -13,8 +13,8 @@
 //! entry  := kind u8 | lsn u64 | term u64 | index u64 | time u64 | len u32 | payload
 //! end    := rows u64 | row_bytes u64 | carried_bytes u64 | entries u64 | entry_bytes u64
 //! ```
-//! Little-endian. `crc` covers the header before it and the stored bytes, `chain` is the `crc` of the chunk
-//! before: so a chunk that is missing, out of place or of another snapshot is found.
+//! All integers are little-endian. `crc` covers the header before it and the stored bytes. `chain` is the `crc` of the
+//! previous chunk, so a chunk that is missing, out of order or of another snapshot is detected.
 
 use thalweg_store::Applied;
 use thalweg_types::{
@@ -30,12 +30,12 @@ pub(crate) const END_BYTES: usize = 40;
 
 const _: () = assert!(BEGIN_BYTES == 89);
 
-/// How the chunks of a snapshot are compressed.
+/// Compression of a snapshot's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
-    /// LZ4: fast, and about half as good.
+    /// LZ4: fast, with about half the compression of zstd.
     Lz4,
     /// zstd at level 1.
     #[default]
@@ -43,10 +43,10 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// All of them.
+    /// All kinds of compression.
     pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
 
-    /// The name that requests and the command line use.
+    /// Name of the compression in requests and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Compression {
         }
     }
 
-    /// The one of that name.
+    /// Returns the compression with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|compression| compression.name() == name)
@@ -67,38 +67,38 @@ impl Compression {
     }
 }
 
-/// What a snapshot is of.
+/// Contents of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartKind {
-    /// All of the state.
+    /// The whole state.
     Full,
-    /// The entries from an LSN on.
+    /// The entries of the log from an LSN on.
     Increment,
 }
 
 /// Term, index and time of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryId {
-    /// Its term.
+    /// Term of the entry.
     pub term: Term,
-    /// Its index.
+    /// Index of the entry.
     pub index: Index,
-    /// Its space time.
+    /// Space time of the entry.
     pub time: SpaceTime,
 }
 
-/// What a snapshot says of itself, in its first chunk.
+/// Description of a snapshot, stored in its first chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// What it is of.
+    /// Contents of the snapshot.
     pub kind: PartKind,
-    /// The node it was taken from: parts of different nodes don't go together.
+    /// Node that the snapshot was taken from. Parts of different nodes cannot be combined.
     pub node: NodeId,
-    /// Where an increment begins; 0 for a full one.
+    /// LSN at which an increment begins; 0 for a full snapshot.
     pub since: Lsn,
-    /// What is applied once it is restored; its LSN is where the next increment begins.
+    /// Applied position after restoring this part. Its LSN is the start of the next increment.
     pub applied: Applied,
-    /// The last entry before an increment, if the log still had it; else all 0.
+    /// Last entry before an increment, if the log still had it; otherwise all 0.
     pub before: EntryId,
 }
 
@@ -153,16 +153,16 @@ impl SnapshotInfo {
     }
 }
 
-/// What a snapshot holds.
+/// Size of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Rows of the state.
+    /// Number of rows of the state.
     pub rows: u64,
     /// Bytes of their keys and values.
     pub row_bytes: u64,
     /// Bytes of the log that the rows point at.
     pub carried_bytes: u64,
-    /// Entries of the log.
+    /// Number of entries of the log.
     pub entries: u64,
     /// Bytes of their payloads.
     pub entry_bytes: u64,
@@ -185,7 +185,7 @@ impl Totals {
         rest.is_empty().then_some(Self { rows, row_bytes, carried_bytes, entries, entry_bytes })
     }
 
-    /// All bytes, before compression.
+    /// Total number of bytes before compression.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.row_bytes + self.carried_bytes + self.entry_bytes
@@ -206,7 +206,7 @@ impl Totals {
     }
 }
 
-/// What a chunk holds.
+/// Kind of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ChunkKind {
@@ -216,7 +216,7 @@ pub(crate) enum ChunkKind {
     End = 4,
 }
 
-/// What comes before a chunk's bytes.
+/// Header in front of a chunk's stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkHeader {
     pub(crate) kind: ChunkKind,
@@ -240,7 +240,7 @@ impl ChunkHeader {
         out
     }
 
-    /// Reads it; magic and version have been looked at.
+    /// Decodes a header whose magic number and version have been checked.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let kind = match bytes[5] {
@@ -261,7 +261,7 @@ impl ChunkHeader {
         })
     }
 
-    /// The checksum over a header and its bytes.
+    /// Returns the checksum of a header and its stored bytes.
     pub(crate) fn checksum(header: &[u8; HEADER_BYTES], stored: &[u8]) -> u32 {
         let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
         digest.update(&header[..HEADER_BYTES - 4]);
@@ -270,12 +270,13 @@ impl ChunkHeader {
     }
 }
 
-/// What an entry of the log is to a restored state.
+/// Meaning of a log entry for a restored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// Commands.
+    /// The entry contains commands.
     Commands,
-    /// Nothing: a membership of a group that the restored node is not in, or a leader's first entry.
+    /// The entry has no effect: it is a membership of a group that the restored node does not belong to, or a leader's
+    /// first entry.
     Blank,
 }
 
@@ -288,7 +289,7 @@ pub(crate) struct EntryItem<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What chunks are made of.
+/// Item of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
     /// A row of the state, and the bytes that it points at.
@@ -420,7 +421,7 @@ mod tests {
             for cut in 0..out.len() {
                 assert!(decode(&out[..cut]).is_err(), "{item:?} cut to {cut}");
             }
-            // Ends the borrow of `out` by the decoded item's lifetime.
+            // End the borrow of `out` by the decoded item.
             assert!(decode(&out).is_ok());
         }
         let totals = Totals { rows: 1, row_bytes: 2, carried_bytes: 3, entries: 4, entry_bytes: 5 };

@@ -1,9 +1,10 @@
-//! Gathering what a chunk holds.
+//! Gathering the contents of chunks.
 //!
-//! Owns: [`Source`], where rows and entries come from, and [`Gatherer`], which goes through it. Does not own: on
-//! which thread, or what is done with it (see `pipeline`).
+//! Owns: [`Source`], the origin of rows and entries, and [`Gatherer`], which reads it. Does not own: the thread on
+//! which it runs, or the processing of the contents (see `pipeline`).
 
 use std::{
+    io,
     ops::{Bound, ControlFlow},
     sync::Arc,
 };
@@ -17,22 +18,21 @@ use thalweg_types::{Lsn, SpaceId};
 use super::{
     EntryId, PartKind, SnapshotError, SnapshotInfo, Totals,
     format::{ChunkKind, EntryItem, EntryKind, Item},
-    pipeline::stopped,
 };
-use crate::database::Inner;
+use crate::inner::Inner;
 
-/// Records looked at for the last entry before an increment.
+/// Number of records searched for the last entry before an increment.
 const LOOK_BACK: u64 = 64;
-/// Room for a row that goes over the size of a chunk.
+/// Room in bytes for a row that exceeds the size of a chunk.
 const SLACK_BYTES: usize = 64 * 1024;
 
-/// What comes next, and what has come.
+/// Position of a snapshot in its source, and the totals so far.
 #[derive(Clone, Debug)]
 pub(super) enum Cursor {
     Begin,
-    /// Rows after this key.
+    /// Rows after this key follow.
     Rows(Option<Vec<u8>>, Totals),
-    /// Entries from this LSN on.
+    /// Entries from this LSN on follow.
     Entries(Lsn, Totals),
     End(Totals),
     Done(Totals),
@@ -47,14 +47,14 @@ impl Cursor {
     }
 }
 
-/// Where a snapshot's content comes from.
+/// Origin of a snapshot's contents.
 #[derive(Clone)]
 pub(super) enum Source {
     State {
         view: Arc<dyn View>,
         log: Log,
     },
-    /// The entries from `since` on, up to `end`, that no truncation has taken back.
+    /// The entries from `since` up to `end`, exclusive, that no truncation has undone.
     Log {
         log: Log,
         valid: Valid,
@@ -64,7 +64,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Of the state as it is now. No segment may be freed from before the call to when the source is done with.
+    /// Creates a source of the present state. No segment may be freed from before this call until the source is done.
     pub(super) fn of_state(inner: &Arc<Inner>) -> Result<(Self, SnapshotInfo), SnapshotError> {
         let view = inner.open.backend.view();
         let info = SnapshotInfo {
@@ -105,7 +105,7 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// The entry that an increment continues; nothing if the log no longer has it.
+/// Returns the entry that an increment continues; empty if the log no longer has it.
 fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, SnapshotError> {
     let from = Lsn(since.0.saturating_sub(LOOK_BACK)).max(log.start()).min(since);
     let mut last = EntryId::default();
@@ -121,14 +121,14 @@ fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, Sn
     Ok(last)
 }
 
-/// The bytes of a chunk, and what comes after them.
+/// Contents of a chunk, and the position behind it.
 pub(super) struct Gathered {
     pub(super) kind: ChunkKind,
     pub(super) plain: Vec<u8>,
     pub(super) after: Cursor,
 }
 
-/// Goes through a source, a chunk at a time.
+/// Reader of a source that returns one chunk at a time.
 pub(super) struct Gatherer {
     source: Source,
     next: Cursor,
@@ -147,14 +147,14 @@ impl Gatherer {
         Ok(Self { source, next, records, chunk_bytes })
     }
 
-    /// The log that is written to meanwhile.
+    /// The log, to which other threads write in the meantime.
     pub(super) fn log(&self) -> &Log {
         match &self.source {
             Source::State { log, .. } | Source::Log { log, .. } => log,
         }
     }
 
-    /// The next chunk, in a buffer that is empty; `None` if no more comes.
+    /// Gathers the next chunk into an empty buffer; `None` if no chunk follows.
     pub(super) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<Gathered, SnapshotError>> {
         if !matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {
             return None;
@@ -181,7 +181,7 @@ impl Gatherer {
     }
 }
 
-/// Takes rows after a key until enough are together.
+/// Takes rows after a key until the chunk is full.
 fn rows(
     view: &dyn View,
     log: &Log,
@@ -230,7 +230,7 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
     Ok(())
 }
 
-/// Takes entries that count from an LSN on until enough are together, or there are none below `end`.
+/// Takes valid entries from an LSN on until the chunk is full, or there are none below `end`.
 fn entries(
     records: &mut Records,
     valid: &Valid,
@@ -261,4 +261,9 @@ fn entries(
         item.encode(plain);
     }
     Ok(if next < end && plain.len() >= chunk_bytes { Cursor::Entries(next, totals) } else { Cursor::End(totals) })
+}
+
+/// Error for a thread that has ended without a result.
+pub(super) fn stopped() -> io::Error {
+    io::Error::other("a thread of the snapshot has stopped")
 }

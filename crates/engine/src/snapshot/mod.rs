@@ -1,22 +1,22 @@
-//! Snapshots: the state, or what was written since an LSN, as bytes that any directory can begin with.
+//! Snapshots: the state, or everything written since an LSN, as bytes from which a new directory can be created.
 //!
-//! Owns: taking one ([`Database::snapshot`]), reading and checking one ([`verify`], [`survey`]), beginning a
-//! directory with some ([`restore`]). Does not own: files, directories of backups, sockets; those who take a
-//! snapshot write its chunks where they like.
+//! Owns: taking snapshots ([`Database::snapshot`]), reading and checking them ([`verify`], [`survey`]), and creating a
+//! directory from them ([`restore`]). Does not own: files, directories of backups, or sockets; the caller writes the
+//! chunks of a snapshot to a destination of its choice.
 //!
 //! ```text
 //! full       begin | rows of one view, in order, with the bytes that they point at ... | end
 //! increment  begin | entries of the log from an LSN on, in order ...                   | end
 //! ```
-//! Invariants: a full snapshot is of one view, so of one moment between two entries; everything in a snapshot
-//! was on disk before its first chunk was given out, so that no power loss takes from the node what a backup
-//! of it has; nothing of the node itself (where bytes lie, who votes, what the log can tell) is in it.
-//! While one is open no segment of the log is freed, unless the disk is full.
+//! Invariants: a full snapshot is of one view, and therefore of one moment between two entries. Everything in a
+//! snapshot was on disk before its first chunk was returned, so a power loss cannot take data from the node that a
+//! backup of it has. A snapshot contains nothing that is specific to the node (positions of bytes, votes, the history
+//! of the log). While a snapshot is open no segment of the log is freed, unless the disk is full.
 //!
-//! There is no asynchronous face, on purpose: each chunk is a megabyte that is read from disk and compressed, and
-//! beginning one waits for an fsync, so a future would only move to a blocking thread what belongs there from the
-//! beginning. A [`Snapshot`] may go from thread to thread: in a runtime, begin it and ask for chunks on the threads
-//! that are kept for what blocks (`spawn_blocking`), as the server does.
+//! There is deliberately no asynchronous interface. Each chunk is a megabyte that is read from disk and compressed,
+//! and beginning a snapshot waits for an fsync, so a future would only move blocking work to a blocking thread. A
+//! [`Snapshot`] may move between threads. In a runtime, begin it and request its chunks on threads for blocking work
+//! (`spawn_blocking`), as the server does.
 
 mod chunk;
 mod error;
@@ -30,6 +30,7 @@ mod plan;
 mod read;
 mod restore;
 mod stats;
+pub(crate) mod unfinished;
 
 use std::{
     collections::VecDeque,
@@ -37,12 +38,6 @@ use std::{
     num::NonZeroU64,
     sync::Arc,
     time::Duration,
-};
-
-use bytes::Bytes;
-use thalweg_types::{
-    Lsn,
-    limits::{SNAPSHOT_CHUNK_BYTES, SNAPSHOT_REWIND_CHUNKS},
 };
 
 use self::{
@@ -53,10 +48,13 @@ use self::{
     pipeline::{PATIENCE, Pipeline, Ready},
     stats::Counted,
 };
-use crate::{
-    database::{Database, Inner},
-    priority::Priority,
+use bytes::Bytes;
+use thalweg_types::{
+    Lsn,
+    limits::{SNAPSHOT_CHUNK_BYTES, SNAPSHOT_REWIND_CHUNKS},
 };
+
+use crate::{database::Database, inner::Inner, priority::Priority};
 
 pub use error::{RestoreError, SnapshotError, SnapshotReadError};
 pub use file::SnapshotFile;
@@ -64,22 +62,23 @@ pub use format::{Compression, EntryId, PartKind, SnapshotInfo, Totals};
 pub(crate) use pins::Pins;
 pub use plan::{Part, RestoreTo, chain};
 pub use read::{PartialSnapshot, Verified, survey, verify};
-pub(crate) use restore::is_unfinished;
+
 pub use restore::{RestoreProgress, Restored, restore, restore_on};
 pub(crate) use stats::Counters;
 pub use stats::SnapshotStats;
 
-/// What to take.
+/// Options for taking a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// Only what was written since; `None`: all of the state.
+    /// LSN at which an increment begins; `None` takes the whole state.
     pub since: Option<Lsn>,
-    /// How the chunks are compressed.
+    /// Compression of the chunks.
     pub compression: Compression,
-    /// Bytes that a chunk gathers, at most [`SNAPSHOT_CHUNK_BYTES`].
+    /// Number of bytes that a chunk gathers, at most [`SNAPSHOT_CHUNK_BYTES`].
     pub chunk_bytes: usize,
-    /// Bytes, before compression, that are read in a second while others write; `None`: as fast as it goes. Less takes
-    /// less of the processors, and the log frees nothing for longer. No slower than four chunks a second.
+    /// Maximum number of bytes read per second, before compression, while other threads write; `None` for no maximum.
+    /// A lower pace uses less processor time and delays the freeing of log for longer. The lowest pace is four chunks
+    /// per second.
     pub pace: Option<NonZeroU64>,
 }
 
@@ -89,10 +88,10 @@ impl Default for SnapshotOptions {
     }
 }
 
-/// A snapshot that is being taken: gives one chunk after the other.
+/// A snapshot in progress, which returns one chunk after the other.
 ///
-/// Threads of its own, which are idle ones, read and compress ahead. Memory: six chunks, and with compression six
-/// more for each processor after the first, up to the fourth. Dropping it gives everything back.
+/// It has threads of its own with idle priority, which read and compress ahead. Memory: six chunks, and with
+/// compression six more for each processor after the first, up to the fourth. Dropping it releases everything.
 pub struct Snapshot {
     info: SnapshotInfo,
     estimated_rows: u64,
@@ -101,13 +100,13 @@ pub struct Snapshot {
     pace: Option<NonZeroU64>,
     source: Source,
     pipeline: Option<Pipeline>,
-    /// Of the pipeline's threads.
+    /// Priority of the pipeline's threads.
     priority: Priority,
-    /// How long idle threads may take for a chunk.
+    /// Longest time that threads with idle priority may take for a chunk.
     patience: Duration,
     link: Link,
     next: Cursor,
-    /// What comes before each of the latest chunks, the oldest first.
+    /// Positions before each of the latest chunks, the oldest first.
     cursors: VecDeque<(Link, Cursor)>,
     counted: Counted,
     _pin: Pin,
@@ -120,7 +119,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Database {
-    /// Begins a snapshot of what is applied now. Writes go on meanwhile.
+    /// Begins a snapshot of the present applied state. Writes go on concurrently.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
         let mut counted = Counted::begin(&self.inner.snapshot_counters);
         match Snapshot::source(&self.inner, options) {
@@ -174,31 +173,31 @@ impl Snapshot {
         }
     }
 
-    /// What it is of.
+    /// Description of the snapshot.
     #[must_use]
     pub fn info(&self) -> &SnapshotInfo {
         &self.info
     }
 
-    /// About how many rows there are, for a progress bar; 0 if nobody knows.
+    /// Approximate number of rows, for a progress bar; 0 if there is no estimate.
     #[must_use]
     pub fn estimated_rows(&self) -> u64 {
         self.estimated_rows
     }
 
-    /// What has been given out.
+    /// Totals of the chunks returned so far.
     #[must_use]
     pub fn so_far(&self) -> Totals {
         self.next.totals()
     }
 
-    /// Number of the chunk that comes next.
+    /// Number of the next chunk.
     #[must_use]
     pub fn next_number(&self) -> u64 {
         self.link.number
     }
 
-    /// The next chunk; `None` after the last.
+    /// Returns the next chunk; `None` after the last one.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>, SnapshotError> {
         let made = self.make_next();
         if made.is_err() {
@@ -262,15 +261,15 @@ impl Snapshot {
         }
     }
 
-    /// A chunk of a few bytes.
+    /// Builds a chunk of a few bytes.
     fn seal(&mut self, kind: ChunkKind, plain: &[u8]) -> io::Result<Bytes> {
         Ok(self.link.seal(kind, Packer::new(self.compression)?.pack(plain)?))
     }
 
-    /// Goes back, so that this chunk comes next, the same as the first time.
+    /// Rewinds the snapshot so that this chunk comes next, with the same bytes as the first time.
     ///
     /// # Errors
-    /// [`SnapshotError::ChunkGone`] if it lies further back than [`SNAPSHOT_REWIND_CHUNKS`], or ahead.
+    /// [`SnapshotError::ChunkGone`] if the chunk lies further back than [`SNAPSHOT_REWIND_CHUNKS`], or ahead.
     pub fn resume_at(&mut self, chunk: u64) -> Result<(), SnapshotError> {
         let next = self.next_number();
         if chunk == next {
@@ -288,7 +287,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Writes all that is left.
+    /// Writes all remaining chunks to `out`.
     pub fn write_to(
         &mut self,
         out: &mut dyn Write,
@@ -302,7 +301,7 @@ impl Snapshot {
         Ok(self.next.totals())
     }
 
-    /// All of it, for small ones.
+    /// Returns all chunks together. Use it for small snapshots.
     pub fn into_bytes(mut self) -> Result<Vec<u8>, SnapshotError> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes, &mut |_| {})?;
@@ -337,7 +336,7 @@ mod tests {
                 }
             }
             assert!(bytes == patient);
-            assert!(after > 1 || hasty.priority == Priority::Low, "the first is not ready at once");
+            assert!(after > 1 || hasty.priority == Priority::Low, "the first chunk cannot be ready immediately");
         }
     }
 }

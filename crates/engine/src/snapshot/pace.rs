@@ -1,13 +1,14 @@
-//! How fast a snapshot reads while others write.
+//! Pace at which a snapshot reads while other threads write.
 //!
-//! Owns: [`Pacer`], which says how long to rest after a chunk. Does not own: the clock, or the sleeping.
+//! Owns: [`Pacer`], which determines the rest after a chunk. Does not own: the clock, or the sleeping.
 //!
-//! A snapshot takes whatever the processors have left. Inside the machine nobody notices, since its threads are idle
-//! ones; but who rents out a machine may stop all of it for the rest of a period in which it worked too much, writers
-//! included. So there is a rate beyond which a snapshot gains little and costs others much.
+//! A snapshot uses all processor time that other threads leave. Other threads on the machine do not notice, since the
+//! snapshot's threads have idle priority. However, the provider of a virtual machine may stop the whole machine,
+//! writers included, for the rest of a period in which it used too much processor time. Above a certain rate a
+//! snapshot therefore gains little and costs writers much.
 //!
-//! Invariants: a rest is at most [`MAX_REST`], less than the pipeline's patience; what rests and stops lasted too long
-//! is made up for, up to [`CREDIT`].
+//! Invariants: a rest is at most [`MAX_REST`], which is below the pipeline's patience. Delays of chunks and rests are
+//! made up for, up to [`CREDIT`].
 
 use std::{
     num::NonZeroU64,
@@ -16,20 +17,20 @@ use std::{
 
 use thalweg_types::Lsn;
 
-/// Writers who wrote within this time write still.
+/// Time after the last write for which the writers count as active.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// How far a snapshot may lie behind its pace and hurry to make up for it.
+/// Maximum delay behind the pace that a snapshot makes up for.
 const CREDIT: Duration = Duration::from_millis(100);
-/// The longest rest: a slower pace than a chunk in this time is not kept.
+/// Longest rest. A pace slower than one chunk in this time is not kept.
 pub(super) const MAX_REST: Duration = Duration::from_millis(250);
 
-/// See the module.
+/// Determines the rest after each chunk. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Pacer {
     bytes_per_second: Option<NonZeroU64>,
-    /// Where the log ended last time, and when it was first seen to end there.
+    /// End of the log at the last call, and the time at which it was first seen.
     end: Option<(Lsn, Instant)>,
-    /// When the next chunk should begin.
+    /// Time at which the next chunk should begin.
     due: Instant,
 }
 
@@ -38,13 +39,13 @@ impl Pacer {
         Self { bytes_per_second, end: None, due: now }
     }
 
-    /// How long to rest, `now` that so many bytes were read and the log ends at `end`.
+    /// Returns the pause to make after a chunk of `bytes` bytes; the log now ends at `end`.
     pub(super) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let wrote = match self.end {
             Some((last, since)) if last == end => Some(since),
             Some(_) => Some(now),
-            // Whether somebody wrote before is not known.
+            // It is unknown whether there were writes before the first call.
             None => None,
         };
         if self.end.is_none_or(|(last, _)| last != end) {
@@ -73,7 +74,7 @@ mod tests {
         (Pacer::new(NonZeroU64::new(rate), now), now)
     }
 
-    /// Reads chunks that take no time of their own for a second, the log growing before each; says how many.
+    /// Reads chunks for a second, with the log growing before each, and returns their number. Reading takes no time.
     fn chunks_in_a_second(pacer: &mut Pacer, begun: Instant) -> usize {
         let mut now = begun;
         (1..1_000_000)
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(paced.rest(CHUNK, Lsn(4), now + Duration::from_millis(25)), Duration::from_millis(5));
         let after = now + Duration::from_secs(10);
         let free = (5..).take_while(|lsn| paced.rest(CHUNK, Lsn(*lsn), after).is_zero()).count();
-        assert_eq!(free, 10, "as many as the credit is worth");
+        assert_eq!(free, 10, "the number of chunks in the credit");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Which snapshots are open: while one is, no segment of the log is freed.
+//! Open snapshots. While one is open, no segment of the log is freed.
 //!
-//! A view of the state points into the log as it was. Its segments are kept by keeping all of them: what is
-//! moved or trimmed meanwhile waits. Only a full disk is worse: then segments are freed all the same, and a
-//! snapshot that needs one is told so.
+//! A view of the state points into the log as it was. Its segments are kept by keeping all segments: freeing moved or
+//! trimmed ones has to wait. Only a full disk takes precedence: then segments are freed, and a snapshot that needs one
+//! of them fails with an error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,18 +10,18 @@ use thalweg_types::limits::MAX_OPEN_SNAPSHOTS;
 
 use super::SnapshotError;
 
-/// The open snapshots of a database.
+/// Number of open snapshots of a database.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     open: Mutex<usize>,
 }
 
-/// Keeps the log's segments while it lives.
+/// Keeps the log's segments until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin(Arc<Pins>);
 
 impl Pins {
-    /// Keeps all segments from now on. Take the view after it.
+    /// Keeps all segments from now on. Take the view afterwards.
     pub(crate) fn pin(self: &Arc<Self>) -> Result<Pin, SnapshotError> {
         let mut open = self.lock();
         if *open >= MAX_OPEN_SNAPSHOTS {
@@ -31,7 +31,7 @@ impl Pins {
         Ok(Pin(self.clone()))
     }
 
-    /// Segments may be freed while this is held; `None` if they may not.
+    /// Returns a guard under which segments may be freed; `None` if they may not.
     pub(crate) fn may_free(&self, is_disk_full: bool) -> Option<MutexGuard<'_, usize>> {
         Some(self.lock()).filter(|open| **open == 0 || is_disk_full)
     }

@@ -1,19 +1,19 @@
-//! The threads that make chunks, ahead of whoever writes them.
+//! Threads that build chunks ahead of the caller.
 //!
-//! Owns: one thread that gathers and some that compress, in turns, and the order in which their chunks come out.
-//! Does not own: what a chunk holds (`gather`), numbers and checksums (`chunk`).
+//! Owns: one thread that gathers, several threads that compress in turns, and the order of their chunks. Does not own:
+//! the contents of a chunk (`gather`), or numbers and checksums (`chunk`).
 //!
 //! ```text
 //!             +- packer 0 -+
 //! gatherer ---+- packer 1 -+---> next(): chunks 0, 1, .. from packer 0, 1, .. in turns
 //!             +- ...      -+
 //! ```
-//! All of them are idle threads: what a snapshot takes of the processors is what nobody else wants of them. On two
-//! cores with compression at normal priority, one put in ten waited for 2 to 3 ms. Where nothing is left over for
-//! [`PATIENCE`], the threads are begun anew as ones that share, with a tenth of what others get: a snapshot keeps log
-//! from being freed, so it must end.
+//! All of them have idle priority, so a snapshot uses only processor time that other threads leave. On two cores with
+//! compression at normal priority, one put in ten waited for 2 to 3 ms. If no processor time is left for [`PATIENCE`],
+//! the threads are restarted with a low priority, at a tenth of the share of other threads: a snapshot keeps log from
+//! being freed, so it must end.
 //!
-//! Bound: a chunk waits before and one after each packer, one is in each, and one is being gathered.
+//! Bound: one chunk waits before and one after each packer, one is in each packer, and one is being gathered.
 
 use std::{
     io,
@@ -27,21 +27,21 @@ use super::{
     SnapshotError,
     chunk::{Packed, Packer},
     format::{ChunkKind, Compression},
-    gather::{Cursor, Gathered, Gatherer, Source},
+    gather::{Cursor, Gathered, Gatherer, Source, stopped},
     pace::{MAX_REST, Pacer},
 };
 use crate::priority::Priority;
 
-/// Threads that compress: for half of the processors, at most so many; each holds up to three chunks. With as many as
-/// processors, a snapshot on two of them was a third faster with nobody beside it and no faster beside writers, whose
-/// p99 was 2 to 3 times as long.
+/// Maximum number of threads that compress; there is one for two processors. Each holds up to three chunks. With one
+/// for each processor, a snapshot on two processors was a third faster without writers and no faster beside writers,
+/// whose p99 was 2 to 3 times as long.
 const MAX_PACKERS: usize = 4;
-/// How long a chunk may take that costs a few milliseconds, or some tens from a slow disk.
+/// Longest time for a chunk, which normally takes a few milliseconds, or some tens from a slow disk.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-const _: () = assert!(MAX_REST.as_millis() * 2 < PATIENCE.as_millis(), "a rest is not lack of processors");
+const _: () = assert!(MAX_REST.as_millis() * 2 < PATIENCE.as_millis(), "a rest is shorter than the patience");
 
-/// A chunk but for its header, and what comes after it.
+/// A chunk without its header, and the position behind it.
 pub(super) struct Ready {
     pub(super) kind: ChunkKind,
     pub(super) packed: Packed,
@@ -50,10 +50,10 @@ pub(super) struct Ready {
 
 type Lane<T> = SyncSender<Result<T, SnapshotError>>;
 
-/// The threads. They end when this is dropped, when there is no more, or at an error.
+/// The threads. They end when this is dropped, at the end of the snapshot, or at an error.
 pub(super) struct Pipeline {
     lanes: Vec<Receiver<Result<Ready, SnapshotError>>>,
-    /// Whose turn it is.
+    /// Index of the packer whose turn it is.
     turn: usize,
 }
 
@@ -82,7 +82,7 @@ impl Pipeline {
         Ok(Self { lanes, turn: 0 })
     }
 
-    /// The next chunk; `None` if it is not ready within the time.
+    /// Returns the next chunk; `None` if it is not ready in time.
     pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Ready>, SnapshotError> {
         match self.lanes[self.turn].recv_timeout(patience) {
             Ok(ready) => {
@@ -97,7 +97,7 @@ impl Pipeline {
 
 fn packers(compression: Compression) -> usize {
     match compression {
-        // Only copies.
+        // Without compression the packer only copies.
         Compression::None => 1,
         Compression::Lz4 | Compression::Zstd => {
             (thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, MAX_PACKERS)
@@ -136,7 +136,7 @@ fn pack(
         let packed = gathered.and_then(|Gathered { kind, mut plain, after }| {
             let packed = packer.pack(&plain)?;
             plain.clear();
-            // A gatherer that has ended needs none.
+            // The gatherer may have ended; it then needs no buffer.
             let _ = free.send(plain);
             Ok(Ready { kind, packed, after })
         });
@@ -144,9 +144,4 @@ fn pack(
             return;
         }
     }
-}
-
-/// A thread has ended without a word.
-pub(super) fn stopped() -> io::Error {
-    io::Error::other("a thread that makes the snapshot has stopped")
 }

@@ -1,15 +1,16 @@
-//! Which parts of a backup lead to where somebody wants to be, and in which order.
+//! Choice and order of the parts of a backup that lead to a target.
 //!
-//! Owns: [`Part`], one snapshot somewhere, and the plan over what parts say of themselves. Does not own: their
-//! content, which restoring checks again.
+//! Owns: [`Part`], which is one snapshot at some location, and the plan made from the descriptions of parts. Does not
+//! own: their contents, which restoring checks again.
 //!
 //! ```text
 //! full @100      full @400
 //!    |--- 100..250 ---|--- 250..420 ---|                 since .. applied
 //!                        |-- 400..600 --|
 //! ```
-//! The newest full snapshot at or before the target is taken, then always the increment that begins at or
-//! before what is covered and reaches furthest. Parts are given in any order, and more than are needed.
+//! The plan takes the newest full snapshot at or before the target. Then it repeatedly takes the increment that begins
+//! at or before the covered end and reaches furthest. Parts may be given in any order, and there may be more than
+//! needed.
 
 use std::{
     fmt,
@@ -23,10 +24,10 @@ use thalweg_types::{Lsn, SpaceTime};
 
 use super::{PartKind, RestoreError, SnapshotInfo, SnapshotReadError, chunk};
 
-/// Opens a part: it is read at least twice.
+/// Function that opens a part, which is read at least twice.
 type Open = Box<dyn Fn() -> io::Result<Box<dyn Read>> + Send + Sync>;
 
-/// A snapshot somewhere, to be restored with others.
+/// A snapshot at some location, to be restored together with others.
 pub struct Part {
     name: String,
     open: Open,
@@ -39,30 +40,30 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// A part that is opened in some way; `name` is for messages.
+    /// Creates a part from a function that opens it; `name` is used in messages.
     pub fn new(name: impl Into<String>, open: impl Fn() -> io::Result<Box<dyn Read>> + Send + Sync + 'static) -> Self {
         Self { name: name.into(), open: Box::new(open) }
     }
 
-    /// A file.
+    /// Creates a part from a file.
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
         Self::new(path.display().to_string(), move || Ok(Box::new(File::open(&path)?)))
     }
 
-    /// Bytes in memory.
+    /// Creates a part from bytes in memory.
     pub fn bytes(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::new(name, move || Ok(Box::new(Cursor::new(bytes.clone()))))
     }
 
-    /// For messages.
+    /// Name of the part in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it says of itself.
+    /// Reads the description of the part.
     pub fn info(&self) -> Result<SnapshotInfo, SnapshotReadError> {
         chunk::begin(&mut chunk::ChunkReader::new(self.open()?))
     }
@@ -76,16 +77,16 @@ impl Part {
     }
 }
 
-/// Where to stop.
+/// Target of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RestoreTo {
-    /// Where the parts end.
+    /// The end of the parts.
     #[default]
     End,
-    /// When everything below this LSN is applied.
+    /// The position at which everything below this LSN is applied.
     Lsn(Lsn),
-    /// After the last entry of this time or earlier. Whether there were more between the last entry that the
-    /// parts have and this time, nobody can tell from the parts.
+    /// The last entry of this time or earlier. The parts do not show whether the node had further entries between the
+    /// last one in the parts and this time.
     Time(SpaceTime),
 }
 
@@ -100,7 +101,7 @@ impl fmt::Display for RestoreTo {
 }
 
 impl RestoreTo {
-    /// Whether a state that has applied this is not past the target.
+    /// Returns true if a state with this applied position is not past the target.
     fn allows(self, info: &SnapshotInfo) -> bool {
         match self {
             Self::End => true,
@@ -110,13 +111,13 @@ impl RestoreTo {
     }
 }
 
-/// What the parts that lead to a target say of themselves, in order, a full one first: whether they can be
-/// restored, as far as that shows without reading them to the end.
+/// Returns the descriptions of the parts that lead to a target, in order, a full one first. This shows whether they
+/// can be restored, as far as that is possible without reading them to the end.
 pub fn chain(parts: &[Part], to: RestoreTo) -> Result<Vec<SnapshotInfo>, RestoreError> {
     Ok(plan(parts, to)?.into_iter().map(|(_, info)| info).collect())
 }
 
-/// The parts to take, in order, each with what it says: a full one first.
+/// Returns the parts to restore with their descriptions, in order, a full one first.
 pub(crate) fn plan(parts: &[Part], to: RestoreTo) -> Result<Vec<(&Part, SnapshotInfo)>, RestoreError> {
     let mut all = Vec::with_capacity(parts.len());
     for part in parts {
@@ -142,7 +143,7 @@ fn choose<'a>(all: &[(&'a Part, SnapshotInfo)], to: RestoreTo) -> Result<Vec<(&'
             }
         });
     };
-    // Past the target themselves; they show that there is something in between.
+    // Full snapshots past the target, which show that the node has data in between.
     let later_fulls = |lsn| fulls().map(|(_, info)| info.applied.lsn).filter(move |full| *full > lsn);
     let mut chosen = vec![full];
     let mut covered = full.1;
@@ -222,7 +223,7 @@ mod tests {
         let all = [info(Full, 0, 100), info(Increment, 100, 200), info(Increment, 250, 300)];
         let missing = chosen(&all, RestoreTo::End);
         assert!(matches!(missing, Err(RestoreError::Missing { from: Lsn(200), to: Lsn(250) })), "{missing:?}");
-        assert!(chosen(&all, RestoreTo::Lsn(Lsn(200))).is_ok(), "what is wanted is there");
+        assert!(chosen(&all, RestoreTo::Lsn(Lsn(200))).is_ok(), "the target is covered");
         assert!(matches!(chosen(&all[1..], RestoreTo::End), Err(RestoreError::NoFull { parts: 2 })));
         assert!(matches!(chosen(&[], RestoreTo::End), Err(RestoreError::NoFull { parts: 0 })));
         let gap = [info(Full, 0, 100), info(Increment, 100, 200), info(Full, 0, 300)];

@@ -1,7 +1,7 @@
-//! Reading a snapshot: everything in it, checked.
+//! Reading a snapshot and checking everything in it.
 //!
-//! Owns: [`Contents`], which goes through the items of a snapshot in order, and the two ways of looking at one
-//! without restoring it. Nothing is given out of a chunk before all of it has been checked.
+//! Owns: [`Contents`], which visits the items of a snapshot in order, and two functions that inspect a snapshot
+//! without restoring it. A chunk's contents are used only after the whole chunk has been checked.
 
 use std::{convert::Infallible, io::Read};
 
@@ -15,14 +15,14 @@ use super::{
     format::{ChunkKind, Item},
 };
 
-/// What is in a snapshot.
+/// Contents of a snapshot.
 pub(crate) struct Contents<R> {
     chunks: ChunkReader<R>,
     info: SnapshotInfo,
     totals: Totals,
 }
 
-/// A failure of whoever reads, or of what is read.
+/// Error of the visitor, or of the snapshot.
 pub(crate) enum VisitError<E> {
     Read(SnapshotReadError),
     Visitor(E),
@@ -41,8 +41,8 @@ impl<R: Read> Contents<R> {
         Ok(Self { chunks, info, totals: Totals::default() })
     }
 
-    /// Visits the items of one chunk after the other, each chunk's together; checks at the end that none is
-    /// missing. Says what there was.
+    /// Calls `each` once per chunk, with all items of the chunk, and checks at the end that no item is missing. Returns
+    /// the totals.
     pub(crate) fn visit<E>(
         &mut self,
         each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
@@ -53,7 +53,7 @@ impl<R: Read> Contents<R> {
             if chunk.kind == ChunkKind::End {
                 let promised = chunk::end(&self.chunks, &chunk)?;
                 if promised != self.totals {
-                    return Err(self.chunks.corrupt("it does not hold as much as it says").into());
+                    return Err(self.chunks.corrupt("its contents differ from the totals that it states").into());
                 }
                 continue;
             }
@@ -92,7 +92,7 @@ impl<R: Read> Contents<R> {
                 *last_lsn = Some(entry.lsn.0);
                 Ok(())
             }
-            _ => Err(self.corrupt(chunk, "it holds what this kind of snapshot can't")),
+            _ => Err(self.corrupt(chunk, "it has contents that this kind of snapshot cannot have")),
         }
     }
 
@@ -114,7 +114,7 @@ fn items(chunk: &Chunk) -> Result<Vec<Item<'_>>, Malformed> {
     Ok(items)
 }
 
-/// A row is one that travels, and its bytes are those that it points at.
+/// Checks that a row may be in a snapshot, and that its bytes are those that it points at.
 fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), String> {
     match (portable::sort(key, value), bytes) {
         (Err(error), _) => Err(error.to_string()),
@@ -124,24 +124,24 @@ fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), Strin
             if blob.len as usize == bytes.len() && blob.crc == crc32c(bytes) && portable::placeless(&blob) == blob {
                 Ok(())
             } else {
-                Err("a row points at other bytes than it carries".to_owned())
+                Err("a row carries other bytes than it points at".to_owned())
             }
         }
-        (Ok(Row::Local), _) => Err("it holds a row that belongs to one node's log".to_owned()),
-        (Ok(_), _) => Err("a row carries bytes that it does not point at, or lacks those it does".to_owned()),
+        (Ok(Row::Local), _) => Err("it has a row that belongs to one node's log".to_owned()),
+        (Ok(_), _) => Err("a row carries bytes that it does not point at, or lacks bytes that it points at".to_owned()),
     }
 }
 
-/// What a whole snapshot holds.
+/// Result of verifying a whole snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// What it is of.
+    /// Description of the snapshot.
     pub info: SnapshotInfo,
-    /// What it holds.
+    /// Size of the snapshot's contents.
     pub totals: Totals,
-    /// Its chunks, the first and the last included.
+    /// Number of chunks, including the first and the last.
     pub chunks: u64,
-    /// Its bytes.
+    /// Size of the snapshot in bytes.
     pub bytes: u64,
 }
 
@@ -158,21 +158,21 @@ pub fn verify(from: impl Read) -> Result<Verified, SnapshotReadError> {
     }
 }
 
-/// What there is of a snapshot that may have been cut short.
+/// State of a snapshot that may have been cut short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialSnapshot {
-    /// What it is of.
+    /// Description of the snapshot.
     pub info: SnapshotInfo,
-    /// Whole chunks: the number of the one to go on with.
+    /// Number of complete chunks, which is also the number of the chunk to continue with.
     pub chunks: u64,
-    /// Their bytes.
+    /// Bytes of the complete chunks.
     pub bytes: u64,
-    /// Whether the last chunk is there.
+    /// True if the last chunk is complete.
     pub is_complete: bool,
 }
 
-/// Looks at the chunks of a snapshot that may have been cut short, from the begin to the first that is not
-/// whole. What is damaged before the end is an error all the same.
+/// Reads the chunks of a snapshot that may have been cut short, up to the first incomplete one. Damage before the end
+/// is an error.
 pub fn survey(from: impl Read) -> Result<PartialSnapshot, SnapshotReadError> {
     let mut chunks = ChunkReader::new(from);
     let info = chunk::begin(&mut chunks)?;

@@ -1,19 +1,24 @@
-//! Beginning a directory with what a backup holds.
+//! Creating a directory from a backup.
 //!
-//! Owns: [`restore`]. Does not own: which parts are taken (`plan`), whether they are whole (`read`).
+//! Owns: [`restore`]. Does not own: the choice of parts (`plan`), or the check of their contents (`read`).
 //!
 //! ```text
-//! RESTORING    marker: what is here is unfinished, and nobody opens it
+//! RESTORING    marker: the directory is unfinished and cannot be opened
 //! log/         moves with the bytes that rows point at | purged | entries of increments ... | vote
-//! state/       rows, as of the full snapshot, then what the entries make of them
-//! IDENTITY     a new node: from here on it is a directory as any other; the marker goes
+//! state/       rows, as of the full snapshot, then the effects of the entries
+//! IDENTITY     a new node: from here on it is a normal directory, and the marker is removed
 //! ```
-//! Invariants: the log begins above every LSN of the parts; terms, indexes, revisions, offsets and times go on
-//! from what was restored, in the next term. The node is a new one: its increments don't go with the backups
-//! of the old one. Nothing is opened by anybody before `IDENTITY` is there, which is written last; what a
-//! restore that did not get there leaves is removed by the next one into the same directory.
+//! Invariants: the log begins above every LSN of the parts. Terms, indexes, revisions, offsets and times continue from
+//! the restored ones, in the next term. The node is a new one: its increments cannot be combined with backups of the
+//! old one. The directory cannot be opened before `IDENTITY` exists, which is written last. If a restore ends before
+//! that, the next restore into the same directory removes its remains.
 
-use std::{fs, io, io::IoSlice, path::Path, sync::Arc};
+use std::{
+    fs,
+    io::{self, IoSlice},
+    path::Path,
+    sync::Arc,
+};
 
 use thalweg_disk::{Disk, RealDisk};
 use thalweg_log::{Draft, Log, LogOptions, Purpose, RECORD_HEADER_BYTES, RecordKind};
@@ -40,58 +45,53 @@ use crate::{
     identity::Identity,
     open::{Barrier, LOG_DIR, LogBlobs, io_error, lock, random_seed, read_identity},
     options::{BackendKind, Options},
+    snapshot::unfinished::{MARKER, is_unfinished},
 };
 
-const MARKER: &str = "RESTORING";
 const MARKER_TEXT: &[u8] =
     b"A restore into this directory has not finished. Start it again, or remove the directory.\n";
-/// Rows and bytes per batch.
+/// Maximum number of rows in a batch.
 const BATCH_ROWS: usize = 10_000;
 const BATCH_BYTES: usize = 1 << 20;
-/// Entries appended to the log together.
+/// Maximum number of entries that are appended to the log together.
 const MAX_TOGETHER: usize = 1000;
 
-/// How far a restore is.
+/// Progress of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreProgress {
-    /// Parts done.
+    /// Number of parts done.
     pub parts: usize,
-    /// How many there are.
+    /// Total number of parts.
     pub of: usize,
-    /// What has been restored, over all parts.
+    /// Size of the restored contents, over all parts.
     pub totals: Totals,
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// The node that the backup is of.
+    /// Node that the backup is of.
     pub from: NodeId,
     /// The new node.
     pub node: NodeId,
-    /// The backend that keeps the state.
+    /// Backend that keeps the state.
     pub backend: BackendKind,
-    /// Parts taken.
+    /// Number of parts restored.
     pub parts: usize,
-    /// Everything below this LSN of the old node is there.
+    /// LSN of the old node below which everything is restored.
     pub lsn: Lsn,
-    /// The last revision.
+    /// Last restored revision.
     pub revision: Revision,
-    /// The time of the last entry.
+    /// Space time of the last entry.
     pub time: SpaceTime,
-    /// What was restored.
+    /// Size of the restored contents.
     pub totals: Totals,
-    /// An earlier restore into this directory had not finished; what it left was removed.
+    /// True if the remains of an earlier, unfinished restore into this directory were removed.
     pub removed_unfinished: bool,
 }
 
-/// Whether a restore into the directory has not finished.
-pub(crate) fn is_unfinished(disk: &Arc<dyn Disk>) -> bool {
-    disk.open(MARKER).is_ok()
-}
-
-/// Restores into the directory at `path`, which is created; it must not exist, be empty, or be what an
-/// unfinished restore has left.
+/// Restores into the directory at `path` and creates it. It must not exist, be empty, or contain the remains of an
+/// unfinished restore.
 pub fn restore(
     path: impl AsRef<Path>,
     parts: &[Part],
@@ -113,14 +113,14 @@ pub fn restore(
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Err(exists()),
         Err(error) => return Err(io_error(path, "looking into the directory", &error).into()),
     }
-    // Before anything is made: a backup that does not reach where it should leaves nothing behind.
+    // Plan before creating anything: a backup that does not reach the target leaves nothing behind.
     plan::plan(parts, to)?;
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     restore_on(&(Arc::new(disk) as _), &clock, random_seed(), parts, to, options, progress)
 }
 
-/// As [`restore`], on any disk, clock and seed.
+/// Like [`restore`], on any disk, with any clock and seed.
 pub fn restore_on(
     disk: &Arc<dyn Disk>,
     clock: &Arc<dyn Clock>,
@@ -164,13 +164,13 @@ fn mark(disk: &Arc<dyn Disk>) -> io::Result<()> {
     disk.sync_dir("")
 }
 
-/// Removes what an unfinished restore has left, but for the marker.
+/// Removes the remains of an unfinished restore, except for the marker.
 fn clear(disk: &Arc<dyn Disk>) -> io::Result<()> {
     backends::remove_dir(disk, LOG_DIR)?;
     BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &backends::dir(kind)))
 }
 
-/// Makes the log and the state. Everything is on disk when it returns.
+/// Creates the log and the state. Everything is on disk when it returns.
 fn fill(
     disk: &Arc<dyn Disk>,
     clock: &Arc<dyn Clock>,
@@ -243,7 +243,7 @@ fn visit(part: &Part, mut each: impl FnMut(&[Item<'_>]) -> Result<(), RestoreErr
     }
 }
 
-/// Puts the rows of a full snapshot into an empty state, and what they point at into the log.
+/// Loader of the rows of a full snapshot into an empty state, and of the bytes that they point at into the log.
 struct Loader<'a> {
     log: &'a Log,
     backend: &'a dyn Backend,
@@ -277,7 +277,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Appends bytes to the log as a move: so whoever frees its segment later knows whose they are.
+    /// Appends bytes to the log as a move, so that the mover later finds their owner before it frees the segment.
     fn carry(&mut self, pointing: &Pointing<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
         self.payload.clear();
         Move::encode(&mut self.payload, &portable::placeless(&pointing.blob), &pointing.whose.target(), bytes);
@@ -296,7 +296,7 @@ impl<'a> Loader<'a> {
 
     fn apply(&mut self) -> Result<(), RestoreError> {
         self.batches += 1;
-        // Backends tell states apart by this; nothing is claimed before all rows are there.
+        // Backends distinguish states by this position. It claims nothing before all rows are there.
         let unfinished = Applied { index: Index(self.batches), ..Applied::default() };
         self.backend.apply(&self.batch, unfinished)?;
         self.batch.clear();
@@ -316,16 +316,16 @@ struct Replay<'a> {
     log: &'a Log,
     machine: &'a Machine,
     to: RestoreTo,
-    /// Entries of so many bytes are appended together.
+    /// Maximum number of bytes of entries that are appended together.
     most_bytes: usize,
-    /// Everything of the old node below is applied.
+    /// LSN of the old node below which everything is applied.
     lsn: Lsn,
-    /// What comes next lies past the target.
+    /// True if the next entry is past the target.
     is_done: bool,
 }
 
 impl Replay<'_> {
-    /// Appends a record that is the node's own, and applies it.
+    /// Appends a record of the node itself, and applies it.
     fn node_record(&self, kind: RecordKind, term: Term, index: Index, payload: &[u8]) -> Result<(), RestoreError> {
         let time = self.machine.applied().time;
         let payload_parts = [IoSlice::new(payload)];
@@ -427,7 +427,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Terms, indexes and times of entries never go back.
+    /// Checks that terms, indexes and times of entries never go back.
     fn check_order(&self, part: &Part, entries: &[EntryItem<'_>]) -> Result<(), RestoreError> {
         let applied = self.machine.applied();
         let (mut term, mut index, mut time) = (applied.term, applied.index, applied.time);
@@ -439,7 +439,8 @@ impl Replay<'_> {
                 );
                 return Err(does_not_follow(part, what));
             }
-            // Applied as if at the time before, it would no longer be where the log's record says (see `mover::window`).
+            // Applied with the previous time, its batch would not be found by the time in the log's record (see
+            // `mover::window`).
             if entry.id.time < time {
                 let what = format!(
                     "entry {index} is of {} µs, and entry {} after it of {} µs",
@@ -452,7 +453,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// An increment that was replayed to its end has led to what it says.
+    /// Checks that an increment replayed to its end has led to the position that it states.
     fn end(&mut self, part: &Part, info: &SnapshotInfo) -> Result<(), RestoreError> {
         if self.is_done {
             return Ok(());
@@ -473,7 +474,7 @@ impl Replay<'_> {
             );
             return Err(does_not_follow(part, what));
         }
-        // What lies between the last entry and its end is the old node's own.
+        // The records between the last entry and the end of the increment belong to the old node itself.
         self.lsn = match self.to {
             RestoreTo::Lsn(lsn) => info.applied.lsn.min(lsn),
             _ => info.applied.lsn,

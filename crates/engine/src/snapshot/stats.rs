@@ -1,4 +1,4 @@
-//! Figures of the snapshots that are taken.
+//! Statistics of snapshots.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -7,24 +7,25 @@ use std::{
 
 use thalweg_types::Log2Histogram;
 
-/// Counts since open.
+/// Counts since the database was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotStats {
-    /// Begun and not given up: the log frees nothing meanwhile.
+    /// Snapshots in progress. While there are any, no log is freed.
     pub open: u64,
-    /// Given out to their last chunk.
+    /// Snapshots whose last chunk was returned.
     pub taken: u64,
-    /// Ended by an error, those that could not begin and those that were refused included.
+    /// Snapshots that ended with an error, including those that could not begin.
     pub failed: u64,
-    /// Dropped before their last chunk, and not because of an error.
+    /// Snapshots dropped before their last chunk without an error.
     pub abandoned: u64,
-    /// Bytes of chunks given out; one that is given out again counts again.
+    /// Bytes of chunks returned. A chunk that is returned again counts again.
     pub bytes: u64,
-    /// Milliseconds from the beginning to the last chunk of each that was taken: waiting for whoever takes it counts.
+    /// Duration of each completed snapshot in milliseconds, from the beginning to the last chunk. Time in which the
+    /// caller did not request chunks counts.
     pub took_millis: Log2Histogram,
 }
 
-/// What is counted of all snapshots of a database.
+/// Counters over all snapshots of a database.
 #[derive(Debug, Default)]
 pub(crate) struct Counters(Mutex<SnapshotStats>);
 
@@ -38,7 +39,7 @@ impl Counters {
     }
 }
 
-/// Counts one snapshot.
+/// Counter of one snapshot.
 #[derive(Debug)]
 pub(crate) struct Counted {
     counters: Arc<Counters>,
@@ -62,7 +63,7 @@ impl Counted {
         self.counters.lock().bytes += bytes as u64;
     }
 
-    /// The last chunk was given out; counts once, however often it is.
+    /// Counts the last chunk, once even if it is returned several times.
     pub(crate) fn taken(&mut self) {
         if self.end.is_none() {
             self.end = Some(End::Taken);

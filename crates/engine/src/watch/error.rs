@@ -1,33 +1,34 @@
-//! Why a watch was refused or ended.
+//! Errors of watches.
 
 use thalweg_types::{Action, Classified, KeyspaceId, Revision, limits::MAX_WATCHES};
 
 use crate::error::ReadError;
 
-/// A watch could not be begun, or cannot go on.
+/// Error returned when a watch cannot begin, or cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// The log does not reach back so far any more. A watch that gets this has lost its place: it was too slow,
-    /// or away for too long. Read what there is now, and watch on from the revision of that read.
+    /// The log no longer reaches back that far. A watch that gets this error was too slow, or its client was away for
+    /// too long. Read the present state, and watch from the revision of that read on.
     #[error("revision {requested} is below the history floor: the oldest that can be watched is {oldest}")]
     Compacted {
-        /// The first revision that was wanted.
+        /// Requested revision.
         requested: Revision,
-        /// The first that can be had.
+        /// First revision that can be watched.
         oldest: Revision,
     },
-    /// The revision has not been reached: it is of another directory, or of writes that were lost with the power.
+    /// The revision has not been reached: it comes from another directory, or from writes that were lost in a power
+    /// loss.
     #[error("revision {requested} has not been reached: the next one is {next}")]
     BeyondEnd {
-        /// The first revision that was wanted.
+        /// Requested revision.
         requested: Revision,
-        /// The one that the next commit will get.
+        /// Revision that the next commit will get.
         next: Revision,
     },
-    /// The keyspace does not exist; it may have been dropped.
+    /// The keyspace does not exist. It may have been dropped.
     #[error("no keyspace with id {0}")]
     NoSuchKeyspace(KeyspaceId),
-    /// As many watches as there may be follow the space.
+    /// The maximum number of watches follows the space.
     #[error("too many watches: the limit is {MAX_WATCHES}")]
     TooMany,
     /// The log or the state could not be read.

@@ -1,11 +1,10 @@
-//! Who watches, and the thread that tells them.
+//! Registered watches, and the dispatcher thread that feeds them.
 //!
-//! One dispatcher reads the log behind the applier, whatever the number of watches, and finds those that want
-//! a change in an index. The applier does nothing for it but wake it, and that at most once per [`LINGER`]:
-//! after some work the dispatcher looks again by itself before it sleeps. Without watches there is no thread at
-//! work, and the applier pays one atomic load.
+//! One dispatcher reads the log behind the applier, whatever the number of watches, and finds the interested watches
+//! in an index. The applier only wakes it, and at most once per [`LINGER`]: after some work the dispatcher looks again
+//! before it sleeps. Without watches no thread does any work, and the applier pays one atomic load.
 //!
-//! Invariant: whatever was dispatched up to [`Hub::dispatched`] is in the queues of those who were registered.
+//! Invariant: all changes dispatched up to [`Hub::dispatched`] are in the queues of the watches that were registered.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,33 +22,33 @@ use thalweg_state::changes::{EntryCommit, KeyChange};
 use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_WATCHES};
 
 use crate::watch::{
-    WatchEvent,
     error::WatchError,
+    event::WatchEvent,
     interval::{IntervalIndex, KeyInterval},
     queue::{Ended, Pushed, Queue},
     reader::{Reached, Reader, Source},
 };
 
-/// How long the dispatcher lets changes gather after a round that found some.
+/// Time for which the dispatcher lets changes gather after a round that found some.
 const LINGER: Duration = Duration::from_millis(1);
-/// The longest sleep: bounds what a wake-up that was missed could cost.
+/// Longest sleep. It bounds the cost of a missed wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Commits, and bytes of commits, after which a round lets registrations in between.
+/// Number of commits, and bytes of commits, after which a round pauses to admit registrations.
 const ROUND_COMMITS: usize = 4096;
 const ROUND_BYTES: usize = 4 * 1024 * 1024;
 
-/// Shared by the applier, the dispatcher and the watches.
+/// State shared by the applier, the dispatcher and the watches.
 pub(crate) struct Hub {
     source: Source,
     watching: AtomicUsize,
-    /// Whether the dispatcher sleeps until it is woken.
+    /// True while the dispatcher sleeps until it is woken.
     idle: AtomicBool,
     closed: AtomicBool,
     dispatched: AtomicU64,
     queued_bytes: Arc<AtomicUsize>,
     registry: Mutex<Registry>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
-    /// The same thread, for the applier.
+    /// The dispatcher's thread, for the applier.
     sleeper: std::sync::OnceLock<Thread>,
 }
 
@@ -60,7 +59,7 @@ struct Registry {
     indexes: HashMap<KeyspaceId, IntervalIndex>,
     /// Keyspaces whose index is out of date.
     changed: HashSet<KeyspaceId>,
-    /// Where the dispatcher stands; `None` while nobody watches.
+    /// Position of the dispatcher; `None` while there are no watches.
     reader: Option<Reader>,
 }
 
@@ -71,13 +70,13 @@ struct Registered {
     queue: Arc<Queue>,
 }
 
-/// A registration; dropping it ends it.
+/// Registration of a watch. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct Live {
     hub: Arc<Hub>,
     id: u64,
     pub(crate) queue: Arc<Queue>,
-    /// The queue gets what comes after.
+    /// Revision after which the queue receives changes.
     pub(crate) joined: Revision,
 }
 
@@ -106,12 +105,12 @@ impl Hub {
         &self.source
     }
 
-    /// How many watches follow the space live.
+    /// Number of watches that follow the space live.
     pub(crate) fn watching(&self) -> usize {
         self.watching.load(Ordering::Relaxed)
     }
 
-    /// Everything up to and including it is in the queues. Ask before you look at a queue.
+    /// Returns the last revision whose changes are in the queues. Call it before looking at a queue.
     pub(crate) fn dispatched(&self) -> Revision {
         Revision(self.dispatched.load(Ordering::Acquire))
     }
@@ -120,7 +119,7 @@ impl Hub {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Something was applied. Called by the applier for every entry.
+    /// Notifies the hub that an entry was applied. The applier calls it for every entry.
     #[inline]
     pub(crate) fn notify(&self) {
         if self.watching.load(Ordering::Relaxed) > 0 {
@@ -129,8 +128,8 @@ impl Hub {
     }
 
     fn wake(&self) {
-        // What was applied is published before it is asked whether the dispatcher sleeps; the dispatcher says that
-        // it sleeps before it looks for the last time.
+        // The applier publishes the applied position before it checks whether the dispatcher sleeps. The dispatcher
+        // announces its sleep before it looks for the last time.
         fence(Ordering::SeqCst);
         if self.idle.load(Ordering::Relaxed)
             && self.idle.swap(false, Ordering::SeqCst)
@@ -140,7 +139,7 @@ impl Hub {
         }
     }
 
-    /// From now on changes of these keys are queued.
+    /// Registers a watch: from now on changes of these keys are queued.
     pub(crate) fn register(self: &Arc<Self>, keyspace: KeyspaceId, interval: &KeyInterval) -> Result<Live, WatchError> {
         let mut registry = self.registry();
         if self.is_closed() {
@@ -193,9 +192,10 @@ impl Hub {
         let dispatcher = self.dispatcher.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((thread, handle)) = dispatcher {
             thread.unpark();
-            // A waker that the dispatcher called may have dropped the last handle, and so run this on it.
+            // A waker called by the dispatcher may have dropped the last handle, in which case this code runs on the
+            // dispatcher.
             if thread.id() != thread::current().id() {
-                // A dispatcher that panicked has said so already.
+                // A panicking dispatcher has already reported its panic.
                 let _ = handle.join();
             }
         }
@@ -235,7 +235,7 @@ impl Hub {
         self.watching() > 0 && self.source.machine.applied().revision > self.dispatched()
     }
 
-    /// Queues what has been applied since the last round, or some of it.
+    /// Queues changes applied since the last round, up to the bounds of a round.
     fn round(&self) -> Work {
         let mut touched = Vec::new();
         let mut registry = self.registry();
@@ -278,7 +278,7 @@ enum Work {
 }
 
 impl Registry {
-    /// Nobody watches any more.
+    /// Stops following the log, since there are no watches any more.
     fn stop(&mut self) {
         self.reader = None;
         self.indexes.clear();
@@ -328,10 +328,10 @@ impl Registry {
     }
 }
 
-/// Who wants what of a commit.
+/// Events of a commit by watch.
 #[derive(Default)]
 struct Matches {
-    /// In the order of the changes, until they are sorted by watch.
+    /// Events in the order of the changes, until they are sorted by watch.
     found: Vec<(u64, WatchEvent)>,
     events: Vec<WatchEvent>,
 }
@@ -347,7 +347,7 @@ impl Matches {
         let visited = commit.visit(&mut |change| {
             let (keyspace, key) = change.target();
             let Some(index) = indexes.get(&keyspace) else { return };
-            // One copy, shared by all who want it.
+            // All interested watches share one copy.
             let mut event = None;
             let mut add = |id| {
                 let event = event.get_or_insert_with(|| WatchEvent::of(&change, revision, time));
@@ -361,9 +361,9 @@ impl Matches {
         visited.map_err(|error| WatchError::Read(crate::error::ReadError::Corrupt(error.to_string())))
     }
 
-    /// Calls `each` once per watch, and forgets them.
+    /// Calls `each` once per watch with its events, and clears them.
     fn deliver(&mut self, revision: Revision, mut each: impl FnMut(u64, Revision, &[WatchEvent])) {
-        // Stable, so that the changes of one watch stay in order.
+        // The sort is stable, so the changes of one watch stay in order.
         self.found.sort_by_key(|(id, _)| *id);
         let mut found = self.found.drain(..).peekable();
         while let Some((id, event)) = found.next() {

@@ -1,8 +1,8 @@
-//! Which keys a watch wants, and finding the watches that want a key without looking at each.
+//! Intervals of keys, and an index that finds the intervals containing a key without checking each.
 
 use std::ops::Bound;
 
-/// Keys from `start` up to, but not, `end`; without an end if that is `None`.
+/// Half-open interval of keys, from `start` to `end`; without an upper bound if `end` is `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyInterval {
     start: Vec<u8>,
@@ -36,7 +36,7 @@ impl KeyInterval {
         *self.start <= *key && self.is_before_end(key)
     }
 
-    /// Whether a key with this prefix may lie within.
+    /// Returns true if a key with this prefix may lie in the interval.
     pub(crate) fn meets_prefix(&self, prefix: &[u8]) -> bool {
         self.contains(prefix) || (self.start.starts_with(prefix) && self.is_before_end(&self.start))
     }
@@ -46,7 +46,7 @@ impl KeyInterval {
     }
 }
 
-/// The lowest key above `key`.
+/// Returns the lowest key above `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     [key, b"\0"].concat()
 }
@@ -58,11 +58,11 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
-/// Intervals, each with a number. A search takes `O(log n)` for each one found: the intervals are sorted by
-/// their start and form a balanced tree in place, of which each node knows the highest end beneath it.
+/// Index over numbered intervals. A search takes `O(log n)` for each interval found: the intervals are sorted by their
+/// start and form a balanced tree in place, in which each node stores the highest end beneath it.
 #[derive(Debug, Default)]
 pub(crate) struct IntervalIndex {
-    /// Sorted by start. The root of `from..to` is the one in the middle.
+    /// Nodes sorted by start. The root of `from..to` is the one in the middle.
     nodes: Vec<Node>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct IntervalIndex {
 struct Node {
     interval: KeyInterval,
     number: u64,
-    /// Of this node and all beneath it; `None` is without an end.
+    /// Highest end of this node and all nodes beneath it; `None` for no upper bound.
     highest_end: Option<Vec<u8>>,
 }
 
@@ -88,7 +88,7 @@ impl IntervalIndex {
         search(&self.nodes, key, &|start| start <= key, found);
     }
 
-    /// Calls `found` with the number of every interval in which a key with the prefix may lie.
+    /// Calls `found` with the number of every interval that may contain a key with the prefix.
     pub(crate) fn meeting_prefix(&self, prefix: &[u8], found: &mut dyn FnMut(u64)) {
         search(&self.nodes, prefix, &|start| start <= prefix || start.starts_with(prefix), &mut |number| found(number));
     }
@@ -114,7 +114,7 @@ fn set_highest_ends(nodes: &mut [Node]) {
     }
 }
 
-/// Visits the nodes that begin early enough (`begins`, true up to some start) and end above `lowest`.
+/// Visits the nodes that begin early enough (`begins` is true up to some start) and end above `lowest`.
 fn search(nodes: &[Node], lowest: &[u8], begins: &dyn Fn(&[u8]) -> bool, found: &mut dyn FnMut(u64)) {
     let middle = nodes.len() / 2;
     let Some(node) = nodes.get(middle) else { return };

@@ -1,23 +1,25 @@
-//! Watching keys: every change from a revision on, whether it lies in the past or is still to come.
+//! Watching keys: every change from a revision on, past or future.
 //!
-//! Owns: the watches and how they go from history to what is live and back. A watch that begins in the past, or
-//! falls behind, reads the log by itself (`reader`); one that has caught up is fed by the dispatcher through a
+//! Owns: the watches, and their transitions between history and live changes. A watch that begins in the past, or
+//! falls behind, reads the log itself (`reader`). A watch that has caught up is fed by the dispatcher through a
 //! bounded queue (`hub`, `queue`, `interval`). Writers never wait for either.
 //!
 //! ```text
 //!  log ──► reader of a watch that is behind ──┐
 //!   └────► dispatcher ──► index ──► queue ────┴──► watch: batches of whole commits, in order, none missing
 //! ```
-//! Joining without a gap: the watch registers first and learns from which revision on its queue is fed, then
-//! reads the log up to there, then takes from the queue. A queue that is full is given up at a revision, and the
-//! watch reads on from that one.
+//! Joining without a gap: the watch registers first and learns the revision from which on its queue is fed. It then
+//! reads the log up to that revision, and takes later changes from the queue. A full queue is abandoned at some
+//! revision, and the watch reads the log from that revision on.
 //!
-//! Invariant: a watch delivers the changes of its keys in the order of their revisions, each commit's together,
-//! and [`Watch::position`] is above everything delivered and not above anything to come.
+//! Invariant: a watch delivers the changes of its keys in the order of their revisions, each commit's together.
+//! [`Watch::position`] is above everything delivered and not above anything to come.
 
 mod error;
+mod event;
 mod hub;
 mod interval;
+mod observers;
 mod queue;
 mod reader;
 
@@ -30,23 +32,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use thalweg_replica::Observer;
 use thalweg_state::changes::KeyChange;
 use thalweg_types::{
     KeyspaceId, Revision, SpaceTime,
-    command::Outcome,
     limits::{MAX_WATCH_QUEUE_BYTES, MAX_WATCH_QUEUE_EVENTS},
 };
-
-pub use error::WatchError;
-pub(crate) use hub::Hub;
-pub(crate) use reader::Source;
 
 use crate::{
     database::Database,
     error::ReadError,
-    tails::{Tails, Waiter},
+    tails::Waiter,
     watch::{
         hub::Live,
         interval::KeyInterval,
@@ -55,19 +50,25 @@ use crate::{
     },
 };
 
-/// Commits, and bytes of commits, that a watch goes through at a time while it is behind, wanted or not: bounds how
-/// long one look takes.
+pub use error::WatchError;
+pub use event::{WatchChange, WatchEvent};
+pub(crate) use hub::Hub;
+pub(crate) use observers::Observers;
+pub(crate) use reader::Source;
+
+/// Number of commits, and bytes of commits, that a watch reads at a time while it is behind, wanted or not. They bound
+/// the time of one look.
 const PAGE_COMMITS: usize = 16 * 1024;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Which keys of a keyspace a watch is about.
+/// Selection of the keys of a keyspace that a watch observes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchKeys {
-    /// One key.
+    /// A single key.
     Key(Vec<u8>),
-    /// All that begin with this; empty for all.
+    /// All keys that begin with a prefix; the empty prefix selects all keys.
     Prefix(Vec<u8>),
-    /// All between two bounds.
+    /// All keys between two bounds.
     Range(Bound<Vec<u8>>, Bound<Vec<u8>>),
 }
 
@@ -83,66 +84,12 @@ impl WatchKeys {
     }
 }
 
-/// What happened to a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WatchChange {
-    /// It was set to this value.
-    Put(Bytes),
-    /// It was deleted. A delete that names a key without a value is told too: it does not look.
-    Delete,
-    /// Its time was up.
-    Expire,
-    /// The event's key is a prefix, and all keys that begin with it were deleted. Told if the watch is about a
-    /// key that may.
-    DeletePrefix,
-}
-
-/// A change of one key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WatchEvent {
-    /// Of the commit that made it.
-    pub revision: Revision,
-    /// Space time of the entry that carried the commit.
-    pub time: SpaceTime,
-    /// The key.
-    pub key: Bytes,
-    /// What happened.
-    pub change: WatchChange,
-}
-
-impl WatchEvent {
-    fn of(change: &KeyChange<'_>, revision: Revision, time: SpaceTime) -> Self {
-        let (_, key) = change.target();
-        let (key, change) = match change {
-            KeyChange::Put { value, .. } => {
-                // One allocation for both.
-                let mut both = Bytes::from([key, value].concat());
-                let key = both.split_to(key.len());
-                (key, WatchChange::Put(both))
-            }
-            KeyChange::Delete { .. } => (Bytes::copy_from_slice(key), WatchChange::Delete),
-            KeyChange::Expire { .. } => (Bytes::copy_from_slice(key), WatchChange::Expire),
-            KeyChange::DeletePrefix { .. } => (Bytes::copy_from_slice(key), WatchChange::DeletePrefix),
-        };
-        Self { revision, time, key, change }
-    }
-
-    /// Bytes that it takes, about.
-    fn memory(&self) -> usize {
-        let value = match &self.change {
-            WatchChange::Put(value) => value.len(),
-            _ => 0,
-        };
-        size_of::<Self>() + self.key.len() + value
-    }
-}
-
-/// Some events, and how far they reach.
+/// A batch of events, and the revision that it reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchBatch {
-    /// In order; all of a commit are in one batch. Empty if nothing was wanted of what was gone through.
+    /// Events in order. All events of a commit are in one batch. Empty if none of the changes read was wanted.
     pub events: Vec<WatchEvent>,
-    /// Nothing below this revision is missing: a watch from here on goes on without a gap.
+    /// Revision below which nothing is missing: a watch from here on continues without a gap.
     pub next: Revision,
 }
 
@@ -154,14 +101,14 @@ pub struct Watch {
     interval: KeyInterval,
     next: Revision,
     live: Option<Live>,
-    /// While it is behind.
+    /// Reader of the log, while the watch is behind.
     reader: Option<Reader>,
-    /// Whether the last that it told was that all keys were deleted: perhaps with the keyspace.
+    /// True if the last event reported was the deletion of all keys, perhaps together with the keyspace.
     cleared: bool,
 }
 
 impl Watch {
-    /// `from`: the first revision that is wanted; what comes from now on if `None`.
+    /// Creates a watch. `from` is the first revision wanted; `None` begins with the next one.
     pub(crate) fn new(
         db: &Database,
         keyspace: KeyspaceId,
@@ -184,30 +131,30 @@ impl Watch {
             }
             watch.live = Some(live);
         } else {
-            // Says at once if the log does not reach back so far.
+            // Fail immediately if the log does not reach back that far.
             watch.reader = Some(Reader::open(hub.source(), next)?);
         }
         Ok(watch)
     }
 
-    /// The first revision of which nothing has been delivered: where a later watch goes on.
+    /// First revision of which nothing has been delivered. A later watch can continue here.
     #[must_use]
     pub fn position(&self) -> Revision {
         self.next
     }
 
-    /// Whether the next look may read the log from disk.
+    /// Returns true if the next look may read the log from disk.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.live.as_ref().is_none_or(|live| live.joined >= self.next)
     }
 
-    /// What is there now; `None` if all has been delivered. May read from disk if the watch
-    /// [is behind](Self::is_behind), and then gives a batch after some time even if nothing in it was wanted.
+    /// Returns the available events; `None` if all have been delivered. It may read from disk if the watch [is
+    /// behind](Self::is_behind). In that case it returns a batch after some time even if nothing in it was wanted.
     ///
     /// # Errors
-    /// [`WatchError::Compacted`] if the watch was so far behind that the log does not tell any more. After an
-    /// error the watch is at an end; [`position`](Self::position) is what it had reached.
+    /// [`WatchError::Compacted`] if the watch was so far behind that the log no longer has the changes. After an error
+    /// the watch has ended; [`position`](Self::position) is the revision that it had reached.
     pub fn try_next(&mut self) -> Result<Option<WatchBatch>, WatchError> {
         loop {
             let hub = &self.db.inner.open.watches;
@@ -220,7 +167,7 @@ impl Watch {
                     let dispatched = hub.dispatched();
                     let (mut events, ended) = live.queue.take();
                     events.retain(|event| event.revision >= self.next);
-                    // Of what was lost, nothing is in the queue; of what came before, everything was.
+                    // A lost queue contains all earlier changes and none of the later ones.
                     let reached = match ended {
                         None => dispatched.next(),
                         Some(Ended::Lost(revision)) => revision,
@@ -238,7 +185,8 @@ impl Watch {
                         return Ok(Some(WatchBatch { events, next: self.next }));
                     }
                     if self.live.is_some() {
-                        // A drop is told as the deletion of all keys; the end comes after it.
+                        // A drop of the keyspace is reported as the deletion of all keys; the end of the watch
+                        // follows.
                         if self.cleared || dispatched >= hub.source().machine.applied().revision {
                             self.check_keyspace()?;
                         }
@@ -255,7 +203,8 @@ impl Watch {
         }
     }
 
-    /// Reads on in the log. At its end it registers; the reader is gone when that leaves no gap.
+    /// Reads on in the log. At the end of the log it registers the watch, and drops the reader when that leaves no
+    /// gap.
     fn read_history(&mut self) -> Result<WatchBatch, WatchError> {
         self.check_keyspace()?;
         let hub = &self.db.inner.open.watches;
@@ -287,11 +236,11 @@ impl Watch {
         Ok(WatchBatch { events, next: self.next })
     }
 
-    /// Blocks until there is something or the time is up; then the batch is empty, and tells how far nothing was
-    /// missed.
+    /// Blocks until events are available or the time is up. In the latter case the batch is empty and reports
+    /// progress.
     ///
     /// # Errors
-    /// As of [`try_next`](Self::try_next).
+    /// The errors of [`try_next`](Self::try_next).
     pub fn next_batch(&mut self, timeout: Duration) -> Result<WatchBatch, WatchError> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -314,8 +263,8 @@ impl Watch {
         }
     }
 
-    /// Resolves when [`try_next`](Self::try_next) has something to say. Has no timer of its own: race it against
-    /// the caller's. Dropping it is fine.
+    /// Resolves when [`try_next`](Self::try_next) has a result. It has no timer: race it against one of the caller's.
+    /// The future may be dropped at any time.
     pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
         let queue: Option<Arc<Queue>> = self.live.as_ref().map(|live| Arc::clone(&live.queue));
         future::poll_fn(move |context| {
@@ -333,7 +282,7 @@ impl Watch {
     }
 }
 
-/// Events read from the log, as many as a queue would hold or one commit's.
+/// Events read from the log: at most as many as a queue would hold, or those of one commit.
 struct Page<'a> {
     keyspace: KeyspaceId,
     interval: &'a KeyInterval,
@@ -358,19 +307,5 @@ impl Page<'_> {
 
     fn is_full(&self) -> bool {
         self.events.len() >= MAX_WATCH_QUEUE_EVENTS || self.bytes >= MAX_WATCH_QUEUE_BYTES
-    }
-}
-
-/// Who is told about applied entries.
-#[derive(Debug)]
-pub(crate) struct Observers {
-    pub(crate) tails: Arc<Tails>,
-    pub(crate) watches: Arc<Hub>,
-}
-
-impl Observer for Observers {
-    fn applied(&self, outcomes: &[Outcome]) {
-        self.tails.applied(outcomes);
-        self.watches.notify();
     }
 }

@@ -1,8 +1,8 @@
-//! What waits for one watch.
+//! Queue of events for one watch.
 //!
-//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each, [`MAX_WATCH_QUEUES_BYTES`] for all.
-//! At a bound the commit is not queued, nor anything after it: the queue says which revision was the first it
-//! lost, and the watch goes on from the log. Commits are queued whole.
+//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, [`MAX_WATCH_QUEUES_BYTES`] for
+//! all. At a bound neither the commit nor any later one is queued: the queue reports the first lost revision, and the
+//! watch continues from the log. Commits are queued completely or not at all.
 
 use std::{
     collections::VecDeque,
@@ -19,15 +19,15 @@ use thalweg_types::{
 
 use crate::{
     tails::Waiter,
-    watch::{WatchEvent, error::WatchError},
+    watch::{error::WatchError, event::WatchEvent},
 };
 
-/// How a queue has ended.
+/// End of a queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Ended {
-    /// The first revision that was not queued.
+    /// The queue was full; this is the first revision that was not queued.
     Lost(Revision),
-    /// Nothing can be read any more.
+    /// The log or the state cannot be read any more.
     Failed(WatchError),
 }
 
@@ -39,7 +39,7 @@ struct Inner {
     waiter: Option<Waiter>,
 }
 
-/// Filled by the dispatcher, emptied by its watch.
+/// Queue filled by the dispatcher and emptied by its watch.
 #[derive(Debug)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
@@ -47,7 +47,7 @@ pub(crate) struct Queue {
     total: Arc<AtomicUsize>,
 }
 
-/// Whether a commit was queued.
+/// Result of queueing a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Queued,
@@ -77,12 +77,12 @@ impl Queue {
         Pushed::Lost
     }
 
-    /// Nothing more comes. Wakes nobody.
+    /// Ends the queue, without waking the waiter.
     pub(crate) fn end(&self, how: Ended) {
         self.lock().ended.get_or_insert(how);
     }
 
-    /// Everything that waits, and whether nothing follows.
+    /// Takes all queued events. Also returns the end of the queue, if it has ended.
     pub(crate) fn take(&self) -> (Vec<WatchEvent>, Option<Ended>) {
         let mut inner = self.lock();
         self.total.fetch_sub(inner.bytes, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Queue {
         inner.events.is_empty() && inner.ended.is_none()
     }
 
-    /// Who is woken by the next [`wake`](Self::wake); look at the queue again afterwards.
+    /// Sets the waiter that the next [`wake`](Self::wake) wakes. Look at the queue again afterwards.
     pub(crate) fn set_waiter(&self, waiter: Waiter) {
         self.lock().waiter = Some(waiter);
     }
@@ -131,7 +131,7 @@ mod tests {
         WatchEvent { revision: Revision(1), time: SpaceTime(1), key: Bytes::new(), change }
     }
 
-    /// Of one queue: what it lost first, if it has ended.
+    /// Returns the first revision that a queue lost, if it has ended.
     fn lost(queue: &Queue) -> Option<Revision> {
         match queue.take().1 {
             Some(Ended::Lost(revision)) => Some(revision),
@@ -151,8 +151,8 @@ mod tests {
             assert_eq!(queue.push(Revision(1), std::slice::from_ref(&large)), Pushed::Queued);
         }
         assert_eq!(last.push(Revision(2), std::slice::from_ref(&large)), Pushed::Lost);
-        assert_eq!(lost(last), Some(Revision(2)), "it says where it lost its place");
-        assert_eq!(total.load(Ordering::Relaxed), fitting * large.memory(), "what was lost holds nothing");
+        assert_eq!(lost(last), Some(Revision(2)), "it reports the first lost revision");
+        assert_eq!(total.load(Ordering::Relaxed), fitting * large.memory(), "lost events use no memory");
         let after = Queue::new(total.clone());
         assert_eq!((others[0].take().0.len(), after.push(Revision(3), &[large])), (1, Pushed::Queued));
         drop((queues, after));
@@ -165,7 +165,7 @@ mod tests {
         let small = vec![event(0); MAX_WATCH_QUEUE_EVENTS - 1];
         let queue = Queue::new(total.clone());
         assert_eq!(queue.push(Revision(1), &small), Pushed::Queued);
-        assert_eq!(queue.push(Revision(2), &small[..2]), Pushed::Lost, "one of the two would fit");
+        assert_eq!(queue.push(Revision(2), &small[..2]), Pushed::Lost, "only one of the two fits");
         assert_eq!((queue.take().0.len(), lost(&queue)), (small.len(), Some(Revision(2))));
         let queue = Queue::new(total);
         assert_eq!(queue.push(Revision(1), &[event(MAX_WATCH_QUEUE_BYTES)]), Pushed::Lost);

@@ -1,8 +1,8 @@
-//! Reading from the log what entries changed, from any revision that it still tells of.
+//! Reading changes from the log, from any revision that it still has.
 //!
-//! Owns: finding the place, pairing entries with their verdicts, counting revisions. Bound: the log's reading
-//! buffer (about 1 MiB, or one entry) and [`VERDICT_BYTES`].
-//! Invariants: only what is applied is read, and no entry that a truncation has taken back; the revisions counted are those of the state, or it is corruption.
+//! Owns: finding the position, pairing entries with their verdicts, and counting revisions. Bound: the log's read
+//! buffer (about 1 MiB, or one entry) and [`VERDICT_BYTES`]. Invariants: only applied entries are read, and none that
+//! a truncation has undone. The revisions counted must match those of the state; otherwise the data is corrupt.
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
 
@@ -17,12 +17,12 @@ use thalweg_types::{Index, Lsn, Revision, SpaceId, SpaceTime};
 
 use crate::{error::ReadError, watch::error::WatchError};
 
-/// Verdicts fetched at a time.
+/// Number of verdicts fetched at a time.
 const VERDICT_ROWS: usize = 256;
-/// Bytes of verdicts after which no more are fetched.
+/// Number of bytes of verdicts after which no more are fetched.
 const VERDICT_BYTES: usize = 1024 * 1024;
 
-/// A space's log and state.
+/// Log and state of a space.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) log: Log,
@@ -31,7 +31,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The first revision that can be read.
+    /// Returns the first readable revision.
     pub(crate) fn oldest(&self) -> Result<Revision, WatchError> {
         let begin = self.machine.history_begin(self.log.start())?;
         Ok(begin.map_or_else(|| self.machine.applied().revision, |mark| mark.revision).next())
@@ -45,57 +45,57 @@ impl Source {
     }
 }
 
-/// What a reading came to.
+/// Reason why a read ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
-    /// All that was applied when it began.
+    /// It reached the end of everything that was applied when it began.
     End,
-    /// Where it was told to stop.
+    /// The visitor stopped it.
     Stop,
 }
 
-/// What is called with each commit, and when its entry was made.
+/// Function that is called with each commit and the time of its entry.
 pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<ControlFlow<()>, WatchError> + 'a;
 
-/// A place in the log. Goes on where it stopped.
+/// Position in the log. Reading continues where it stopped.
 #[derive(Debug)]
 pub(crate) struct Reader {
     source: Source,
     records: Records,
-    /// Which records count, by all truncations that lay in the log since the reader was opened and are not passed.
+    /// Valid records, according to all truncations in the log since the reader was opened that it has not passed.
     valid: Valid,
-    /// The LSN of the last record that was read, or where reading begins.
+    /// LSN of the last record read, or of the first one to read.
     position: Lsn,
-    /// Read, but not applied when it was.
+    /// Record that was read before it was applied.
     held: Option<LogRecord>,
-    /// The entry in which a reading stopped, and its verdict.
+    /// Entry in which the visitor stopped, and its verdict.
     pending: Option<(LogRecord, Option<Bytes>)>,
-    /// The last revision used before `pending`, or before the next record.
+    /// Last revision used before `pending`, or before the next record.
     counted: Revision,
-    /// Everything up to and including it has been visited or was not wanted. `counted <= done`, unless the place
-    /// was just found: a mark lies before what is wanted.
+    /// Revision up to which everything has been visited or was not wanted. `counted <= done`, unless the position was
+    /// just found: a mark lies before the wanted revision.
     done: Revision,
     verdicts: VecDeque<(Index, Bytes)>,
-    /// Verdicts are known of entries up to and including it.
+    /// Index up to which verdicts have been fetched.
     known: Option<Index>,
 }
 
 impl Reader {
-    /// Will visit `from` first.
+    /// Opens a reader that visits `from` first.
     pub(crate) fn open(source: &Source, from: Revision) -> Result<Self, WatchError> {
         let done = Revision(from.0.saturating_sub(1));
         let Some(mark) = source.machine.history_mark(done)? else { return Err(source.compacted(from)) };
         Self::at(source, mark.lsn, mark.revision, done)
     }
 
-    /// Will visit what comes after all that is applied now.
+    /// Opens a reader that visits only commits after the present applied position.
     pub(crate) fn at_end(source: &Source) -> Result<Self, WatchError> {
         let applied = source.machine.applied();
         Self::at(source, applied.lsn, applied.revision, applied.revision)
     }
 
     fn at(source: &Source, lsn: Lsn, counted: Revision, done: Revision) -> Result<Self, WatchError> {
-        // Before the records: what is freed in between is in neither.
+        // Read the truncations before the records: data freed in between is in neither.
         let valid = Valid::of(&source.log, source.space);
         let records = source.log.records_from(lsn).map_err(|error| explain(source, done, error))?;
         let (source, position) = (source.clone(), lsn);
@@ -113,17 +113,17 @@ impl Reader {
         })
     }
 
-    /// Everything up to and including it has been visited.
+    /// Revision up to which everything has been visited.
     pub(crate) fn done(&self) -> Revision {
         self.done
     }
 
-    /// Visits commits in order until `visit` stops or all that is applied now has been visited.
+    /// Visits commits in order until `visit` stops it, or everything applied at the time of the call has been visited.
     pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<Reached, WatchError> {
         let applied = self.source.machine.applied();
         let extended = self.source.log.extend_records(&mut self.records);
         extended.map_err(|error| explain(&self.source, self.done, error))?;
-        // After what is applied: by then every truncation is known of what lies below.
+        // Do this after reading the applied position: by then all truncations of the records below it are known.
         self.valid.go_on(&self.source.log, self.position);
         while let Some((record, verdict)) = self.next_entry(applied.lsn)? {
             let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), self.counted);
@@ -142,14 +142,14 @@ impl Reader {
         }
         if self.counted != applied.revision {
             let (counted, revision) = (self.counted, applied.revision);
-            let message = format!("the log tells of revisions up to {counted}, the state has applied {revision}");
+            let message = format!("the log has revisions up to {counted}, the state has applied {revision}");
             return Err(ReadError::Corrupt(message).into());
         }
         self.done = self.done.max(applied.revision);
         Ok(Reached::End)
     }
 
-    /// The next entry below `end` that counts, with its verdict if it has one.
+    /// Returns the next valid entry below `end`, with its verdict if it has one.
     fn next_entry(&mut self, end: Lsn) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
@@ -174,12 +174,12 @@ impl Reader {
         }
     }
 
-    /// The verdict of an applied entry; ask in order.
+    /// Returns the verdict of an applied entry. Call it in the order of entries.
     fn verdict_of(&mut self, index: Index) -> Result<Option<Bytes>, WatchError> {
         if self.known.is_none_or(|known| known < index) {
             let found = self.source.machine.verdicts(index, VERDICT_ROWS, VERDICT_BYTES)?;
             if index < found.floor.index {
-                // Its verdict may have been forgotten while we held on to its segment.
+                // The verdict may have been forgotten while this reader held on to its segment.
                 return Err(self.source.compacted(self.done.next()));
             }
             self.known = Some(found.through);
@@ -201,5 +201,5 @@ fn explain(source: &Source, done: Revision, error: thalweg_log::ReadError) -> Wa
 }
 
 fn corrupt(record: &LogRecord, error: &thalweg_types::record::Malformed) -> WatchError {
-    ReadError::Corrupt(format!("the state's verdict on entry {} does not go with it: {error}", record.index)).into()
+    ReadError::Corrupt(format!("the state's verdict on entry {} does not match it: {error}", record.index)).into()
 }

@@ -1,4 +1,4 @@
-//! What the engine's tests share: a seeded generator, directories, small options, and a plain model.
+//! Shared parts of the engine's tests: a seeded generator, directories, small options, and a plain model.
 
 #![allow(dead_code)]
 
@@ -19,7 +19,8 @@ use thalweg_engine::{
     types::{Durability, ManualClock, Offset, SpaceTime, record::RecordBatch},
 };
 
-/// Longest wait for what should be there at once: a failure, not a pace.
+/// Longest wait for an event that should come immediately. Reaching it is a failure; it does not set the pace of a
+/// test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Unparks(Thread);
@@ -43,7 +44,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, good enough for choosing operations.
+/// SplitMix64 (Steele, Lea, Flood 2014): small, seeded, and good enough for choosing operations.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -65,14 +66,14 @@ impl Rng {
     }
 }
 
-/// The seed of a run: `THALWEG_TEST_SEED` if set, else the one given; printed, so that a failure replays.
+/// Seed of a run: `THALWEG_TEST_SEED` if it is set, else `default`. It is printed, so that a failure can be replayed.
 pub fn seed(default: u64) -> u64 {
     let seed = std::env::var("THALWEG_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     println!("seed {seed} (set THALWEG_TEST_SEED to replay)");
     seed
 }
 
-/// Small segments, no background thread, space kept for nothing.
+/// Options with small segments, no background thread, no log kept for history, and no reserve.
 pub fn small(backend: BackendKind) -> Options {
     Options {
         backend: Some(backend),
@@ -93,7 +94,7 @@ pub fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(SpaceTime(1_700_000_000_000_000)))
 }
 
-/// A database in memory on a simulated disk.
+/// Opens a database with the memory backend on a simulated disk.
 pub fn simulated(disk: &SimDisk, seed: u64) -> Database {
     Database::open_on(Arc::new(disk.clone()), clock(), seed, small(BackendKind::Memory)).expect("opens")
 }
@@ -104,7 +105,7 @@ pub fn batch(payloads: &[Vec<u8>]) -> RecordBatch {
     batch
 }
 
-/// What a database should hold.
+/// Expected contents of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     pub keys: BTreeMap<(String, Vec<u8>), Vec<u8>>,
@@ -114,11 +115,11 @@ pub struct Model {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelStream {
     pub start: u64,
-    /// Payloads by offset, trimmed ones included.
+    /// Payloads by offset, including trimmed ones.
     pub records: Vec<Vec<u8>>,
 }
 
-/// All payloads of a stream from its start, read in pages of a few records.
+/// Reads all payloads of a stream from its start, in pages of a few records.
 pub fn read_all(db: &Database, stream: &str) -> Result<(u64, Vec<Vec<u8>>), ReadError> {
     let stream = db.find_stream(stream).expect("the stream exists");
     let info = stream.info()?;
@@ -168,7 +169,7 @@ pub fn check(db: &Database, model: &Model) {
     }
 }
 
-/// Some bounds around random keys.
+/// Returns a random bound at a key.
 pub fn random_bound(rng: &mut Rng, key: Vec<u8>) -> Bound<Vec<u8>> {
     match rng.below(3) {
         0 => Bound::Unbounded,

@@ -1,4 +1,4 @@
-//! What a directory remembers of its backend.
+//! A directory keeps its backend.
 
 use thalweg_engine::{
     BackendKind, OpenError,
@@ -19,7 +19,7 @@ fn a_directory_keeps_its_backend(node: &mut Node) {
         assert!(message.contains("thalweg migrate --data") && message.contains(&cure), "{message}");
     }
     node.restart_with(Restart::Kill, |options| options.backend = None);
-    assert_eq!(node.backend(), own, "it is what the directory says when nobody asks for one");
+    assert_eq!(node.backend(), own, "without a requested backend the directory decides");
     assert_eq!(node.db().keyspace("k").unwrap().get(b"a").unwrap().unwrap().value, b"1"[..]);
 }
 

@@ -1,5 +1,5 @@
-//! Backups made of a full snapshot and increments, of what maintenance changes in between: versions that are
-//! forgotten, streams that are compacted.
+//! Backups made of a full snapshot and increments, with maintenance in between that changes data: it forgets versions
+//! and compacts streams.
 
 use std::{collections::BTreeMap, fmt::Write as _, ops::ControlFlow, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 const SECOND: Duration = Duration::from_secs(1);
 const KEYS: [&[u8]; 4] = [b"a", b"b", b"c", b"n"];
 
-/// Increments must still find their entries after maintenance.
+/// Keeps the log, because increments must still find their entries after maintenance.
 fn keeping_the_log(options: &mut Options) {
     options.history_bytes = 1 << 30;
     options.history_age = 1000 * SECOND;
@@ -35,7 +35,7 @@ fn applied(db: &Database) -> Lsn {
     db.snapshot(&full()).unwrap().info().applied.lsn
 }
 
-/// All that can be told of the past, at each revision, in words.
+/// Describes the whole readable past, at each revision, as text.
 fn past(db: &Database) -> String {
     let mut out = String::new();
     let newest = db.snapshot(&full()).unwrap().info().applied.revision;
@@ -63,7 +63,7 @@ fn write_something(db: &Database, rng: &mut Rng) {
     let keyspace = db.find_keyspace(["few", "aged"][rng.below(2) as usize]).unwrap();
     let key = KEYS[rng.below(3) as usize];
     match rng.below(6) {
-        // Some lie in the log, and are moved with it.
+        // Some values lie in the log, and move with it.
         0 | 1 => drop(keyspace.put(key, &long(rng.below(250) as u8)).unwrap()),
         2 | 3 => drop(keyspace.put(key, &rng.bytes(20)).unwrap()),
         4 => drop(keyspace.delete(key).unwrap()),
@@ -101,13 +101,13 @@ fn a_bounded_history_reads_the_same_after_a_restore(node: &mut Node) {
             node.kill();
         }
     }
-    assert!(pruned > 0, "some were forgotten on the way");
-    assert!(moments[3].1.contains("Compacted"), "and reads say so");
+    assert!(pruned > 0, "some versions were forgotten");
+    assert!(moments[3].1.contains("Compacted"), "reads report missing versions");
     let now = node.clock().wall();
     for backend in BackendKind::ALL.into_iter().filter(|kind| kind.is_built()) {
         let mut copy = Copy::of(&parts, RestoreTo::End, backend, now);
         assert_eq!(past(&copy.open()), moments[3].1, "into {backend:?}");
-        // As after a crash, and once what was restored has been maintained there.
+        // Open again without closing, as after a crash, and then run maintenance on the restored data.
         let db = copy.open();
         assert_eq!(past(&db), moments[3].1, "into {backend:?}, opened again");
         for _ in 0..4 {
@@ -135,10 +135,10 @@ fn one(key: &str, payload: Option<&[u8]>) -> RecordBatch {
     batch
 }
 
-/// The newest record of each key: its offset and payload.
+/// Newest record of each key: its offset and payload.
 type Newest = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
-/// What somebody who reads it from its start makes of it, and how many records that took.
+/// Returns the map that a reader builds from the start of the stream, and the number of records that it read.
 fn folded(stream: &Stream) -> (Newest, usize) {
     let (mut map, mut count) = (BTreeMap::new(), 0);
     let info = stream.info().unwrap();
@@ -161,7 +161,7 @@ fn folded(stream: &Stream) -> (Newest, usize) {
     (map, count)
 }
 
-/// Lets the log go on to another segment, and compaction with it.
+/// Writes until the log begins another segment, so that compaction makes progress.
 fn compact(db: &Database) -> u64 {
     let filler = db.stream("filler").unwrap();
     let mut compacted = 0;
@@ -195,7 +195,7 @@ fn increments_of_a_stream_that_is_compacted_meanwhile_say_the_same(node: &mut No
         if round == 2 {
             stream.trim(Offset(70)).unwrap();
         }
-        // Before compaction, or of what it left.
+        // Fetch before compaction, or fetch what it has left.
         if round % 2 == 0 {
             compacted += compact(node.db());
         }
@@ -219,7 +219,7 @@ fn increments_of_a_stream_that_is_compacted_meanwhile_say_the_same(node: &mut No
         let stream = db.find_stream("s").unwrap();
         let (found, before) = folded(&stream);
         assert_eq!((&found, &format!("{:?}", stream.groups().unwrap())), (expected, groups), "up to {lsn}");
-        // The copy does by itself what the compaction of the other one had done since the full snapshot.
+        // The copy itself does the compaction that the original had done since the full snapshot.
         for _ in 0..3 {
             copy.clock.advance(2 * SECOND);
             for _ in 0..60 {

@@ -1,4 +1,4 @@
-//! Keys, scans, conditions, commits, streams: what everything else builds on.
+//! Keys, scans, conditions, commits, streams: the base of all other behaviour.
 
 use std::{ops::Bound, ops::ControlFlow, time::Duration};
 
@@ -52,7 +52,7 @@ fn a_key_holds_its_last_value(node: &mut Node) {
     });
 }
 
-/// Empty keys and values, the longest key, values of every form.
+/// Empty keys and values, the longest key, and values of every form.
 fn keys_and_values_are_any_bytes(node: &mut Node) {
     let longest = vec![0xff; limits::MAX_KEY_BYTES];
     let pairs: Vec<(Vec<u8>, Vec<u8>)> = vec![
@@ -74,7 +74,7 @@ fn keys_and_values_are_any_bytes(node: &mut Node) {
             assert_eq!(keyspace.head(key).unwrap().unwrap().value_bytes, value.len() as u64);
         }
         let found: Vec<_> = keyspace.iter(ScanRange::default()).map(|pair| pair.unwrap().0.to_vec()).collect();
-        assert_eq!(found, pairs.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), "in the order of bytes");
+        assert_eq!(found, pairs.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), "in byte order");
     });
 }
 
@@ -91,7 +91,7 @@ fn keyspaces_do_not_see_each_other(node: &mut Node) {
     });
 }
 
-/// A weaker level loses nothing to a kill of the process, only to a loss of power.
+/// A killed process loses no acknowledged write, whatever its level. Only a power loss makes a difference.
 fn every_level_survives_a_kill(node: &mut Node) {
     for (number, level) in LEVELS.into_iter().enumerate() {
         let ack = node.db().with_durability(level).keyspace("k").unwrap().put(&[number as u8], b"v").unwrap();
@@ -291,13 +291,13 @@ fn a_tail_is_woken_by_an_append(node: &mut Node) {
     assert!(!stream.wait_for(Offset(9), Duration::ZERO));
 }
 
-/// Overwritten and moved values, freed segments, flushed state: what is read stays the same.
+/// Overwritten and moved values, freed segments and a flushed state do not change what reads return.
 fn maintenance_changes_nothing_that_is_read(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
     for round in 0..12u8 {
         for number in 0..20u8 {
             let bytes = if number % 4 == 0 { 3000 } else { 30 };
-            // A fifth is written once and has to be moved; the rest is overwritten.
+            // A fifth of the values is written once and has to be moved. The others are overwritten.
             if number % 5 != 0 || round == 0 {
                 keyspace.put(&[number], &vec![round ^ number; bytes]).unwrap();
             }

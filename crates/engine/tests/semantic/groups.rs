@@ -1,4 +1,4 @@
-//! Consumer groups: what members see, over restarts.
+//! Consumer groups as members see them, over restarts.
 
 use std::{collections::BTreeMap, ops::ControlFlow, thread, time::Duration};
 
@@ -37,7 +37,7 @@ fn request(max_records: u32) -> FetchRequest {
     FetchRequest { member: "m".to_owned(), max_records, ..FetchRequest::default() }
 }
 
-/// Offset, deliveries and payload of each.
+/// Offset, deliveries and payload of each record.
 fn contents(delivery: &Delivery) -> Vec<(u64, u32, String)> {
     let mut all = Vec::new();
     delivery
@@ -185,7 +185,7 @@ fn many_dead_letters_arrive_in_order_and_once(node: &mut Node) {
         ControlFlow::Continue(())
     })
     .unwrap();
-    assert_eq!(last.record_count(), 1, "a record that has no room for headers goes without its payload");
+    assert_eq!(last.record_count(), 1, "a record without room for headers loses its payload");
     assert!(page.batches.len() > 1, "more than fits into one commit");
 }
 
@@ -301,7 +301,7 @@ fn more_bytes_than_asked_for_are_given_back_uncounted(node: &mut Node) {
             .unwrap();
     }
     seen.sort_unstable();
-    assert_eq!(seen, (0..10).collect::<Vec<_>>(), "each once, none dead");
+    assert_eq!(seen, (0..10).collect::<Vec<_>>(), "each record once, no dead letters");
 }
 
 fn a_fetch_that_waits_is_woken_by_what_comes(node: &mut Node) {
@@ -319,16 +319,16 @@ fn a_fetch_that_waits_is_woken_by_what_comes(node: &mut Node) {
     let waiting = wait();
     group.nack(&all(delivery.attempt), Again::After(Duration::ZERO), "").unwrap();
     let delivery = waiting.join().unwrap();
-    assert_eq!(contents(&delivery)[0].1, 2, "by what is given back");
+    assert_eq!(contents(&delivery)[0].1, 2, "woken by returned records");
     let waiting = wait();
     group.seek(GroupStart::Beginning).unwrap();
-    assert_eq!(contents(&waiting.join().unwrap())[0].1, 1, "by a seek");
+    assert_eq!(contents(&waiting.join().unwrap())[0].1, 1, "woken by a seek");
     let waiting = {
         let (group, waits) = (group.clone(), waits.clone());
         thread::spawn(move || group.fetch(&waits))
     };
     group.delete().unwrap();
-    assert!(matches!(waiting.join().unwrap(), Err(GroupError::NoSuchGroup(_))), "by the group's end");
+    assert!(matches!(waiting.join().unwrap(), Err(GroupError::NoSuchGroup(_))), "woken by the group's deletion");
 }
 
 fn groups_are_listed_configured_and_deleted(node: &mut Node) {

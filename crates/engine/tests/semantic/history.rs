@@ -22,10 +22,10 @@ use crate::{
     support::{Node, Restart},
 };
 
-/// Far longer than anything takes: whoever waits so long has been forgotten.
+/// Far longer than any step takes. A test that waits this long has missed a wake-up.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A change as the model notes it: revision, key, and the value unless it was deleted.
+/// A change as the model stores it: revision, key, and value (`None` if it was deleted).
 type Noted = (u64, Vec<u8>, Option<Vec<u8>>);
 
 fn noted(event: &WatchEvent) -> Noted {
@@ -37,14 +37,14 @@ fn noted(event: &WatchEvent) -> Noted {
     (event.revision.0, event.key.to_vec(), value)
 }
 
-/// Everything up to and including a revision.
+/// Reads everything up to and including a revision.
 fn drain(watch: &mut Watch, last: Revision) -> Result<Vec<Noted>, WatchError> {
     let mut found = Vec::new();
     let begun = std::time::Instant::now();
     while watch.position() <= last {
         assert!(begun.elapsed() < LONG, "stuck at {} before {last}", watch.position());
         let before = watch.position();
-        // What the last revision did may be nothing that it wants.
+        // The last revision may have no change that the watch observes.
         let batch = watch.next_batch(Duration::from_millis(2))?;
         assert!(batch.events.iter().all(|event| event.revision >= before && event.revision < batch.next));
         assert_eq!(batch.next, watch.position());
@@ -132,7 +132,7 @@ fn a_watch_from_now_on_is_woken_by_what_it_wants(node: &mut Node) {
     });
 }
 
-/// Nothing that it wants happens, and still a client may come back to a recent revision.
+/// No change matches the watch. It still has to report progress, so that a client can resume at a recent revision.
 fn a_watch_tells_how_far_it_has_come_when_nothing_matches(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
     keyspace.put(b"a", b"").unwrap();
@@ -166,7 +166,7 @@ fn a_watch_that_is_too_slow_reads_on_from_the_log(node: &mut Node) {
     for number in 0..MAX_WATCH_QUEUE_EVENTS as u32 + 500 {
         put(&number.to_be_bytes(), vec![1; 10]);
     }
-    // Bytes, and one value that no queue takes.
+    // First many bytes, then one value that is too large for any queue.
     for number in 0..40 {
         put(b"long", vec![number; 10_000]);
     }
@@ -191,7 +191,7 @@ fn below_the_floor_a_watch_is_told_what_is_the_oldest(node: &mut Node) {
     let mut slow = watch(&db, all(), None).unwrap();
     for number in 0..6000_u32 {
         keyspace.put(&(number % 100).to_be_bytes(), &number.to_be_bytes().repeat(25)).unwrap();
-        // Something for verdicts.
+        // A failed condition, which needs a verdict.
         if number % 7 == 0 {
             keyspace.put_if(&(number % 100).to_be_bytes(), b"", Expect::Absent).unwrap_err();
         }
@@ -208,7 +208,7 @@ fn below_the_floor_a_watch_is_told_what_is_the_oldest(node: &mut Node) {
     assert!(oldest > Revision(3000) && oldest <= Revision(6001), "{oldest}");
     let just_below = watch(&db, all(), Some(oldest.0 - 1)).unwrap_err();
     assert_eq!(just_below, WatchError::Compacted { requested: Revision(oldest.0 - 1), oldest });
-    // The queue of the slow one is delivered, then it has lost its place and is told which.
+    // The queue of the slow watch is delivered first. Then the watch reports that it has lost its position.
     let mut last = Revision(0);
     let lost = loop {
         match slow.next_batch(LONG) {
@@ -249,7 +249,7 @@ fn a_watch_that_cannot_be_is_refused(node: &mut Node) {
     node.reopen();
 }
 
-/// What the bytes of a command do not tell: the branch that was taken, the sum of a counter, what a prefix was.
+/// Changes that the bytes of a command do not show: the chosen branch, the sum of a counter, the keys of a prefix.
 fn a_watch_tells_what_transactions_did(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
     let other = node.db().keyspace("other").unwrap();
@@ -301,7 +301,7 @@ fn a_watch_tells_what_transactions_did(node: &mut Node) {
     });
 }
 
-/// An expiry is told when it has been carried out, and only if the value is still the one that was to end.
+/// An expiry is reported when it has been carried out, and only if the value is still the one that was to expire.
 fn a_watch_tells_what_has_expired(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
     keyspace.put_for(b"short", b"1", Duration::from_secs(5)).unwrap();
@@ -330,7 +330,7 @@ fn a_watch_tells_what_has_expired(node: &mut Node) {
     });
 }
 
-/// Its end is told once what came before has been.
+/// The end of the keyspace is reported once, after everything before it.
 fn a_watch_of_a_keyspace_that_is_dropped_ends(node: &mut Node) {
     let keyspace = node.db().keyspace("k").unwrap();
     keyspace.put(b"a", b"1").unwrap();
@@ -348,7 +348,7 @@ fn a_watch_of_a_keyspace_that_is_dropped_ends(node: &mut Node) {
     assert_eq!(found, [WatchChange::Put(b"2".to_vec().into()), WatchChange::DeletePrefix]);
 }
 
-/// Random commits, and what of them was acknowledged.
+/// Makes random commits and returns the acknowledged ones.
 fn write(db: &Database, rng: &mut Rng, count: u32) -> Vec<(u64, Vec<Noted>)> {
     let keyspaces = ["k", "l"].map(|name| db.keyspace(name).unwrap());
     let mut done = Vec::new();
@@ -384,8 +384,8 @@ fn key(rng: &mut Rng) -> Vec<u8> {
     (0..len).map(|_| b'a' + rng.below(4) as u8).collect()
 }
 
-/// Writers at work, watches from now, from some revision and from the beginning, restarts in between: each
-/// watch tells all of its keys, each commit once, in order.
+/// Concurrent writers and restarts, with watches from now on, from some revision, and from the beginning. Each watch
+/// reports all changes of its keys, each commit once, in order.
 fn every_watch_equals_the_history_filtered(node: &mut Node) {
     let seed = seed(11);
     let mut model: BTreeMap<u64, Vec<Noted>> = BTreeMap::new();
@@ -412,7 +412,7 @@ fn every_watch_equals_the_history_filtered(node: &mut Node) {
                         while !stop.load(Ordering::SeqCst) {
                             found.extend(watch.next_batch(Duration::from_millis(1)).unwrap().events.iter().map(noted));
                             if rng.below(10) == 0 {
-                                // As a client that comes back.
+                                // Like a client that comes back.
                                 watch = keyspace.watch(&keys, Some(watch.position())).unwrap();
                             }
                         }

@@ -88,8 +88,8 @@ fn a_deleted_prefix_is_gone_at_once_and_swept_by_maintenance(node: &mut Node) {
     }
     let iterator = keyspace.iter(ScanRange::with_prefix(b"a/".to_vec()));
     let deleted = keyspace.delete_prefix(b"a/").unwrap();
-    assert_eq!(deleted.keys, None, "too many to be counted at once");
-    assert_eq!(iterator.count(), 300, "a view of before shows them");
+    assert_eq!(deleted.keys, None, "too many keys to count within the command");
+    assert_eq!(iterator.count(), 300, "an earlier view shows the keys");
     keyspace.put(b"a/again", b"1").unwrap();
     assert!(keyspace.put_if(b"a/7", b"x", Expect::Present).is_err());
     assert_eq!(keyspace.get(b"a/7").unwrap(), None);
@@ -184,7 +184,7 @@ const CLIENTS: u64 = 4;
 const ROUNDS: usize = 4;
 const ATTEMPTS: u64 = 60;
 
-/// What one client saw: each swap that succeeded, from revision to revision.
+/// Returns the successful swaps of one client, each from one revision to another.
 fn swaps(db: &Database, client: u64) -> Vec<(Revision, Revision)> {
     let keyspace = db.keyspace("k").unwrap();
     let mut done = Vec::new();
@@ -202,7 +202,7 @@ fn swaps(db: &Database, client: u64) -> Vec<(Revision, Revision)> {
     done
 }
 
-/// Each swap builds on exactly one other, whoever made it: concurrent clients, with kills in between.
+/// Each swap builds on exactly one other, of whichever client: clients run concurrently, with kills in between.
 fn swaps_of_many_clients_make_one_chain(node: &mut Node) {
     let mut chain = BTreeSet::new();
     for round in 0..ROUNDS {
@@ -220,7 +220,7 @@ fn swaps_of_many_clients_make_one_chain(node: &mut Node) {
     }
     let mut last = Revision(0);
     for (from, to) in &chain {
-        assert_eq!(*from, last, "a swap built on a value that was not the last");
+        assert_eq!(*from, last, "a swap built on an outdated value");
         assert!(to > from);
         last = *to;
     }
@@ -229,7 +229,7 @@ fn swaps_of_many_clients_make_one_chain(node: &mut Node) {
     assert!(chain.len() as u64 >= ATTEMPTS, "{}", chain.len());
 }
 
-/// Money moves between accounts, counters count, and nothing is lost or made.
+/// Transfers between accounts preserve the sum, and counters count each increment once.
 fn transfers_keep_the_sum_and_counters_count_each_once(node: &mut Node) {
     const ACCOUNTS: u64 = 4;
     let keyspace = node.db().keyspace("k").unwrap();

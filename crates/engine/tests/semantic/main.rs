@@ -1,8 +1,8 @@
-//! What users see, the same on every backend, over clean reopens and kills.
+//! Behaviour that users see. It is the same on every backend, over clean reopens and kills.
 //!
-//! One file per concern. A behaviour is a function of a [`support::Node`]; `on_every_backend!` makes a
-//! test of it for each backend, so a test's name says both: `basics::a_key_holds_its_last_value::lsm`.
-//! To add one: write `fn it_behaves(node: &mut Node)` and name it in the list at the end of the file.
+//! There is one file per concern. A behaviour is a function of a [`support::Node`]. The macro `on_every_backend!`
+//! makes a test of it for each backend, so a test's name contains both: `basics::a_key_holds_its_last_value::lsm`. To
+//! add a behaviour, write `fn it_behaves(node: &mut Node)` and add its name to the list at the end of the file.
 
 #![allow(clippy::print_stdout, reason = "seeds are printed")]
 

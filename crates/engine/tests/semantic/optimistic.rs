@@ -1,4 +1,4 @@
-//! Optimistic transactions with scans: no phantoms, and what many clients commit is serializable.
+//! Optimistic transactions with scans: there are no phantoms, and the transactions of many clients are serializable.
 
 use std::{collections::BTreeMap, ops::Bound, thread};
 
@@ -67,7 +67,7 @@ fn a_transaction_commits_without_blocking_and_names_what_it_lost_by(node: &mut N
     let conflict =
         TransactionError::Conflict { keyspace: keyspace.id(), key: b"a".to_vec(), read: Some(before), actual };
     assert_eq!(block_on(db.commit_transaction(second, Durability::Os)).unwrap_err(), conflict);
-    assert!(block_on(db.commit_transaction(begun(), Durability::None)).is_err(), "its outcome would not be known");
+    assert!(block_on(db.commit_transaction(begun(), Durability::None)).is_err(), "its outcome would be unknown");
 }
 
 fn a_scan_sees_its_own_writes_and_reads_no_further_than_it_gave(node: &mut Node) {
@@ -94,7 +94,7 @@ fn a_scan_sees_its_own_writes_and_reads_no_further_than_it_gave(node: &mut Node)
     transaction.commit().unwrap();
     assert_eq!(keyspace.iter(ScanRange::default()).count(), 5);
 
-    // With a limit it has read up to the last pair that it gave, from whichever end.
+    // With a limit the scan has read up to the last returned pair, from either end.
     for (order, read, beyond) in [(Order::Ascending, b"aa", b"bb"), (Order::Descending, b"zz", b"gg")] {
         let limited = ScanRange { order, limit: Some(2), ..ScanRange::default() };
         let begun = || {
@@ -136,18 +136,18 @@ const ROUNDS: u64 = 3;
 const ATTEMPTS: u64 = 80;
 const MAX_ON_DUTY: usize = 5;
 
-/// A transaction that committed: what it read, and what it did.
+/// A committed transaction: its reads and its writes.
 #[derive(Debug)]
 struct Committed {
     revision: Revision,
-    /// Key and value of everybody on duty.
+    /// Keys and values of all persons on duty.
     saw: Vec<(Vec<u8>, Vec<u8>)>,
     put: Vec<(Vec<u8>, Vec<u8>)>,
     deleted: Vec<Vec<u8>>,
 }
 
-/// Adds somebody to those on duty if there are not too many, or takes one away who is not the last. Whether
-/// that may be can only be seen from the whole range: the classical write skew.
+/// Adds a person to those on duty if there are not too many, or removes one who is not the last. The whole range
+/// decides whether that is allowed: the classical write skew.
 fn change_duty(db: &Database, random: &mut Rng, name: u64) -> Option<Committed> {
     let keyspace = db.keyspace("duty").unwrap();
     let mut transaction = db.begin();
@@ -170,7 +170,7 @@ fn change_duty(db: &Database, random: &mut Rng, name: u64) -> Option<Committed> 
     }
 }
 
-/// In the order of their revisions every transaction saw what those before it had left.
+/// Every transaction saw the result of all transactions with lower revisions.
 fn scans_of_many_clients_are_serializable(node: &mut Node) {
     let seed = crate::common::seed(7);
     println!("THALWEG_TEST_SEED={seed}");

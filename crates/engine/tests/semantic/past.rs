@@ -24,7 +24,7 @@ fn history(revisions: Option<u32>, age: Option<Duration>) -> KeyspaceConfig {
     KeyspaceConfig { history: KeyspaceHistory { revisions, age }, ..KeyspaceConfig::default() }
 }
 
-/// A keyspace that keeps a lot.
+/// Creates a keyspace that keeps a long history.
 fn kept(db: &Database) -> Keyspace {
     db.create_keyspace("k", &history(None, Some(1000 * SECOND))).unwrap().0
 }
@@ -106,14 +106,14 @@ fn a_keyspace_without_history_says_so(node: &mut Node) {
     assert_eq!(keyspace.versions(b"a", None, 1), Err(ReadError::NoHistory));
     assert_eq!(scan_at(&keyspace, &ScanRange::default(), revision), Err(ReadError::NoHistory));
     keyspace.configure(&history(Some(3), None)).unwrap();
-    assert_eq!(at(&keyspace, b"a", revision), Some(b"1".to_vec()), "it begins with what is there");
+    assert_eq!(at(&keyspace, b"a", revision), Some(b"1".to_vec()), "the history begins with the present values");
     assert!(
         matches!(keyspace.get_at(b"a", Revision(revision.0 - 1)), Err(ReadError::Compacted { oldest, .. }) if oldest == revision)
     );
     keyspace.put(b"a", b"2").unwrap();
     keyspace.configure(&KeyspaceConfig::default()).unwrap();
     assert_eq!(keyspace.get_at(b"a", revision), Err(ReadError::NoHistory));
-    assert!(node.db().maintain().unwrap().pruned_versions > 0, "what was kept is removed");
+    assert!(node.db().maintain().unwrap().pruned_versions > 0, "the kept versions are removed");
     keyspace.configure(&history(Some(3), None)).unwrap();
     assert!(matches!(keyspace.get_at(b"a", revision), Err(ReadError::Compacted { .. })));
     for bad in
@@ -141,7 +141,7 @@ fn so_many_revisions_of_a_key_are_kept(node: &mut Node) {
                 _ => assert_eq!(at(&keyspace, b"busy", revision), Some(vec![number as u8])),
             }
         }
-        assert_eq!(at(&keyspace, b"quiet", quiet), Some(b"0".to_vec()), "each key reaches back by itself");
+        assert_eq!(at(&keyspace, b"quiet", quiet), Some(b"0".to_vec()), "each key has its own history");
         let all = ScanRange::default();
         assert!(matches!(scan_at(&keyspace, &all, revisions[6]), Err(ReadError::Compacted { .. })));
         assert_eq!(scan_at(&keyspace, &ScanRange::with_prefix("q"), revisions[0]).unwrap().len(), 1);
@@ -169,7 +169,7 @@ fn what_was_overwritten_long_ago_is_forgotten(node: &mut Node) {
     node.pass(9 * SECOND);
     let third = keyspace.put(b"a", b"3").unwrap().revision.unwrap();
     node.db().maintain().unwrap();
-    assert_eq!(at(&keyspace, b"a", first), Some(b"1".to_vec()), "it was there 9 seconds ago");
+    assert_eq!(at(&keyspace, b"a", first), Some(b"1".to_vec()), "it was present 9 seconds ago");
     node.pass(SECOND);
     node.db().maintain().unwrap();
     drop(keyspace);
@@ -186,7 +186,8 @@ fn what_was_overwritten_long_ago_is_forgotten(node: &mut Node) {
     });
 }
 
-/// Without an age nothing else would ever take away the versions of keys that come and go.
+/// Deleted keys lose their versions after a week if the history has no age, which would otherwise set no bound on
+/// them.
 fn what_was_deleted_long_ago_is_forgotten_though_the_history_has_no_age(node: &mut Node) {
     let keyspace = node.db().create_keyspace("k", &history(Some(3), None)).unwrap().0;
     let quiet = keyspace.put(b"quiet", b"1").unwrap().revision.unwrap();
@@ -210,7 +211,7 @@ fn what_was_deleted_long_ago_is_forgotten_though_the_history_has_no_age(node: &m
     let last = |keyspace: &Keyspace| at(keyspace, b"session 007", Revision(gone.0 - 2));
     assert_eq!(last(&keyspace), Some(b"ends".to_vec()));
     node.pass(DELETED_HISTORY_AGE - 3 * SECOND);
-    assert_eq!(node.db().maintain().unwrap().pruned_versions, 0, "it is kept until then");
+    assert_eq!(node.db().maintain().unwrap().pruned_versions, 0, "the version is kept until then");
     assert_eq!(last(&keyspace), Some(b"ends".to_vec()));
     node.pass(4 * SECOND);
     assert!(node.db().maintain().unwrap().pruned_versions >= 200);
@@ -223,18 +224,18 @@ fn what_was_deleted_long_ago_is_forgotten_though_the_history_has_no_age(node: &m
             let versions = keyspace.versions(&key, None, 9).unwrap();
             assert_eq!((versions.versions.len(), versions.oldest), (0, gone_by(&keyspace, &key, quiet)));
         }
-        assert_eq!(at(&keyspace, b"quiet", quiet), Some(b"1".to_vec()), "a key that stays reaches back by itself");
+        assert_eq!(at(&keyspace, b"quiet", quiet), Some(b"1".to_vec()), "a key that stays keeps its own history");
         assert_eq!(keyspace.versions(b"quiet", None, 9).unwrap().versions.len(), 2);
         assert!(matches!(keyspace.get_at(b"back", before), Err(ReadError::Compacted { .. })));
         assert_eq!(at(&keyspace, b"back", gone), Some(b"again".to_vec()));
         assert_eq!(keyspace.versions(b"back", None, 9).unwrap().versions.len(), 2);
         let all = ScanRange::default();
-        assert!(matches!(scan_at(&keyspace, &all, before), Err(ReadError::Compacted { .. })), "some are not known");
+        assert!(matches!(scan_at(&keyspace, &all, before), Err(ReadError::Compacted { .. })), "some are incomplete");
         assert_eq!(scan_at(&keyspace, &all, gone).unwrap().len(), 2);
     });
 }
 
-/// From when on a key is known not to have been there.
+/// Returns the revision from which on a key is known to be absent.
 fn gone_by(keyspace: &Keyspace, key: &[u8], early: Revision) -> Revision {
     match keyspace.get_at(key, early).unwrap_err() {
         ReadError::Compacted { oldest, .. } => oldest,
@@ -301,7 +302,7 @@ fn what_ended_was_there_until_it_was_removed(node: &mut Node) {
         assert_eq!((at(&keyspace, b"a", put), at(&keyspace, b"a", put.next())), (Some(b"1".to_vec()), None));
         let lasting = keyspace.versions(b"a", None, 1).unwrap().versions[0].lasting;
         assert!(matches!(lasting, Lasting::Until { ending: Ending::Expired, .. }), "{lasting:?}");
-        assert_eq!(keyspace.resume(ScanRange::default(), &cursor).unwrap().count(), 0, "a cursor knows the time");
+        assert_eq!(keyspace.resume(ScanRange::default(), &cursor).unwrap().count(), 0, "a cursor contains the time");
     });
 }
 
@@ -394,8 +395,8 @@ fn a_cursor_that_history_has_left_behind_says_so(node: &mut Node) {
     keyspace.put(b"c", b"2").unwrap();
     assert_eq!(rest(&keyspace).unwrap()[1].1.value[..], *b"1");
     keyspace.put(b"c", b"3").unwrap();
-    assert!(matches!(rest(&keyspace), Err(ReadError::Compacted { .. })), "of c only two are kept");
-    // A cursor holds on to nothing: what it shows is pruned beneath it, and it says so.
+    assert!(matches!(rest(&keyspace), Err(ReadError::Compacted { .. })), "only two versions of c are kept");
+    // A cursor keeps no data alive: the versions that it shows are pruned, and the scan reports that.
     let whole = keyspace.iter(ScanRange { limit: Some(1), ..ScanRange::default() });
     let cursor = ScanCursor::decode(&whole.cursor(b"a").unwrap().encode()).unwrap();
     let revision = keyspace.put(b"b", b"2").unwrap().revision.unwrap();
@@ -410,7 +411,7 @@ fn a_cursor_that_history_has_left_behind_says_so(node: &mut Node) {
     });
 }
 
-/// Large values stay in the log: versions of them keep their bytes alive, and let go of them.
+/// Large values stay in the log: versions of them keep their bytes alive, and release them later.
 fn the_log_keeps_what_versions_need(node: &mut Node) {
     let keyspace = node.db().create_keyspace("k", &history(Some(4), None)).unwrap().0;
     let plain = node.db().keyspace("plain").unwrap();
@@ -445,7 +446,7 @@ fn the_log_keeps_what_versions_need(node: &mut Node) {
     }
     assert!(done.moved_bytes > 0 && done.freed_segments > 2, "{done:?}");
     node.through_restarts(check);
-    // Dropped with its versions: nothing points into the log for it any more.
+    // The keyspace is dropped with its versions: nothing points into the log for it any more.
     of(node.db()).drop_all().unwrap();
     node.db().keyspace("plain").unwrap().put(b"filler", b"short").unwrap();
     let segments = node.db().stats().log.segments;
@@ -459,7 +460,7 @@ fn the_log_keeps_what_versions_need(node: &mut Node) {
     assert!(node.db().find_keyspace("k").is_none() && node.db().stats().log.segments <= segments + 4);
 }
 
-/// Random writes against a model that keeps each revision; every one is read, over restarts.
+/// Random writes against a model that stores each revision. Every revision is read, over restarts.
 fn every_revision_is_what_it_was(node: &mut Node) {
     let mut rng = Rng(seed(31));
     let keyspace = kept(node.db());

@@ -1,4 +1,4 @@
-//! Push with credit, groups over streams that are compacted or trimmed, and how many may wait.
+//! Push with credit, groups over compacted or trimmed streams, and the bound on waiting fetches.
 
 use std::{
     future::{self, Future},
@@ -26,12 +26,12 @@ use crate::{
     support::Node,
 };
 
-/// Polls once, without caring to be woken.
+/// Polls once with a waker that does nothing.
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A timer that never rings: what is waited for must wake by itself.
+/// A timer that never fires: the future must be woken by another event.
 fn never(_: Duration) -> future::Pending<()> {
     future::pending()
 }
@@ -81,7 +81,7 @@ fn credit_bounds_what_is_unsettled_and_comes_back_with_it(node: &mut Node) {
     assert_eq!(pushed.waits().unwrap(), Some(PushWaits::ForCredit));
     assert!(poll_once(pin!(pushed.next(never))).is_pending());
     assert_eq!(group.info().unwrap().lag, 2);
-    // An ack wakes the push that waits for credit.
+    // An ack wakes a push that waits for credit.
     let acks = {
         let (group, attempt) = (group.clone(), first.attempt);
         thread::spawn(move || group.ack(&[Settlement::one(attempt, Offset(1))]).unwrap())
@@ -108,7 +108,7 @@ fn a_push_that_is_cancelled_loses_nothing(node: &mut Node) {
     let mut pushed = push(node.db(), &group, 2);
     let mut seen = Vec::new();
     while seen.len() < 6 {
-        // Dropped wherever it stands, mostly with its fetch under way.
+        // The future is dropped at any point, mostly with its fetch in progress.
         if let Poll::Ready(delivery) = poll_once(pin!(pushed.next(never))) {
             let delivery = delivery.unwrap().expect("open");
             seen.extend(offsets(&delivery));
@@ -134,7 +134,7 @@ fn what_lapses_gives_credit_back_and_comes_again(node: &mut Node) {
     let second = second.unwrap().expect("open");
     assert_eq!((offsets(&second), slept), (vec![0], vec![Duration::from_secs(30)]));
     assert!(second.attempt > first.attempt);
-    // A deadline that is cut short is heard of by whoever set his timer by the old one.
+    // A shortened deadline wakes a member that waits for the old one.
     let other = {
         let (db, group) = (node.db().clone(), group.clone());
         thread::spawn(move || next(&mut push(&db, &group, 1)))
@@ -171,10 +171,10 @@ fn a_push_ends_with_its_group(node: &mut Node) {
         PushRequest { member: String::new(), credit: Credit::default(), max_delivery_bytes: 1 },
         Durability::None,
     );
-    assert!(refused.is_err(), "nobody would know what was delivered");
+    assert!(refused.is_err(), "the delivered records would be unknown");
 }
 
-/// Appends to another stream until the log's active segment is another one.
+/// Appends to another stream until the log begins another segment.
 fn roll_segment(db: &Database) {
     let filler = db.stream("filler").unwrap();
     let before = db.stats().log.segments;
@@ -213,7 +213,7 @@ fn a_group_over_a_compacted_stream_passes_over_what_is_gone(node: &mut Node) {
         create(&stream, &GroupConfig::default()),
         stream.create_group("o", GroupStart::Beginning, &ordered).unwrap().0,
     ];
-    // Some are delivered before, and come again after it; in order per key, many are parked.
+    // Some records are delivered before compaction and redelivered after it. In order per key, many are parked.
     let request = FetchRequest { max_records: 50, ..FetchRequest::default() };
     let before: Vec<_> = groups.iter().map(|group| group.fetch(&request).unwrap()).collect();
     assert_eq!((before[0].record_count(), before[1].record_count()), (50, 20));
@@ -238,7 +238,7 @@ fn a_group_over_a_compacted_stream_passes_over_what_is_gone(node: &mut Node) {
             group.ack(&[Settlement::all(delivery.attempt)]).unwrap();
         }
         seen.sort_unstable();
-        assert_eq!(seen, kept, "what is there, once");
+        assert_eq!(seen, kept, "each remaining record once");
         let info = group.info().unwrap();
         assert_eq!((info.lag, info.pending, info.parked, info.floor), (0, 0, 0, Offset(400)));
     }
@@ -284,14 +284,14 @@ fn so_many_fetches_may_wait_and_no_more(node: &mut Node) {
     assert_eq!(refused, Poll::Ready(Err(GroupError::TooManyWaiting)));
     let waits = FetchRequest { wait: PATIENCE, ..FetchRequest::default() };
     assert_eq!(group.fetch(&waits).unwrap_err(), GroupError::TooManyWaiting);
-    assert!(group.fetch(&FetchRequest::default()).unwrap().is_empty(), "one that does not wait takes no place");
+    assert!(group.fetch(&FetchRequest::default()).unwrap().is_empty(), "a fetch that does not wait is not counted");
     append(&stream, 0..1);
     let delivery = group.fetch(&waits).unwrap();
-    assert_eq!(offsets(&delivery), [0], "nor does one that finds something");
+    assert_eq!(offsets(&delivery), [0], "nor is a fetch that finds records");
     group.ack(&[Settlement::all(delivery.attempt)]).unwrap();
     waiting.pop();
     let mut next = Box::pin(asynchronous.group_ready(&group));
-    assert!(poll_once(next.as_mut()).is_pending(), "who goes makes room");
+    assert!(poll_once(next.as_mut()).is_pending(), "a fetch that ends makes room");
 }
 
 on_every_backend!(

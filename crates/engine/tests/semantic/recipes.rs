@@ -1,4 +1,5 @@
-//! Locks, semaphores, elections: who holds, and what becomes of those who do not know that they hold no more.
+//! Locks, semaphores and elections: the holder at each time, and the treatment of former holders that do not know
+//! their loss.
 
 use std::{
     sync::{
@@ -19,7 +20,7 @@ use thalweg_engine::{
 use crate::support::Node;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longest wait for another thread: a failure, not a pace.
+/// Longest wait for another thread. Reaching it is a failure; it does not set the pace of a test.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn locks(db: &Database) -> Coordination {
@@ -34,7 +35,7 @@ fn lasting(ttl: Duration) -> Acquire<'static> {
     Acquire { ttl, ..Acquire::default() }
 }
 
-/// What a worker does under the lock: all or nothing, and only as long as it holds.
+/// Work of a holder under the lock: all or nothing, and only while the lock is held.
 fn fenced_put(db: &Database, held: &Hold<Coordination>, value: &[u8]) -> Result<(), WriteError> {
     let work = db.keyspace("work").unwrap();
     let mut commit = CommitBuilder::new();
@@ -56,12 +57,12 @@ fn wait_until(what: impl Fn() -> bool) {
     panic!("not in {PATIENCE:?}");
 }
 
-/// The token that is told by a thread, in time.
+/// Receives the result of a thread in time.
 fn told<T>(from: &mpsc::Receiver<T>) -> T {
     from.recv_timeout(PATIENCE).expect("in time")
 }
 
-/// Waits for the lock in another thread, which gives the hold.
+/// Waits for the lock in another thread, which sends the hold.
 fn waiter(db: &Database, how: Acquire<'static>) -> mpsc::Receiver<Result<Hold<Coordination>, String>> {
     let (send, receive) = mpsc::channel();
     let lock = lock(db);
@@ -81,7 +82,7 @@ fn one_holds_at_a_time_and_tokens_rise(node: &mut Node) {
             thread::spawn(move || {
                 for _ in 0..ROUNDS {
                     let held = lock.acquire(&Acquire::default()).unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "nobody else is here");
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "no other holder is inside");
                     let token = held.token().get();
                     assert!(last.swap(token, Ordering::SeqCst) < token, "later holders have higher tokens");
                     let before = sum.load(Ordering::Relaxed);
@@ -98,7 +99,7 @@ fn one_holds_at_a_time_and_tokens_rise(node: &mut Node) {
     }
     assert_eq!(sum.load(Ordering::Relaxed), THREADS * ROUNDS);
     assert_eq!(contenders(node.db(), "job"), 0);
-    assert!(node.db().leases().list(None, 10).unwrap().is_empty(), "nothing is left behind");
+    assert!(node.db().leases().list(None, 10).unwrap().is_empty(), "no lease is left behind");
 }
 
 fn a_dead_holders_lock_goes_to_the_next_and_its_writes_are_refused(node: &mut Node) {
@@ -111,9 +112,9 @@ fn a_dead_holders_lock_goes_to_the_next_and_its_writes_are_refused(node: &mut No
     stale.check().unwrap();
     assert_eq!(stale.remaining(), SECOND);
     fenced_put(db, &stale, b"second").unwrap();
-    assert!(next.try_recv().is_err(), "it lives");
+    assert!(next.try_recv().is_err(), "the holder is alive");
     node.pass(SECOND);
-    // From here on it is refused, though nobody has taken over yet, or noticed.
+    // From here on the fenced write is rejected, even though no other holder has taken over, or noticed.
     let refused = fenced_put(db, &stale, b"late");
     assert_eq!(refused, Err(WriteError::ConditionFailed { condition: 0, actual: None }));
     assert_eq!(stale.check(), Err(RecipeError::Lost { lease: stale.lease() }));
@@ -133,7 +134,7 @@ fn who_keeps_it_alive_holds_on(node: &mut Node) {
     let mut held = lock(db).acquire(&lasting(10 * SECOND)).unwrap();
     let next = waiter(db, lasting(10 * SECOND));
     wait_until(|| contenders(db, "job") == 2);
-    // Nobody else lets time pass, and the one who waits looks after its own lease: it must be given the time to.
+    // Only this thread lets time pass. The waiter keeps its own lease alive, so it needs the time to do so.
     for _ in 0..8 {
         node.pass(3 * SECOND);
         assert_eq!(held.keep_alive().unwrap(), 10 * SECOND);
@@ -155,7 +156,7 @@ fn a_held_lock_survives_a_kill_of_the_node(node: &mut Node) {
     assert_eq!(found, Some(token.get()));
     let busy = lock(db).acquire(&Acquire::now_or_never()).unwrap_err();
     assert!(matches!(busy, RecipeError::TimedOut { ahead: 1, .. }), "{busy}");
-    assert_eq!(contenders(db, "job"), 1, "who gives up leaves the queue");
+    assert_eq!(contenders(db, "job"), 1, "a waiter that gives up leaves the queue");
     node.pass(10 * SECOND);
     assert!(lock(db).acquire(&Acquire::now_or_never()).unwrap().token() > token);
 }
@@ -188,7 +189,7 @@ fn a_waiter_whose_lease_is_gone_is_told(node: &mut Node) {
     held.check().unwrap();
 }
 
-/// Counts what is asked, and fails when told to.
+/// Coordinator that counts operations and fails on request.
 #[derive(Clone, Debug)]
 struct Probe {
     inner: Coordination,
@@ -196,7 +197,7 @@ struct Probe {
     watches: Arc<AtomicUsize>,
     kept: Arc<AtomicUsize>,
     fails: Arc<AtomicUsize>,
-    /// So many of the next lists, gets and watches fail.
+    /// Number of the next lists, gets and watches that fail.
     stumbles: Arc<AtomicUsize>,
 }
 
@@ -292,7 +293,7 @@ fn who_waits_bears_with_a_database_that_fails_for_a_while(node: &mut Node) {
     let db = node.db();
     let held = lock(db).acquire(&lasting(1000 * SECOND)).unwrap();
     for (probe, slots) in [(Probe::new(db), 1), (Probe::new(db), 2)] {
-        // A semaphore's slots and a lock of the same name are one queue.
+        // The slots of a semaphore and a lock of the same name share one queue.
         let second =
             (slots == 2).then(|| Semaphore::new(locks(db), "job", 2).unwrap().acquire(&lasting(SECOND * 1000)));
         let before = contenders(db, "job");
@@ -312,7 +313,7 @@ fn who_waits_bears_with_a_database_that_fails_for_a_while(node: &mut Node) {
         probe.stumbles.store(0, Ordering::SeqCst);
         assert!(waits.try_recv().is_err());
         if slots == 1 {
-            // It knows how many are before it once it has begun to watch one of them.
+            // The waiter has the number of contenders ahead once it has begun to watch one of them.
             wait_until(|| probe.watches.load(Ordering::SeqCst) > 0);
             node.pass(5 * SECOND);
             assert!(told(&waits).unwrap_err().contains("1 ahead"));
@@ -334,7 +335,7 @@ fn a_thread_keeps_it_alive_and_says_when_it_is_lost(node: &mut Node) {
         wait_until(|| node.db().leases().list(None, 1).unwrap()[0].remaining == 30 * SECOND);
     }
     assert!(!kept.is_lost());
-    // The database does not answer any more.
+    // The database no longer answers.
     probe.fails.store(1, Ordering::SeqCst);
     node.pass(20 * SECOND);
     attempts(6);
@@ -342,15 +343,15 @@ fn a_thread_keeps_it_alive_and_says_when_it_is_lost(node: &mut Node) {
     probe.fails.store(0, Ordering::SeqCst);
     node.pass(9 * SECOND);
     wait_until(|| node.db().leases().list(None, 1).unwrap()[0].remaining == 30 * SECOND);
-    assert!(!kept.is_lost(), "it answered in time");
+    assert!(!kept.is_lost(), "the database answered in time");
     probe.fails.store(1, Ordering::SeqCst);
     node.pass(30 * SECOND);
-    assert!(kept.is_lost() && kept.wait_lost(Duration::ZERO), "at once, whatever the thread is doing");
+    assert!(kept.is_lost() && kept.wait_lost(Duration::ZERO), "immediately, whatever the thread is doing");
     probe.fails.store(0, Ordering::SeqCst);
-    assert!(kept.is_lost(), "and it stays so");
+    assert!(kept.is_lost(), "the loss is final");
     let token = kept.token();
     kept.release().unwrap();
-    // Revoked behind its back.
+    // Another client revokes the lease.
     let kept = lock.acquire(&lasting(30 * SECOND)).unwrap().keep();
     assert!(kept.token() > token && !kept.wait_lost(Duration::ZERO));
     let lease = node.db().leases().list(None, 1).unwrap()[0].id;
@@ -387,7 +388,8 @@ fn a_semaphore_lets_so_many_in_and_in_order(node: &mut Node) {
     assert!(held.windows(2).all(|pair| pair[0].token() < pair[1].token()));
     let full = semaphore.acquire(&Acquire::now_or_never()).unwrap_err();
     assert!(matches!(full, RecipeError::TimedOut { ahead: SLOTS, .. }), "{full}");
-    // One in the middle dies: whoever waits is let in when its lease ends, though nothing removes it.
+    // A holder in the middle of the queue dies. The waiter is admitted when that lease ends, even if its key is not
+    // removed.
     let waits = {
         let semaphore = semaphore.clone();
         thread::spawn(move || semaphore.acquire(&lasting(100 * SECOND)).unwrap().token())
@@ -405,8 +407,8 @@ fn a_leader_is_seen_until_it_resigns_or_dies(node: &mut Node) {
     let db = node.db();
     let election = Election::new(db.coordination("elections").unwrap(), "shard/7").unwrap();
     let mut observer = election.observe();
-    assert_eq!(observer.next(Duration::ZERO).unwrap(), Some(None), "nobody leads");
-    assert_eq!(observer.next(Duration::ZERO).unwrap(), None, "and nothing has changed");
+    assert_eq!(observer.next(Duration::ZERO).unwrap(), Some(None), "there is no leader");
+    assert_eq!(observer.next(Duration::ZERO).unwrap(), None, "nothing has changed");
     let run = |value: &'static [u8]| {
         let (election, (send, leads)) = (election.clone(), mpsc::channel());
         thread::spawn(move || {
@@ -426,7 +428,7 @@ fn a_leader_is_seen_until_it_resigns_or_dies(node: &mut Node) {
     first.release().unwrap();
     let second = told(&second);
     let leader = loop {
-        // In between nobody may have led.
+        // There may be a moment without a leader in between.
         if let Some(leader) = observer.next(PATIENCE).unwrap().unwrap() {
             break leader;
         }
@@ -434,7 +436,7 @@ fn a_leader_is_seen_until_it_resigns_or_dies(node: &mut Node) {
     assert_eq!((&leader.value[..], leader.token), (&b"bob"[..], second.token()));
     node.pass(10 * SECOND);
     assert_eq!(election.leader().unwrap(), None);
-    assert_eq!(observer.next(PATIENCE).unwrap(), Some(None), "nothing has removed it, and it is hidden");
+    assert_eq!(observer.next(PATIENCE).unwrap(), Some(None), "the expired leader is hidden before it is removed");
 }
 
 fn names_and_contenders_have_bounds(node: &mut Node) {
@@ -452,7 +454,7 @@ fn names_and_contenders_have_bounds(node: &mut Node) {
         for chunk in (0..count).collect::<Vec<_>>().chunks(500) {
             let mut commit = CommitBuilder::new();
             for number in chunk {
-                // Names of leases that nobody has been given.
+                // Ids of leases that were never granted.
                 commit.put(keyspace, format!("job/{:016x}", number + (1 << 40)).as_bytes(), b"").unwrap();
             }
             db.commit(&commit).unwrap();
@@ -463,7 +465,7 @@ fn names_and_contenders_have_bounds(node: &mut Node) {
     assert!(matches!(last, RecipeError::TimedOut { ahead, .. } if ahead == MAX_CONTENDERS - 1), "{last}");
     crowd(MAX_CONTENDERS);
     assert_eq!(lock(db).acquire(&Acquire::default()).unwrap_err(), RecipeError::TooMany);
-    assert_eq!(contenders(db, "job"), MAX_CONTENDERS, "it has left");
+    assert_eq!(contenders(db, "job"), MAX_CONTENDERS, "the contender has left");
 }
 
 on_every_backend!(

@@ -1,5 +1,5 @@
-//! Redis commands over the engine: what they wrote is there after reopens and kills, and in backups; parts go by and by,
-//! and values in the log move with their segments.
+//! Redis commands over the engine: their writes are present after reopens and kills, and in backups. Parts of deleted
+//! collections are removed gradually, and values in the log move with their segments.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -86,7 +86,7 @@ fn strings_and_hashes_outlive_restarts(node: &mut Node) {
     assert_eq!(read(node.db(), "EXISTS h s"), Reply::Integer(1));
 }
 
-/// Parts are rows like others, and go when nobody can see them any more.
+/// Parts are rows like others, and are removed when no reader can see them any more.
 fn what_a_hash_leaves_is_swept(node: &mut Node) {
     for number in 0..300 {
         run(node.db(), &format!("HSET h f{number} v"));
@@ -171,7 +171,7 @@ fn backups_have_hashes_with_their_parts(node: &mut Node) {
             assert_eq!(read(&db, "GET large"), Reply::bulk(&long(3)));
             run(&db, "HSET new f v");
             (0..5).for_each(|_| assert!(db.maintain().is_ok()));
-            assert_eq!(read(&db, "HGET h g"), Reply::bulk(b"2"), "ids go on where they were");
+            assert_eq!(read(&db, "HGET h g"), Reply::bulk(b"2"), "ids continue after the restored ones");
             run(&db, "DEL new");
             db.close().unwrap();
         }

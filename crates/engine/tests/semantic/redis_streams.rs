@@ -1,4 +1,4 @@
-//! Native streams as Redis clients read them: as streams to which the same entries were added.
+//! Native streams as Redis clients read them: they look like streams to which the same entries were added.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Snapshots and restores: what a backup holds, over all backends.
+//! Snapshots and restores: the contents of backups, over all backends.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,7 @@ use crate::{
     support::Node,
 };
 
-/// Small chunks, so that there are many.
+/// Options for a full snapshot with small chunks, so that there are many.
 pub fn full() -> SnapshotOptions {
     SnapshotOptions { chunk_bytes: 700, ..SnapshotOptions::default() }
 }
@@ -46,7 +46,7 @@ pub fn take(db: &Database, options: &SnapshotOptions) -> Part {
     Part::bytes(format!("{:?}", options.since), bytes)
 }
 
-/// A directory that a backup was restored into.
+/// A directory into which a backup was restored.
 pub struct Copy {
     dir: TempDir,
     pub clock: Arc<ManualClock>,
@@ -73,7 +73,7 @@ impl Copy {
     }
 }
 
-/// Each backend into itself and into another one.
+/// Returns the backend itself and another one.
 pub fn targets(own: BackendKind) -> Vec<BackendKind> {
     let built: Vec<_> = BackendKind::ALL.into_iter().filter(|kind| kind.is_built()).collect();
     let at = built.iter().position(|kind| *kind == own).unwrap();
@@ -84,7 +84,7 @@ pub fn long(byte: u8) -> Vec<u8> {
     vec![byte; 3000]
 }
 
-/// Everything that a space can hold.
+/// Writes data of every kind that a space can hold.
 fn furnish(node: &Node) {
     let db = node.db();
     let keyspace = db.keyspace("k").unwrap();
@@ -131,7 +131,7 @@ fn furnish(node: &Node) {
     }
 }
 
-/// All that users can see, in words.
+/// Describes everything that users can see as text.
 pub fn told(db: &Database) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
@@ -144,7 +144,7 @@ pub fn told(db: &Database) -> String {
         }
     }
     for mut info in db.streams() {
-        // How much is kept of trimmed and compacted batches is each node's own affair.
+        // The bytes kept of trimmed and compacted batches differ between nodes.
         let stream = db.find_stream(&info.name).unwrap();
         let page = stream.read(info.start, 1000, 1 << 20).unwrap();
         page.for_each(&mut |offset, time, record| {
@@ -171,7 +171,7 @@ fn a_full_snapshot_holds_everything_and_the_copy_goes_on(node: &mut Node) {
         assert_eq!((copy.restored.lsn, copy.restored.revision), (info.applied.lsn, info.applied.revision));
         let first = {
             let db = copy.open();
-            assert_eq!(told(&db), expected, "into {backend:?}");
+            assert_eq!(told(&db), expected, "restored into {backend:?}");
             assert_eq!(db.report().backend, backend);
             assert_ne!(db.report().node, info.node, "another node");
             let stream = db.find_stream("s").unwrap();
@@ -189,12 +189,12 @@ fn a_full_snapshot_holds_everything_and_the_copy_goes_on(node: &mut Node) {
             db.sync().unwrap();
             told(&db)
         };
-        // As after a crash: nothing was flushed since.
+        // Open again as after a crash: nothing was flushed in between.
         let db = copy.open();
         assert_eq!(told(&db), first);
         copy.clock.advance(Duration::from_secs(61));
-        assert!(db.find_keyspace("k").unwrap().get(b"soon").unwrap().is_none(), "it ends when it would have");
-        // What lies in the log's first segments can be moved and freed.
+        assert!(db.find_keyspace("k").unwrap().get(b"soon").unwrap().is_none(), "the key keeps its deadline");
+        // The data in the log's first segments can be moved and freed.
         for number in 0..60 {
             db.find_keyspace("k").unwrap().put(b"filler", &long(number)).unwrap();
         }
@@ -208,7 +208,7 @@ fn a_full_snapshot_holds_everything_and_the_copy_goes_on(node: &mut Node) {
     }
 }
 
-/// A state after some LSN, in words of the model.
+/// A state after some LSN, as a model.
 type Moment = (Lsn, SpaceTime, Model);
 
 fn step(node: &Node, rng: &mut Rng, model: &mut Model) {
@@ -279,7 +279,7 @@ fn every_lsn_and_time_of_a_history_can_be_restored(node: &mut Node) {
     let backends = targets(node.backend());
     for (number, (lsn, time, model)) in moments[4..].iter().enumerate() {
         let to = if number % 2 == 0 { RestoreTo::Lsn(*lsn) } else { RestoreTo::Time(*time) };
-        // The memory backend is the quickest to make; the others now and then.
+        // The memory backend is the fastest to create; every sixth copy uses another one.
         let backend = if number % 6 == 5 { backends[number / 6 % 2] } else { BackendKind::Memory };
         let mut copy = Copy::of(&parts, to, backend, now);
         check(&copy.open(), model);
@@ -350,7 +350,7 @@ fn no_segment_is_freed_under_a_snapshot(node: &mut Node) {
     let mut bytes = Vec::new();
     snapshot.write_to(&mut bytes, &mut |_| {}).unwrap();
     drop(snapshot);
-    assert!(rounds(db) > 0, "they were waited for");
+    assert!(rounds(db) > 0, "freeing waited for the snapshot");
     let copy = Copy::of(&[Part::bytes("full", bytes)], RestoreTo::End, node.backend(), node.clock().wall()).open();
     assert_eq!(told(&copy), expected);
 }
@@ -372,7 +372,7 @@ fn a_broken_connection_goes_on_at_the_next_whole_chunk(node: &mut Node) {
                     let back = chunks.len() - 3;
                     snapshot.resume_at(back as u64).unwrap();
                     for chunk in &chunks[back..] {
-                        assert_eq!(snapshot.next_chunk().unwrap().as_ref(), Some(chunk), "the same again");
+                        assert_eq!(snapshot.next_chunk().unwrap().as_ref(), Some(chunk), "the same chunk again");
                     }
                 }
             }
@@ -400,7 +400,7 @@ fn an_increment_that_the_log_has_no_longer_is_refused(node: &mut Node) {
     let refused = db.snapshot(&since(Lsn(1))).unwrap_err();
     let SnapshotError::Compacted { since: from, oldest } = refused else { panic!("{refused}") };
     assert_eq!(from, Lsn(1));
-    assert!(db.snapshot(&since(oldest)).is_ok(), "from there on it has");
+    assert!(db.snapshot(&since(oldest)).is_ok(), "the log has everything from there on");
     let end = db.snapshot(&full()).unwrap().info().applied.lsn;
     assert!(matches!(db.snapshot(&since(end.next())), Err(SnapshotError::PastEnd { .. })));
     let nothing = db.snapshot(&since(end)).unwrap().into_bytes().unwrap();

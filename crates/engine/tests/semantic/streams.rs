@@ -102,7 +102,7 @@ fn numbers_out_of_order_are_typed_refusals(node: &mut Node) {
     assert_eq!((refusal(&fenced), fenced.code()), (ProducerRefusal::Fenced { epoch: 1 }, "producer_fenced"));
     assert_eq!(node.db().stream("s").unwrap().info().unwrap().next, Offset(expected));
     let none = stream.with_durability(Durability::None).append_with(&records(&["x"]), &stamp("p", 1, expected));
-    assert_eq!(none.unwrap_err(), WriteError::OutcomeUnknown, "an answer that says nothing is no answer");
+    assert_eq!(none.unwrap_err(), WriteError::OutcomeUnknown, "level none has no answer to deduplicate");
     let bad = append(stamp("a b", 0, 0)).unwrap_err();
     assert_eq!((bad.code(), bad.action()), ("bad_producer_id", Action::Fix));
 }
@@ -115,7 +115,7 @@ fn a_producer_is_forgotten_by_the_time_of_entries(node: &mut Node) {
     let stream = node.db().stream("s").unwrap();
     let late = stream.append_with(&records(&["b"]), &stamp("p", 0, 1)).unwrap_err();
     assert_eq!(refusal(&late), ProducerRefusal::Unknown);
-    assert!(!stream.append_with(&records(&["a"]), &stamp("p", 0, 0)).unwrap().duplicate, "it begins anew");
+    assert!(!stream.append_with(&records(&["a"]), &stamp("p", 0, 0)).unwrap().duplicate, "it begins again");
 }
 
 fn a_session_numbers_its_appends_and_fences_the_one_before(node: &mut Node) {
@@ -129,7 +129,7 @@ fn a_session_numbers_its_appends_and_fences_the_one_before(node: &mut Node) {
     let conflict = new.append_expecting(&records(&["x"]), Offset(7)).unwrap_err();
     assert!(matches!(conflict, WriteError::OffsetConflict { next: Offset(2), .. }));
     new.append_expecting(&records(&["4"]), Offset(2)).unwrap();
-    assert_eq!((new.id(), new.next_sequence()), ("p", 2), "what was refused used no number");
+    assert_eq!((new.id(), new.next_sequence()), ("p", 2), "a rejected append uses no sequence");
     let (epoch, next) = (new.epoch(), new.next_sequence());
     drop((old, new, stream));
     node.kill();
@@ -141,7 +141,7 @@ fn a_session_numbers_its_appends_and_fences_the_one_before(node: &mut Node) {
     assert_eq!(texts(node.db(), "s"), ["1", "3", "4", "5"]);
 }
 
-/// Consume, transform, produce: the commit is one however often it is sent.
+/// Consume, transform, produce: the commit happens once, however often it is sent.
 fn a_repeated_commit_happens_once(node: &mut Node) {
     let build = |db: &Database, producer: &Producer| {
         let mut commit = CommitBuilder::new();
@@ -164,8 +164,8 @@ fn a_repeated_commit_happens_once(node: &mut Node) {
     });
 }
 
-/// Several producers send everything again and again, from several threads, while the node is killed under
-/// them: each of their records is there once, in order.
+/// Several producers resend everything repeatedly, from several threads, while the node is killed. Each of their
+/// records is present once, in order.
 fn concurrent_retries_with_kills_append_once(node: &mut Node) {
     const PRODUCERS: u64 = 4;
     const ROUNDS: u64 = 6;
@@ -176,13 +176,13 @@ fn concurrent_retries_with_kills_append_once(node: &mut Node) {
         let duplicates = Arc::new(AtomicU64::new(0));
         std::thread::scope(|scope| {
             for number in 0..PRODUCERS {
-                // Two threads are the same producer: one of them is the retry of the other.
+                // Two threads act as the same producer: one is the retry of the other.
                 for twin in 0..2 {
                     let (stream, duplicates) = (db.stream("s").unwrap(), duplicates.clone());
                     let mut rng = Rng(seed ^ (round << 8) ^ (number << 4) ^ twin);
                     scope.spawn(move || {
                         let id = format!("p{number}");
-                        // Begins in what the last round did: after the kill nobody knows what was acknowledged.
+                        // Begin within the last round: after a kill a client does not know what was acknowledged.
                         let begin = (round * PER_ROUND).saturating_sub(rng.below(PER_ROUND));
                         for sequence in begin..(round + 1) * PER_ROUND {
                             let record = records(&[&format!("{number}:{sequence}")]);
@@ -193,7 +193,7 @@ fn concurrent_retries_with_kills_append_once(node: &mut Node) {
                 }
             }
         });
-        assert!(duplicates.load(Ordering::Relaxed) >= PRODUCERS * PER_ROUND, "each was sent twice at least");
+        assert!(duplicates.load(Ordering::Relaxed) >= PRODUCERS * PER_ROUND, "each append was sent at least twice");
         drop(db);
         node.restart(if round % 2 == 0 { Restart::Kill } else { Restart::Clean });
         let all = texts(node.db(), "s");
@@ -218,7 +218,7 @@ fn tombstone(key: &str) -> RecordBatch {
     batch
 }
 
-/// Offset, key, payload length and whether it is a tombstone, read in pages of a few records.
+/// Returns offset, key, payload length and the tombstone flag of all records, read in pages of a few records.
 fn keyed_records(stream: &Stream) -> Vec<(u64, String, usize, bool)> {
     let (mut all, mut from) = (Vec::new(), stream.info().unwrap().start);
     loop {
@@ -243,7 +243,7 @@ fn compacted(grace_seconds: u64) -> StreamConfig {
     StreamConfig { compaction, ..StreamConfig::default() }
 }
 
-/// Appends to another stream until the log's active segment is another one.
+/// Appends to another stream until the log begins another segment.
 fn roll_segment(db: &Database) {
     let filler = db.stream("filler").unwrap();
     let before = db.stats().log.segments;
@@ -254,7 +254,7 @@ fn roll_segment(db: &Database) {
         if db.stats().log.segments > before {
             return;
         }
-        // Freed segments are counted out: two rolls in a row may show as none.
+        // Freed segments reduce the count, so two new segments in a row may show as none.
     }
 }
 
@@ -277,7 +277,7 @@ fn compaction_keeps_the_newest_of_each_key(node: &mut Node) {
         let at = stream.append(&keyed(&key, &payload)).unwrap().appends[0].first;
         newest.insert(key.clone(), (at.0, key, payload.len(), false));
     }
-    // Without a key there is nothing that could be newer.
+    // A record without a key can have no newer one.
     let plain = stream.append(&records(&["plain"])).unwrap().appends[0].first;
     roll_segment(node.db());
     roll_segment(node.db());
@@ -312,9 +312,9 @@ fn tombstones_go_after_their_grace_and_nothing_comes_back(node: &mut Node) {
     roll_segment(node.db());
     settle(node.db());
     let kept = [(3, "b".to_owned(), 300, false), (gone.0, "a".to_owned(), 0, true)];
-    assert_eq!(keyed_records(&stream), kept, "readers must see that it is gone");
+    assert_eq!(keyed_records(&stream), kept, "readers must see the tombstone");
     node.pass(Duration::from_secs(3601));
-    // The next pass comes when enough is new.
+    // The next pass runs when there are enough new records.
     for _ in 0..4 {
         stream.append(&keyed("c", &[1; 300])).unwrap();
     }
@@ -329,7 +329,7 @@ fn tombstones_go_after_their_grace_and_nothing_comes_back(node: &mut Node) {
     });
 }
 
-/// Latest per key, against a map, while appends, trims, deletions by tombstones and restarts go on.
+/// Newest record per key, compared with a map, during appends, trims, tombstones and restarts.
 fn compaction_follows_a_map(node: &mut Node) {
     let mut rng = Rng(seed(6));
     node.db().create_stream("s", &compacted(1)).unwrap();
@@ -353,7 +353,7 @@ fn compaction_follows_a_map(node: &mut Node) {
         roll_segment(node.db());
         node.db().maintain().unwrap();
         settle(node.db());
-        // What a reader from the start makes of it is the map, whatever of the rest is still there.
+        // A reader from the start must arrive at the map, whatever older records still exist.
         let mut view: BTreeMap<String, (u64, bool)> = BTreeMap::new();
         let mut offsets = Vec::new();
         for (offset, key, _, is_tombstone) in keyed_records(&stream) {
@@ -384,7 +384,7 @@ fn offsets_of_times_reach_into_compacted_batches(node: &mut Node) {
     roll_segment(node.db());
     assert_eq!(settle(node.db()), 15);
     let at = |time| stream.offset_at(time).unwrap().0;
-    // Of the first time nothing is left, but that is where a read for it begins.
+    // All records of the first time are gone, but a read for it still begins there.
     assert_eq!((at(times[0]), at(times[3]), at(times[15]), at(times[17])), (0, 15, 15, 17));
     assert_eq!(at(times[19].plus(Duration::from_secs(1))), 20);
 }
@@ -411,14 +411,14 @@ fn a_stream_takes_what_its_limits_allow(node: &mut Node) {
     });
 }
 
-/// Retention goes by the time of the entries: setting the clock trims nothing, time that passes does.
+/// Retention follows the time of the entries: setting the clock trims nothing, elapsed time does.
 fn retention_is_checked_by_the_entries_own_time(node: &mut Node) {
     let config = StreamConfig { max_age: Some(Duration::from_secs(60)), ..StreamConfig::default() };
     let (stream, _) = node.db().create_stream("s", &config).unwrap();
     stream.append(&records(&["old"])).unwrap();
     node.clock().step_wall(stream.info().unwrap().last_time.plus(Duration::from_secs(86_400)));
     node.db().maintain().unwrap();
-    assert_eq!(stream.info().unwrap().start, Offset(0), "somebody set the clock");
+    assert_eq!(stream.info().unwrap().start, Offset(0), "a stepped clock trims nothing");
     node.pass(Duration::from_secs(40));
     stream.append(&records(&["new"])).unwrap();
     node.pass(Duration::from_secs(40));

@@ -1,7 +1,7 @@
-//! A node that is opened again and again: cleanly, or after its process was killed.
+//! A node that is opened repeatedly: after a clean close, or after its process was killed.
 //!
-//! Time is a [`ManualClock`]'s, and nothing runs in the background, so a behaviour decides when time
-//! passes and when maintenance runs.
+//! Time is that of a [`ManualClock`], and there is no background thread, so a behaviour decides when time passes and
+//! when maintenance runs.
 
 use std::{
     collections::BTreeMap,
@@ -53,21 +53,21 @@ pub fn run(backend: BackendKind, behaviour: fn(&mut Node)) {
     behaviour(&mut Node::new(common::small(backend)));
 }
 
-/// How a node goes down and comes back.
+/// Way in which a node goes down and comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
-    /// Closed: everything persisted, the log attested.
+    /// Clean close: everything is persisted, and the log is attested.
     Clean,
-    /// Killed: what the kernel has is there, nothing was flushed or said goodbye.
+    /// Kill: data in the kernel survives, but nothing was flushed or closed.
     Kill,
 }
 
 impl Restart {
-    /// Both.
+    /// Both kinds of restart.
     pub const ALL: [Self; 2] = [Self::Clean, Self::Kill];
 }
 
-/// A directory and the database that is open in it.
+/// A directory, and the database that is open in it.
 #[derive(Debug)]
 pub struct Node {
     dir: TempDir,
@@ -78,7 +78,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens a new directory. For behaviours that need other options than `common::small`'s, see
+    /// Opens a new directory. For behaviours that need other options than `common::small`, see
     /// [`restart_with`](Self::restart_with).
     pub fn new(options: Options) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
@@ -87,17 +87,17 @@ impl Node {
         node
     }
 
-    /// The database. Handles made of it must be dropped before a restart, or the directory stays locked.
+    /// The open database. Handles made from it must be dropped before a restart, or the directory stays locked.
     pub fn db(&self) -> &Database {
         self.db.as_ref().expect("open")
     }
 
-    /// Its backend.
+    /// Backend of the node.
     pub fn backend(&self) -> BackendKind {
         self.db().report().backend
     }
 
-    /// The clock that the node reads: `advance` lets time pass, `step_wall` is somebody setting the clock.
+    /// Clock of the node: `advance` lets time pass, and `step_wall` sets the wall clock.
     pub fn clock(&self) -> &ManualClock {
         &self.clock
     }
@@ -112,17 +112,17 @@ impl Node {
         self.restart(Restart::Clean)
     }
 
-    /// Kills the process, as far as the files can tell, and opens again.
+    /// Simulates a kill of the process, as far as the files can show, and opens the directory again.
     pub fn kill(&mut self) -> &OpenReport {
         self.restart(Restart::Kill)
     }
 
-    /// Goes down and comes back.
+    /// Restarts the node.
     pub fn restart(&mut self, how: Restart) -> &OpenReport {
         self.restart_with(how, |_| {})
     }
 
-    /// Goes down and comes back with other options.
+    /// Restarts the node with other options.
     pub fn restart_with(&mut self, how: Restart, change: impl FnOnce(&mut Options)) -> &OpenReport {
         self.go_down(how);
         change(&mut self.options);
@@ -130,7 +130,7 @@ impl Node {
         self.db().report()
     }
 
-    /// Closes, and tries to open with other options, which must be refused; then comes back as before.
+    /// Closes the node and tries to open it with other options, which must fail. Then opens it as before.
     pub fn refused(&mut self, change: impl FnOnce(&mut Options)) -> OpenError {
         self.go_down(Restart::Clean);
         let mut other = self.options.clone();
@@ -140,7 +140,7 @@ impl Node {
         error
     }
 
-    /// Checks something now, after a clean reopen, and after a kill.
+    /// Runs a check now, after a clean reopen, and after a kill.
     pub fn through_restarts(&mut self, check: impl Fn(&Database)) {
         check(self.db());
         for how in Restart::ALL {
@@ -154,9 +154,9 @@ impl Node {
         match how {
             Restart::Clean => db.close().expect("closes"),
             Restart::Kill => {
-                // Nobody writes now, so a copy is what a killed process leaves, once it was taken while the
-                // background did nothing either. Dropping the handle comes after it, for it may tidy up. The
-                // LSM backend's threads may be at work for long, but its drop does nothing else than end them.
+                // A copy of the directory is what a killed process leaves, if no thread wrote while it was made. The
+                // handle is dropped only afterwards, because the drop may tidy up. The threads of the LSM backend may
+                // work for a long time, but the drop of that backend does nothing except end them.
                 let is_quiet = db.report().backend != BackendKind::Lsm;
                 let killed = if is_quiet {
                     let killed = copy_of_quiet(self.dir.path());
@@ -182,7 +182,7 @@ impl Node {
     }
 }
 
-/// A copy during which nothing changed; taken anew if something did.
+/// Copies a directory. If a file changed during the copy, copies again.
 fn copy_of_quiet(from: &Path) -> TempDir {
     const ATTEMPTS: usize = 1000;
     for _ in 0..ATTEMPTS {
@@ -198,7 +198,7 @@ fn copy_of_quiet(from: &Path) -> TempDir {
     panic!("the directory kept changing through {ATTEMPTS} copies");
 }
 
-/// Every file with its length and when it was last written.
+/// Returns every file with its length and the time of its last write.
 fn listing(dir: &Path) -> io::Result<BTreeMap<PathBuf, (u64, SystemTime)>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(dir)? {

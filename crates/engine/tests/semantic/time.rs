@@ -29,7 +29,7 @@ fn a_key_is_gone_from_its_deadline_on_over_restarts(node: &mut Node) {
     drop(keyspace);
     node.through_restarts(|db| assert!(is_there(db, b"short") && is_there(db, b"long")));
     node.pass(10 * SECOND);
-    assert!(!is_there(node.db(), b"short"), "though nothing has removed it");
+    assert!(!is_there(node.db(), b"short"), "hidden before it is removed");
     node.kill();
     assert!(!is_there(node.db(), b"short") && is_there(node.db(), b"long"));
     assert_eq!(node.db().maintain().unwrap().expired_keys, 1);
@@ -51,8 +51,8 @@ fn a_stepped_wall_clock_changes_nothing_while_the_node_is_open(node: &mut Node) 
     node.pass(SECOND);
     assert!(!is_there(node.db(), b"a"));
     drop(keyspace);
-    // The wall clock is far behind: time goes on from the last entry, which is behind the deadline once
-    // something has removed the key.
+    // The wall clock is far behind. Time continues from the last entry, which is later than the deadline once the key
+    // has been removed.
     node.db().maintain().unwrap();
     node.through_restarts(|db| assert!(!is_there(db, b"a")));
 }
@@ -64,13 +64,13 @@ fn what_was_shown_as_gone_stays_gone_though_the_wall_clock_is_set_back_in_betwee
     keyspace.put_for(b"later", b"1", 100 * SECOND).unwrap();
     drop(keyspace);
     node.pass(10 * SECOND);
-    assert!(!is_there(node.db(), b"a"), "though nothing has removed it");
+    assert!(!is_there(node.db(), b"a"), "hidden before it is removed");
     node.clock().step_wall(start);
     node.reopen();
-    assert!(!is_there(node.db(), b"a"), "closing has put an entry behind the deadline");
+    assert!(!is_there(node.db(), b"a"), "closing has written an entry after the deadline");
     node.pass(90 * SECOND);
     assert!(!is_there(node.db(), b"later"));
-    // A kill leaves no time for that. A round of maintenance, which runs every second, does the same.
+    // A kill leaves no time for such an entry. A round of maintenance, which runs every second, writes it as well.
     node.db().maintain().unwrap();
     node.clock().step_wall(start);
     node.kill();

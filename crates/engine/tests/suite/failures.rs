@@ -111,7 +111,7 @@ fn a_conditional_write_needs_a_level_that_knows_its_outcome() {
     assert_eq!((ack.durability, ack.revision), (Durability::None, None));
     assert_eq!(stream.append(&batch(&[])).unwrap_err(), WriteError::EmptyBatch);
     db.close().unwrap();
-    assert_eq!(keyspace.get(b"a").unwrap().unwrap().value, b"1"[..], "a close commits what waits");
+    assert_eq!(keyspace.get(b"a").unwrap().unwrap().value, b"1"[..], "a close commits queued writes");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_write_larger_than_a_segment_is_refused_and_entries_of_larger_segments_stay_
     let db = with(1 << 20);
     db.keyspace("k").unwrap().put(b"large", &[1; 500_000]).unwrap();
     let digest = db.state_view().digest(&mut |_| {}).unwrap().state.digest;
-    // Without closing, so that the entry is replayed.
+    // Drop without closing, so that the entry is replayed.
     drop(db);
     let db = with(64 * 1024);
     let keyspace = db.find_keyspace("k").unwrap();

@@ -1,4 +1,4 @@
-//! Pages of consumer groups: each once, and an end where their members become many.
+//! Pages of consumer groups: each group appears once, and a page ends early if the groups have many members.
 
 use thalweg_engine::{BackendKind, Database, FetchRequest, GroupStart, MAX_LISTED_MEMBERS};
 use thalweg_types::{Durability, GroupId, command::groups::GroupConfig, record::RecordBatch};
@@ -34,6 +34,6 @@ fn a_page_ends_with_its_limit_or_where_its_members_are_many() {
     let (first, more) = db.groups_after(id, GroupId(0), 3).unwrap();
     assert_eq!((&first[..], more), (&page[..3], true), "the limit ends it");
     let (all, _) = db.groups_after(None, GroupId(0), 1).unwrap();
-    assert_eq!(all[0].id, other.unwrap().0.id(), "of all streams, by id");
+    assert_eq!(all[0].id, other.unwrap().0.id(), "groups of all streams, ordered by id");
     db.close().unwrap();
 }

@@ -1,4 +1,4 @@
-//! The database under faults, at its bounds, and against models; what users see is in `../semantic`.
+//! The database under faults, at its bounds, and against models. `../semantic` tests the behaviour that users see.
 
 #![allow(clippy::print_stdout, reason = "seeds and figures are printed")]
 

@@ -1,4 +1,4 @@
-//! Moving the state between backends, with the process killed or the power lost in between.
+//! Moving the state between backends, with kills of the process or power losses in between.
 #![cfg(all(feature = "redb", feature = "sqlite"))]
 
 use std::{fs, path::Path, sync::Arc};
@@ -12,13 +12,13 @@ use thalweg_engine::{
 
 use crate::common::{Model, Rng, batch, check, clock, seed, small};
 
-/// Options for a directory whose backend nobody remembers.
+/// Options for a directory with any backend.
 fn any() -> Options {
     Options { backend: None, ..small(BackendKind::Memory) }
 }
 
-/// Fills a database with keys, long values and records; the last ones are only in the log when it is closed
-/// without a flush.
+/// Fills a database with keys, long values and records. When it is closed without a flush, the last ones are only in
+/// the log.
 fn fill(db: &Database, keys: u64, seed: u64) -> Model {
     let mut rng = Rng(seed);
     let mut model = Model::default();
@@ -67,7 +67,7 @@ fn every_backend_takes_over_from_every_other() {
         let dir = tempfile::tempdir().unwrap();
         let db = Database::open(dir.path(), small(from)).unwrap();
         let model = fill(&db, 400, number as u64);
-        // Every second is closed as a killed process leaves it.
+        // Every second database is left as a killed process leaves it.
         if number % 2 == 0 {
             db.close().unwrap();
         }
@@ -118,14 +118,14 @@ fn what_can_not_be_moved_is_refused() {
     assert_eq!((error.code(), error.action()), ("same_backend", Action::Fix));
 }
 
-/// The process is killed wherever progress is told: the copy of the directory opens and holds everything, with
-/// one backend or the other, and migrates when asked again.
+/// The process is killed at every progress report. A copy of the directory opens with one backend or the other, has
+/// all data, and can be migrated again.
 #[test]
 fn a_kill_anywhere_leaves_a_whole_state() {
     for (from, to) in [(BackendKind::Redb, BackendKind::Lsm), (BackendKind::Lsm, BackendKind::Sqlite)] {
         let dir = tempfile::tempdir().unwrap();
         let db = Database::open(dir.path(), small(from)).unwrap();
-        // More than one batch is copied.
+        // Enough keys for more than one batch.
         let model = fill(&db, 12_000, 7);
         db.close().unwrap();
         drop(db);
@@ -144,7 +144,7 @@ fn a_kill_anywhere_leaves_a_whole_state() {
             check(&db, &model);
             drop(db);
             let left = fs::read_dir(killed.path().join("state/default")).unwrap().count();
-            assert_eq!(left, 1, "{at:?}: opening removes what was left behind");
+            assert_eq!(left, 1, "{at:?}: opening removes the remains");
             if expected == from {
                 migrate(killed.path(), Migration { from: Some(from), to }, &any(), &mut quiet).unwrap();
                 let db = Database::open(killed.path(), any()).unwrap();
@@ -155,7 +155,7 @@ fn a_kill_anywhere_leaves_a_whole_state() {
     }
 }
 
-/// Memory and redb run on the simulated disk: the power goes at drawn operations of the migration.
+/// Memory and redb run on the simulated disk. The power is lost at random operations of the migration.
 #[test]
 fn a_power_loss_anywhere_leaves_a_whole_state() {
     let mut rng = Rng(seed(21));

@@ -114,7 +114,7 @@ impl Run {
         }
     }
 
-    /// A commit over keyspaces and streams; now and then with an offset that conflicts.
+    /// Makes a commit over keyspaces and streams, sometimes with a conflicting offset.
     fn commit(&mut self, db: &Database) {
         let mut commit = CommitBuilder::new();
         let mut after = self.model.clone();

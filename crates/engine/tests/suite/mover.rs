@@ -1,4 +1,4 @@
-//! Freeing and copying segments when something about one of them is amiss: the others go all the same.
+//! Freeing and copying segments while one of them has a problem: the others are freed nevertheless.
 
 use std::{
     collections::BTreeMap,
@@ -28,12 +28,12 @@ fn open(disk: &SimDisk, options: Options) -> Database {
     Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap().with_durability(Durability::Os)
 }
 
-/// Segments that hold records which [`small`] has no room for.
+/// Options with segments that hold records too large for those of [`small`].
 fn large() -> Options {
     Options { segment_bytes: 256 * 1024, ..small(BackendKind::Memory) }
 }
 
-/// Overwrites one value until the log has so many segments.
+/// Overwrites one value until the log has `segments` segments.
 fn overwrite(db: &Database, segments: u64) {
     let hot = db.keyspace("hot").unwrap();
     while db.stats().log.segments < segments {
@@ -41,7 +41,7 @@ fn overwrite(db: &Database, segments: u64) {
     }
 }
 
-/// Rounds of maintenance with a persisted state; how many segments they freed.
+/// Runs rounds of maintenance, each with a persisted state. Returns the number of freed segments.
 fn rounds(db: &Database, rounds: u32) -> u64 {
     let round = |_| {
         db.flush().unwrap();
@@ -54,7 +54,7 @@ fn get(db: &Database, key: &[u8]) -> Vec<u8> {
     db.find_keyspace("k").unwrap().get(key).expect("readable").expect("the key is there").value.to_vec()
 }
 
-/// A round walks few segments that may be live. The dead ones behind them have their turn too.
+/// A round walks only few segments that may be live. The dead segments behind them get their turn too.
 #[test]
 fn live_segments_do_not_hold_up_dead_ones_behind_them() {
     let db = open(&SimDisk::new(1), small(BackendKind::Memory));
@@ -65,7 +65,7 @@ fn live_segments_do_not_hold_up_dead_ones_behind_them() {
     let live = db.stats().log.segments;
     assert!(live > 6);
     for _ in 0..40 {
-        // More than a live segment holds: it might be dead by now.
+        // Write more bytes than a live segment holds: the segment might be dead by then.
         overwrite(&db, db.stats().log.segments + 2);
         rounds(&db, 1);
         let segments = db.stats().log.segments;
@@ -83,13 +83,13 @@ fn bytes_too_large_for_a_record_keep_only_their_segment() {
     let db = open(&disk.kill_process(), small(BackendKind::Memory));
     overwrite(&db, 6);
     assert!(rounds(&db, 3) > 2);
-    assert_eq!(db.stats().maintenance.moved_bytes, 0, "nothing is copied for nothing");
+    assert_eq!(db.stats().maintenance.moved_bytes, 0, "no copy is made in vain");
     assert_eq!(get(&db, b"large"), [1; 100_000]);
     let segments = db.stats().log.segments;
     db.keyspace("k").unwrap().put(b"large", b"no longer").unwrap();
     overwrite(&db, segments + 8);
     rounds(&db, 5);
-    assert!(db.stats().log.segments < segments, "nothing is live in it any more");
+    assert!(db.stats().log.segments < segments, "the segment has no live data any more");
 }
 
 fn flip(disk: &SimDisk, marker: &[u8]) {
@@ -121,7 +121,7 @@ fn a_damaged_segment_is_kept_and_told_once_and_the_others_go() {
     assert_eq!(db.stats().maintenance.unreadable_segments, 1);
 }
 
-/// Fills the disk: leaves room for the state's checkpoints, and for no segment but a spare one.
+/// Fills the disk until there is room only for checkpoints of the state and one spare segment.
 fn fill_up(db: &Database, disk: &SimDisk) {
     let deadline = Instant::now() + PATIENCE;
     while db.stats().log.spare_segments < 2 {
@@ -145,7 +145,7 @@ fn a_copy_that_has_no_room_holds_up_no_free_segment() {
     overwrite(&db, 6);
     db.flush().unwrap();
     fill_up(&db, &disk);
-    // Deletes take the spare segments, and of the one in use so much that the copy has no room.
+    // Deletes use up the spare segments, and so much of the active one that the copy has no room.
     let (mut segments, mut begin) = (0, 0);
     loop {
         let log = db.stats().log;
@@ -166,7 +166,8 @@ fn a_copy_that_has_no_room_holds_up_no_free_segment() {
     assert_eq!(get(&db, b"live"), [1; 25_000]);
 }
 
-/// On a full disk any delete may have freed what was walked before, so all are due again: they take turns.
+/// Segments take turns on a full disk, where any delete may have freed a segment that was walked before and makes all
+/// of them due again.
 #[test]
 fn on_a_full_disk_segments_take_turns() {
     segments_take_turns(small(BackendKind::Memory));
@@ -199,7 +200,7 @@ fn segments_take_turns(options: Options) {
     panic!("the dead segments have had no turn");
 }
 
-/// What cannot be read in order any more is purged, whichever segment went.
+/// Entries that can no longer be read in order are noted as purged, whichever segment was freed.
 #[test]
 fn a_segment_freed_from_the_middle_is_noted_as_purged() {
     let disk = SimDisk::new(1);
@@ -219,7 +220,7 @@ fn a_segment_freed_from_the_middle_is_noted_as_purged() {
     let begin = log.segments().last().unwrap().first;
     let entry = records.iter().find(|record| record.kind == RecordKind::Entry && record.lsn >= begin).unwrap();
     let purged = records.iter().rfind(|record| record.kind == RecordKind::Purged).expect("something is purged");
-    assert_eq!(purged.index.next(), entry.index, "all before the segment in use");
+    assert_eq!(purged.index.next(), entry.index, "everything before the active segment");
 }
 
 #[test]
@@ -246,7 +247,7 @@ fn append(stream: &Stream, records: &[(&[u8], Option<&[u8]>)]) {
     stream.append(&batch).unwrap();
 }
 
-/// The newest of each key, and how many records there are; `None` for a tombstone.
+/// Returns the newest record of each key (`None` for a tombstone), and the number of records.
 fn newest(stream: &Stream) -> (BTreeMap<Vec<u8>, Option<Vec<u8>>>, usize) {
     let (mut found, mut count) = (BTreeMap::new(), 0);
     let (mut from, next) = (Offset(0), stream.info().unwrap().next);
@@ -264,7 +265,7 @@ fn newest(stream: &Stream) -> (BTreeMap<Vec<u8>, Option<Vec<u8>>>, usize) {
     (found, count)
 }
 
-/// The rest of the stream is compacted, and what is buried in the batch stays buried.
+/// The other batches of the stream are compacted, and records deleted by a tombstone do not reappear.
 #[test]
 fn a_batch_too_large_to_be_rewritten_is_skipped() {
     let disk = SimDisk::new(1);
@@ -294,9 +295,9 @@ fn a_batch_too_large_to_be_rewritten_is_skipped() {
     assert_eq!(db.stats().maintenance.compacted_records, 9);
     let (found, count) = newest(&stream);
     assert_eq!(count, 100 + 1 + 1);
-    assert_eq!(found[&[50][..]], None, "the tombstone still buries what is in the batch");
+    assert_eq!(found[&[50][..]], None, "the tombstone still deletes the record in the batch");
     assert_eq!(found[&b"often"[..]].as_deref(), Some(&[9][..]));
-    // Another pass, over more than all there was.
+    // Another pass, over more records than before.
     (0..100).for_each(|number| append(&stream, &[(b"often", Some(&[number; 1500]))]));
     for _ in 0..3 {
         clock.advance(second);
@@ -305,10 +306,10 @@ fn a_batch_too_large_to_be_rewritten_is_skipped() {
         db.maintain().unwrap();
     }
     assert_eq!(db.stats().maintenance.compacted_records, 9 + 100);
-    assert_eq!(newest(&stream).0[&[50][..]], None, "it is not dropped later either");
+    assert_eq!(newest(&stream).0[&[50][..]], None, "the tombstone is not dropped later either");
 }
 
-/// Dead letters that their stream refuses are tried again in every round.
+/// Dead letters that their stream rejects are retried in every round.
 #[test]
 fn another_step_that_always_fails_keeps_nothing_from_being_freed() {
     let db = open(&SimDisk::new(1), small(BackendKind::Memory));

@@ -10,15 +10,15 @@ use thalweg_engine::{
 
 use crate::common::{Model, Rng, batch, check, clock, read_all, seed, small};
 
-/// What was acknowledged, in order: each commit writes one key and one stream record, both saying which.
+/// Acknowledged commits in order. Each commit writes one key and one stream record that contain its number.
 #[derive(Clone, Copy, Debug)]
 struct Acked {
     number: u64,
     durability: Durability,
 }
 
-/// Runs commits until the power goes, and says which were acknowledged. Every fourth is `disk`, the
-/// others are weaker.
+/// Makes commits until the power is lost, and returns the acknowledged ones. Every fourth is at `disk`, the others are
+/// weaker.
 fn workload(backend: BackendKind, disk: &SimDisk, commits: u64, seed: u64) -> Vec<Acked> {
     let mut acked = Vec::new();
     let Ok(db) = open(backend, disk, seed) else { return acked };
@@ -58,7 +58,7 @@ fn open(backend: BackendKind, disk: &SimDisk, seed: u64) -> Result<Database, Ope
     Database::open_on(Arc::new(disk.clone()), clock(), seed, small(backend))
 }
 
-/// After recovery: a prefix of the commits, at least as long as the last one acknowledged at `disk`.
+/// After recovery the database has a prefix of the commits that includes all those acknowledged at `disk`.
 fn check_recovered(db: &Database, acked: &[Acked], context: &str) {
     let must =
         acked.iter().filter(|ack| ack.durability >= Durability::Disk).map(|ack| ack.number + 1).max().unwrap_or(0);
@@ -78,8 +78,8 @@ fn check_recovered(db: &Database, acked: &[Acked], context: &str) {
     assert!(stats.applied_lsn <= stats.durable_lsn, "{context}: the state is ahead of the log");
 }
 
-/// Cuts the power after `after` operations, twice with different losses; each time also during the
-/// recovery, and once more right after it.
+/// Cuts the power after `after` operations, twice with different losses. Each time it also cuts the power during the
+/// recovery, and once more directly after it.
 fn crash_at(backend: BackendKind, after: u64, total: u64, commits: u64, seed: u64) {
     let disk = SimDisk::new(seed);
     disk.power_off_after(after);
@@ -92,7 +92,7 @@ fn crash_at(backend: BackendKind, after: u64, total: u64, commits: u64, seed: u6
         let db = open(backend, &crashed, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
         check_recovered(&db, &acked, &context);
         drop(db);
-        // What recovery showed stays: another power loss right after it changes nothing.
+        // Data that recovery has shown stays: another power loss directly afterwards changes nothing.
         let settled = crashed.power_loss(after);
         let db = open(backend, &settled, seed).unwrap_or_else(|error| panic!("{context}, reopened: {error}"));
         check_recovered(&db, &acked, &context);
@@ -132,8 +132,8 @@ fn power_loss_at_every_operation_of_a_short_workload() {
     (0..total).for_each(|after| crash_at(BackendKind::Memory, after, total, 40, seed));
 }
 
-/// Longer workloads roll segments, flush, move and free. `THALWEG_TEST_CRASHES` raises the number of
-/// crashes for a soak.
+/// Longer workloads begin new segments, flush, move and free. `THALWEG_TEST_CRASHES` raises the number of crashes for
+/// a soak test.
 fn power_loss_at_drawn_operations(backend: BackendKind, seed: u64, crashes: u64) {
     let crashes = std::env::var("THALWEG_TEST_CRASHES").ok().and_then(|text| text.parse().ok()).unwrap_or(crashes);
     let mut rng = Rng(seed);
@@ -149,8 +149,8 @@ fn power_loss_at_drawn_operations_of_longer_workloads() {
     power_loss_at_drawn_operations(BackendKind::Memory, seed(12), 40);
 }
 
-/// redb does its I/O on the simulated disk too; its transactions are made by a thread of their own, so a seed
-/// does not quite decide where they fall.
+/// redb does its I/O on the simulated disk too. A separate thread makes its transactions, so a seed does not fully
+/// determine their timing.
 #[test]
 #[cfg(feature = "redb")]
 fn power_loss_at_drawn_operations_with_redb() {

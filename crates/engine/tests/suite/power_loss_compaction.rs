@@ -21,14 +21,14 @@ fn open(disk: &SimDisk, seed: u64) -> Result<Database, OpenError> {
     Database::open_on(Arc::new(disk.clone()), clock(), seed, small(BackendKind::Memory))
 }
 
-/// What record `number`, at that offset, is: its key, and what the key has then; `None` for a tombstone.
+/// Returns the key of record `number`, and its payload; `None` for a tombstone.
 fn record(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
     let mut rng = Rng(number);
     let key = vec![b'a' + rng.below(KEYS) as u8];
     (key, (rng.below(6) > 0).then(|| rng.bytes(PAYLOAD_BYTES)))
 }
 
-/// Appends until the power goes; returns how many records a `disk` ack has promised.
+/// Appends until the power is lost. Returns the number of records that were acknowledged at `disk`.
 fn workload(disk: &SimDisk, appends: u64, seed: u64) -> u64 {
     let mut promised = 0;
     let Ok(db) = open(disk, seed) else { return 0 };
@@ -57,7 +57,8 @@ fn workload(disk: &SimDisk, appends: u64, seed: u64) -> u64 {
     promised
 }
 
-/// The stream is what appending a prefix of the records, at least the promised ones, makes of each key.
+/// Checks that the stream has, for each key, the newest record of a prefix of the appends that includes all
+/// acknowledged ones.
 fn check(db: &Database, promised: u64, context: &str) {
     let Some(stream) = db.find_stream("s") else {
         assert_eq!(promised, 0, "{context}: the stream is gone");
@@ -100,7 +101,7 @@ fn crash_at(after: u64, total: u64, appends: u64, seed: u64) {
     let crashed = disk.power_loss_as(loss);
     let db = open(&crashed, seed).unwrap_or_else(|error| panic!("{context}: {error}"));
     check(&db, promised, &context);
-    // What was begun goes on, and another loss right after changes nothing.
+    // Compaction continues, and another power loss directly afterwards changes nothing.
     for _ in 0..4 {
         db.maintain().unwrap();
         db.flush().unwrap();
@@ -112,7 +113,7 @@ fn crash_at(after: u64, total: u64, appends: u64, seed: u64) {
     check(&db, promised, &context);
 }
 
-/// `THALWEG_TEST_CRASHES` raises the number of crashes for a soak.
+/// `THALWEG_TEST_CRASHES` raises the number of crashes for a soak test.
 #[test]
 fn the_newest_of_each_key_survives_power_loss_at_drawn_operations() {
     let crashes = std::env::var("THALWEG_TEST_CRASHES").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
@@ -126,7 +127,7 @@ fn the_newest_of_each_key_survives_power_loss_at_drawn_operations() {
     }
 }
 
-/// The crashes above happen while something is compacted and freed.
+/// Shows that the crashes above happen during compaction and freeing.
 #[test]
 fn the_workload_compacts_and_frees() {
     let seed = seed(32);

@@ -1,5 +1,5 @@
-//! What maintenance must not do: free what a power loss would bring back, hold the directory after the last
-//! handle, or leave a full disk full.
+//! Safety of maintenance: it must not free data that a power loss would make live again, keep the directory after the
+//! last handle is dropped, or leave a full disk full.
 
 use std::{
     sync::Arc,
@@ -36,11 +36,12 @@ fn a_trim_that_a_power_loss_takes_back_has_freed_nothing() {
     for loss in [PowerLoss::LoseUnsynced, PowerLoss::KeepUnsynced, PowerLoss::AnySubset(3)] {
         let db = open(&disk.power_loss_as(loss), small(BackendKind::Memory));
         let (start, found) = read_all(&db, "s").unwrap();
-        assert_eq!(found, payloads[start as usize..], "{loss:?}: what is not trimmed can be read");
+        assert_eq!(found, payloads[start as usize..], "{loss:?}: records that are not trimmed are readable");
     }
 }
 
-/// A value that a command of the log reads while it is applied outlives the power loss after which it is applied again.
+/// A value that a command in the log reads while it is applied survives the power loss after which it is applied
+/// again.
 #[test]
 fn a_value_that_a_replay_reads_is_not_freed() {
     let disk = SimDisk::new(1);
@@ -49,7 +50,7 @@ fn a_value_that_a_replay_reads_is_not_freed() {
     let fill = || (0..700).for_each(|_| _ = filler.put(b"key", &[7; 100]).unwrap());
     redis.put(b"k", &[1; 5000]).unwrap();
     fill();
-    // From here on the state points at the value, and a replay begins.
+    // From here on the state points at the value, and a replay begins here.
     db.flush().unwrap();
     let mut append = RedisBuilder::new(redis.id());
     append.push(&[b"APPEND", b"k", b"more"]).unwrap();
@@ -57,7 +58,7 @@ fn a_value_that_a_replay_reads_is_not_freed() {
     redis.put(b"k", b"other").unwrap();
     fill();
     let freed: u64 = (0..3).map(|_| db.maintain().unwrap().freed_segments).sum();
-    // A freed segment is back after a power loss, until its file is used again.
+    // A freed segment reappears after a power loss until its file is reused.
     while db.stats().log.recycled < freed {
         fill();
     }
@@ -66,7 +67,7 @@ fn a_value_that_a_replay_reads_is_not_freed() {
     assert_eq!(db.find_keyspace("redis").unwrap().get(b"k").unwrap().unwrap().value, b"other"[..]);
     db.flush().unwrap();
     let freed: u64 = (0..3).map(|_| db.maintain().unwrap().freed_segments).sum();
-    assert!(freed > 0, "once the state is past the command, the value goes");
+    assert!(freed > 0, "once the state is past the command, the value is freed");
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn the_last_handle_releases_the_directory() {
         let db = open(&disk, options.clone());
         let keyspace = db.keyspace("k").unwrap();
         keyspace.put(&round.to_le_bytes(), &[1; 300]).unwrap();
-        // Whichever of the two goes last.
+        // Either of the two drops may be the last one.
         let other = thread::spawn(move || drop(keyspace));
         drop(db);
         other.join().unwrap();
@@ -117,10 +118,10 @@ fn deleting_brings_a_full_disk_back() {
     assert!(refused.is_some(), "the disk is full");
     let end = stream.info().unwrap().next;
     stream.trim(end).unwrap();
-    // No flush by hand: the state has persisted nothing yet, and no write will make it.
+    // There is no explicit flush: the state has persisted nothing yet, and no write will trigger it.
     let freed: u64 = (0..20).map(|_| db.maintain().unwrap().freed_segments).sum();
     assert!(freed > 0, "segments are freed");
-    // The log's background thread gives the segments' bytes back to the disk.
+    // The log's background thread returns the bytes of the segments to the disk.
     let deadline = Instant::now() + Duration::from_secs(30);
     while let Err(error) = stream.append(&batch(&[rng.bytes(500)])) {
         assert!(Instant::now() < deadline, "there is no room: {error}");
@@ -150,16 +151,16 @@ fn a_full_disk_gives_up_as_much_history_as_it_must() {
     stream.trim(Offset(appended)).unwrap();
     db.flush().unwrap();
     let freed: u64 = (0..20).map(|_| db.maintain().unwrap().freed_segments).sum();
-    assert_eq!(freed, 0, "history keeps what nothing else does");
-    // A round may find other room first, such as that of a journal which the state needs no longer.
+    assert_eq!(freed, 0, "history keeps segments that nothing else needs");
+    // A round may first find other room, such as that of a journal that the state no longer needs.
     let freed = (0..50).find_map(|_| {
         while stream.append(&batch(&[rng.bytes(500)])).is_ok() {}
-        assert!(matches!(db.health(), Health::DiskFull { .. }), "what is refused is told");
+        assert!(matches!(db.health(), Health::DiskFull { .. }), "the rejection is reported");
         Some(db.maintain().unwrap().freed_segments).filter(|freed| *freed > 0)
     });
-    let mut freed = freed.expect("history goes");
-    // The log's background thread makes room of them. What freeing itself writes may take some of it: then the next round,
-    // which comes every second, gives up more.
+    let mut freed = freed.expect("history is freed");
+    // The log's background thread turns the freed segments into room. Writes of the freeing itself may use some of it;
+    // the next round, a second later, then gives up more.
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut round = Instant::now();
     while let Err(error) = stream.append(&batch(&[rng.bytes(500)])) {

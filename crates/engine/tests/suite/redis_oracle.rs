@@ -1,6 +1,6 @@
-//! Redis's own server is the oracle, and the commands go through the log: the same random commands are asked of it and of
-//! a keyspace, one by one and many as one commit; replies are the same bytes. In between the database is opened anew, so
-//! what its log says is done again.
+//! Redis's own server is the oracle, and the commands go through the log. The server and a keyspace execute the same
+//! random commands, one by one and many as one commit, and their replies must have the same bytes. In between the
+//! database is reopened, so that its log is replayed.
 
 use tempfile::TempDir;
 use thalweg_engine::{
@@ -26,14 +26,14 @@ use crate::oracle::{
     seed,
 };
 
-/// A keyspace that answers Redis commands. What a session does with cursors is done here: a position is its own cursor.
+/// A keyspace that executes Redis commands. It handles cursors as a session does: a position is its own cursor.
 struct Keyspace {
     directory: TempDir,
     database: Option<Database>,
     backend: BackendKind,
 }
 
-/// Marks a position, so that none is `0`.
+/// Prefix of a position, so that no position is `0`.
 const POSITION: u8 = b'@';
 
 impl Keyspace {
@@ -61,7 +61,7 @@ impl Keyspace {
         self.database.as_ref().expect("it is open")
     }
 
-    /// Commands as one commit, each of which was admitted.
+    /// Executes commands as one commit. Each command was admitted before.
     fn commit(&self, commands: &[Vec<&[u8]>]) -> Vec<Reply> {
         let keyspace = self.database().redis_keyspace("redis").unwrap().id();
         let mut builder = RedisBuilder::new(keyspace);
@@ -116,7 +116,7 @@ impl Target for Keyspace {
     }
 }
 
-/// Random commands in rounds: one by one, then opened anew, then many as one commit.
+/// Executes random commands in rounds: one by one, then after reopening, then many as one commit.
 fn compare(backend: BackendKind, rounds: u64, default_seed: u64) {
     let Some(server) = RedisServer::start() else { return };
     let seed = seed(default_seed);
@@ -128,7 +128,7 @@ fn compare(backend: BackendKind, rounds: u64, default_seed: u64) {
         Pair::new(&mut redis, &mut ours).run(&mix, seed + round, 400);
         contents_are_alike(&mut redis, &mut ours, &place);
         ours.reopen();
-        contents_are_alike(&mut redis, &mut ours, &format!("{place}, opened anew"));
+        contents_are_alike(&mut redis, &mut ours, &format!("{place}, reopened"));
         let mut rng = Rng(seed ^ round);
         for burst in 0..10 {
             let steps: Vec<_> = (0..60).map(|_| mix.step(&mut rng)).collect();

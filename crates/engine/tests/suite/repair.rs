@@ -1,4 +1,4 @@
-//! A repair that cuts the log below what the state has applied keeps the state.
+//! A repair that cuts the log below the applied position of the state keeps the state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ fn one(payload: &[u8]) -> RecordBatch {
     batch(&[payload.to_vec()])
 }
 
-/// Small values that the state holds, and now and then a long one and a record that only the log does.
+/// Writes small values, which the state holds, and some long values and records, which only the log holds.
 fn closed_cleanly(backend: BackendKind) -> SimDisk {
     let disk = SimDisk::new(1);
     let db = open(&disk, backend, Repair::Refuse).unwrap();
@@ -48,7 +48,7 @@ fn damage(disk: &SimDisk) {
         .collect();
     segments.sort();
     assert!(segments.len() > 3, "{segments:?} of {:?}", disk.list("log").unwrap());
-    // Keys are spread over the segments in order: look for the one that holds the middle.
+    // Keys are spread over the segments in order: find the segment with the middle key.
     let needle = (KEYS / 2).to_be_bytes();
     for name in segments {
         let path = format!("log/{name}");
@@ -81,11 +81,11 @@ fn repair_keeps_the_state(backend: BackendKind) {
         let stream = db.find_stream("s").unwrap();
         assert_eq!(stream.info().unwrap().next.0, u64::from(KEYS / 100));
         assert_eq!(stream.read(Offset(0), 10, 10_000).unwrap().record_count(), 10);
-        assert!(stream.read(Offset(28), 1, 10_000).is_err(), "what was only in the log is lost");
+        assert!(stream.read(Offset(28), 1, 10_000).is_err(), "a record that was only in the log is lost");
     };
     check(&db);
     drop(db);
-    // Neither a kill nor a close needs the repair again.
+    // Neither a kill nor a clean close makes another repair necessary.
     for round in 0..3 {
         let disk = disk.kill_process();
         let db = open(&disk, backend, Repair::Refuse).unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -99,7 +99,7 @@ fn repair_keeps_the_state(backend: BackendKind) {
         drop(db);
         let db = open(&disk, backend, Repair::Refuse).unwrap();
         assert_eq!(db.keyspace("k").unwrap().get(b"after").unwrap().unwrap().value, b"1"[..]);
-        // Past what is lost, the stream goes on; trimmed, it is whole again.
+        // Behind the lost records the stream continues; once trimmed, it is complete again.
         let stream = db.stream("s").unwrap();
         stream.append(&one(b"new")).unwrap();
         stream.trim(Offset(u64::from(KEYS / 100))).unwrap();
@@ -124,7 +124,7 @@ fn a_repair_keeps_a_redb_state_that_is_ahead() {
 fn without_a_repair_a_state_that_is_ahead_is_refused() {
     let disk = closed_cleanly(BackendKind::Memory);
     damage(&disk);
-    // The log alone is repaired, as it was done before: it ends below the state.
+    // Only the log is repaired: it ends below the state.
     let options = thalweg_log::LogOptions {
         repair: thalweg_log::Repair::CutAtCorruption,
         segment_bytes: 64 * 1024,
@@ -142,7 +142,7 @@ fn without_a_repair_a_state_that_is_ahead_is_refused() {
     assert_eq!(db.keyspace("k").unwrap().get(&7u32.to_be_bytes()).unwrap().unwrap().value, 7u32.to_le_bytes()[..]);
 }
 
-/// What the log can't tell any more is not passed over in silence.
+/// A watch from before the cut gets an error instead of missing changes silently.
 #[test]
 fn a_watch_from_before_a_repair_is_told_that_it_is_too_old() {
     let disk = closed_cleanly(BackendKind::Memory);
@@ -153,7 +153,7 @@ fn a_watch_from_before_a_repair_is_told_that_it_is_too_old() {
     };
     {
         let db = open(&disk, BackendKind::Memory, Repair::Refuse).unwrap();
-        assert!(look(&db, Revision(1)).unwrap().is_some(), "undamaged, the log tells everything");
+        assert!(look(&db, Revision(1)).unwrap().is_some(), "an undamaged log has all changes");
         db.close().unwrap();
     }
     damage(&disk);
@@ -167,10 +167,10 @@ fn a_watch_from_before_a_repair_is_told_that_it_is_too_old() {
     let revision = db.keyspace("k").unwrap().put(b"after", b"1").unwrap().revision.unwrap();
     assert!(revision > last);
     let batch = watch.next_batch(Duration::from_secs(60)).unwrap();
-    assert_eq!(batch.events.len(), 1, "what comes after it is told");
+    assert_eq!(batch.events.len(), 1, "later changes are reported");
 }
 
-/// The power goes at every operation of a repair: asked for again, it is finished, and the state is there.
+/// The power is lost at every operation of a repair. Repeating the repair completes it, and the state is present.
 #[test]
 fn a_repair_may_be_interrupted() {
     let disk = closed_cleanly(BackendKind::Memory);

@@ -1,4 +1,4 @@
-//! Snapshots that are damaged, restores that end half way, and the bytes of the format.
+//! Damaged snapshots, interrupted restores, and the bytes of the format.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn take(db: &Database, compression: Compression, since: Option<Lsn>) -> Vec<u8> 
     db.snapshot(&options(compression, since)).unwrap().into_bytes().unwrap()
 }
 
-/// A little of each: inline values, one in the log, records.
+/// Writes some data of each kind: inline values, one value in the log, records.
 fn fill(db: &Database, from: u8) -> Model {
     let mut model = Model::default();
     let (keyspace, stream) = (db.keyspace("k").unwrap(), db.stream("s").unwrap());
@@ -90,7 +90,7 @@ fn no_flipped_byte_is_restored() {
             assert!(!error.to_string().is_empty() && !error.code().is_empty());
             match open(&disk) {
                 Err(OpenError::Unfinished { .. }) => {}
-                Ok(db) => assert!(db.report().created, "nothing had been begun"),
+                Ok(db) => assert!(db.report().created, "the restore had not begun"),
                 Err(other) => panic!("byte {at}: {other}"),
             }
         }
@@ -150,14 +150,14 @@ fn parts_in_any_order_and_what_does_not_belong() {
 
     let alone = restore_sim(&SimDisk::new(5), &parts[..1]).unwrap_err();
     assert!(matches!(alone, RestoreError::NoFull { parts: 1 }), "{alone}");
-    // Another node's.
+    // A part of another node.
     let other = simulated(&SimDisk::new(6), 6);
     fill(&other, 0);
     let stranger = Part::bytes("stranger", take(&other, Compression::None, Some(Lsn(0))));
     let mixed = [Part::bytes("full", files[0].clone()), stranger];
     let error = restore_sim(&SimDisk::new(7), &mixed).unwrap_err();
     assert!(matches!(error, RestoreError::OtherNode { .. }), "{error}");
-    // The same node's, on another course of events: as after its log was cut and written on.
+    // A part of the same node with a different history, as after its log was cut and written on.
     let disk = SimDisk::new(8);
     let db = simulated(&disk, 5);
     fill(&db, 0);
@@ -181,7 +181,7 @@ fn parts_in_any_order_and_what_does_not_belong() {
     assert!(since < here);
 }
 
-/// Bytes that fail, or kill, when so many have been read.
+/// Reader that fails, or kills the process, after a number of bytes.
 struct Trap {
     bytes: io::Cursor<Vec<u8>>,
     at: u64,
@@ -192,7 +192,7 @@ impl Read for Trap {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.bytes.position() >= self.at {
             assert!(!self.kill, "killed here");
-            return Err(io::Error::other("the wire was cut"));
+            return Err(io::Error::other("the connection was cut"));
         }
         let most = buffer.len().min(16);
         self.bytes.read(&mut buffer[..most])
@@ -243,7 +243,7 @@ fn power_lost_at_any_moment_of_a_restore_leaves_all_or_something_unfinished() {
                 check(&db, &model);
                 finished += 1;
             }
-            Ok(_) => assert!(done.is_err(), "nothing had been begun"),
+            Ok(_) => assert!(done.is_err(), "the restore had not begun"),
             Err(OpenError::Unfinished { .. }) => {
                 assert!(done.is_err());
                 restore_sim(&disk, &parts).unwrap();
@@ -268,7 +268,7 @@ fn a_full_disk_is_told_and_leaves_something_unfinished() {
     assert!(matches!(open(&disk), Err(OpenError::Unfinished { .. })));
     restore_sim(&disk, &parts).unwrap();
     check(&open(&disk).unwrap(), &model);
-    // And a snapshot that can't be written.
+    // A snapshot that cannot be written.
     struct Full(usize);
     impl io::Write for Full {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -301,7 +301,7 @@ fn nothing_is_restored_over_what_is_there() {
     let new = dir.path().join("deep/new");
     let bad = restore(&new, &parts[1..], RestoreTo::End, &tiny(), &mut |_| {}).unwrap_err();
     assert!(matches!(bad, RestoreError::NoFull { .. }));
-    assert!(!new.exists(), "what can't be restored leaves nothing behind");
+    assert!(!new.exists(), "a failed restore must leave nothing behind");
     let mut seen = Vec::new();
     restore(&new, &parts, RestoreTo::End, &tiny(), &mut |progress| seen.push(progress)).unwrap();
     assert!(seen.windows(2).all(|pair| pair[0].totals.bytes() <= pair[1].totals.bytes()));
@@ -318,7 +318,7 @@ fn the_format_is_pinned() {
     fill(&db, 4);
     golden("snapshot-full-v2.tws", &full);
     golden("snapshot-increment-v2.tws", &take(&db, Compression::None, Some(since)));
-    // Compressed bytes may differ from one version of a library to the next, but must stay readable.
+    // Compressed bytes may differ between versions of a library, but must stay readable.
     for compression in [Compression::Lz4, Compression::Zstd] {
         let path = format!("tests/golden/snapshot-{}-v2.tws", compression.name());
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);

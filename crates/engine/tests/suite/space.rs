@@ -1,4 +1,4 @@
-//! Getting space back: retention, reclaiming, moving, freeing, and the history floor.
+//! Freeing space: retention, reclaiming, moving, freeing, and the history floor.
 
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -53,7 +53,7 @@ fn small_values_leave_nothing_in_the_log_to_keep() {
     assert_eq!(db.find_keyspace("k").unwrap().get(&7_u32.to_be_bytes()).unwrap().unwrap().value, vec![7; 100]);
 }
 
-/// The bytes of small records are less than half of what they take in the log, also when they have been copied.
+/// The payloads of small records are less than half of their size in the log, also after they have been copied.
 #[test]
 fn small_records_that_all_live_are_not_copied_for_ever() {
     let disk = SimDisk::new(1);
@@ -66,7 +66,7 @@ fn small_records_that_all_live_are_not_copied_for_ever() {
     assert!(before > 5);
     let done = settle(&db);
     assert_eq!((done.moved_bytes, done.freed_segments), (0, 0), "{done:?}");
-    // Once most are gone, the rest is worth it, once.
+    // Once most records are gone, copying the others is worthwhile, once.
     streams.iter().take(90).for_each(|stream| drop(stream.delete().unwrap()));
     let done = settle(&db);
     assert!(done.moved_bytes > 0 && done.freed_segments > 0, "{done:?}");
@@ -223,7 +223,7 @@ fn a_deleted_stream_gives_its_space_back_and_its_name() {
     assert_eq!(again.append(&batch(&[vec![2]])).unwrap().appends[0].first, Offset(0));
 }
 
-/// One pass of compaction holds as many keys as it has memory for. More keys make more passes.
+/// One pass of compaction holds as many keys as fit into its memory. More keys need more passes.
 #[test]
 fn a_stream_of_more_keys_than_a_compaction_holds_is_compacted_in_passes() {
     let keys = (MAX_COMPACTION_KEY_BYTES / MAX_KEY_BYTES + 100) as u32;
@@ -251,7 +251,8 @@ fn a_stream_of_more_keys_than_a_compaction_holds_is_compacted_in_passes() {
         db.flush().unwrap();
         dropped += db.maintain().unwrap().compacted_records;
     }
-    // The first pass sees each key once and drops nothing; the last one is not due while less is dirty than clean.
+    // The first pass sees each key once and drops nothing. The last pass is not due while the dirty stretch is smaller
+    // than the clean one.
     assert!(dropped > u64::from(keys) / 2, "{dropped} older records of {keys} are gone");
     let (mut left, mut count, mut from) = (HashMap::new(), 0, Offset(0));
     while from < stream.info().unwrap().next {
@@ -266,5 +267,5 @@ fn a_stream_of_more_keys_than_a_compaction_holds_is_compacted_in_passes() {
         from = page.next;
     }
     assert_eq!((left.len(), count), (keys as usize, 2 * u64::from(keys) - dropped));
-    assert!(left.values().all(|payload| payload == &[1]), "the newer ones are left");
+    assert!(left.values().all(|payload| payload == &[1]), "the newer records are left");
 }

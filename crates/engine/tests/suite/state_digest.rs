@@ -11,7 +11,7 @@ use thalweg_engine::{
 
 use crate::common::{batch, block_on, clock, simulated, small};
 
-/// Values inline and in the log, records, a trim.
+/// Writes values inline and in the log, records, and a trim.
 fn fill(db: &Database, from: u8) {
     let (keyspace, stream) = (db.keyspace("k").unwrap(), db.stream("s").unwrap());
     for number in from..from + 8 {
@@ -28,7 +28,7 @@ fn opened(options: Options) -> (SimDisk, Database) {
     (disk, db)
 }
 
-/// What replicas compare: not where they are in their own logs, nor under which id they were asked.
+/// Parts of a report that replicas compare. The position in the own log and the id of the request are left out.
 fn compared(report: &DigestReport) -> impl PartialEq + std::fmt::Debug {
     let state = &report.state;
     (state.applied.index, state.applied.revision, state.applied.running_hash, state.digest, state.kinds.clone())
@@ -43,13 +43,13 @@ fn options_maintenance_and_restarts_do_not_show() {
         for from in [0, 8, 16] {
             fill(&db, from);
             if restarts {
-                // Without closing, so that no entry is written for it.
+                // Drop without closing, so that closing writes no entry.
                 drop(db);
                 db = Database::open_on(Arc::new(disk.clone()), clock(), 7, options.clone()).unwrap();
             }
             if maintained {
                 db.flush().unwrap();
-                assert!(db.maintain().unwrap().reclaimed_entries > 0, "rows of the node's own go");
+                assert!(db.maintain().unwrap().reclaimed_entries > 0, "rows that are local to the node are reclaimed");
             }
         }
         db.state_digest().unwrap()
@@ -71,7 +71,7 @@ fn a_digest_is_of_its_entry_and_the_last_one_is_kept() {
     fill(&db, 0);
     let first = db.state_digest().unwrap();
     let before = db.stats();
-    assert_eq!(first.state.applied.index, before.applied_index, "the entry of the command is the last one");
+    assert_eq!(first.state.applied.index, before.applied_index, "the command's entry is the last one");
     assert_eq!(first.state.applied.running_hash, before.running_hash);
     assert_eq!(db.last_state_digest(), Some(first.clone()));
     let again = db.state_view().digest(&mut |_| {}).unwrap();
@@ -80,7 +80,7 @@ fn a_digest_is_of_its_entry_and_the_last_one_is_kept() {
     let at = db.stats().applied_index;
     fill(&db, 8);
     let second = under_way.digest(&mut |_| {}).unwrap();
-    assert_eq!((second.state.applied.index, second.state.digest), (at, first.state.digest), "writes go on meanwhile");
+    assert_eq!((second.state.applied.index, second.state.digest), (at, first.state.digest), "writes go on");
     assert!(second.id > first.id);
     assert_eq!(db.last_state_digest(), Some(second));
     assert_ne!(db.state_digest().unwrap().state.digest, first.state.digest);
@@ -97,7 +97,7 @@ fn every_backend_has_the_same_digest() {
         let db = open();
         fill(&db, 0);
         let first = db.state_digest().unwrap();
-        // Without closing: what the backend has not stored is replayed.
+        // Drop without closing: data that the backend has not stored is replayed.
         drop(db);
         let db = open();
         let again = db.state_view().digest(&mut |_| {}).unwrap();
@@ -128,7 +128,7 @@ fn a_view_that_nobody_takes_is_dropped_after_some_rounds_of_maintenance() {
     let asked = |rounds| {
         let view = db.to_async().state_view(Durability::Disk);
         let asked = db.stats().applied_index;
-        // Writes behind the digest's entry: once they are there, so is the view.
+        // Write entries after that of the digest: once they are applied, the view exists.
         fill(&db, 0);
         assert!(db.stats().applied_index > asked);
         (0..rounds).for_each(|_| _ = db.maintain().unwrap());

@@ -1,4 +1,5 @@
-//! Versions of the state machine, through the engine: raising one, and entries that need one which this node does not know.
+//! Versions of the state machine, through the engine: raising the version, and entries that need a version unknown to
+//! the node.
 
 use std::sync::Arc;
 
@@ -63,7 +64,7 @@ fn a_log_whose_entries_need_a_newer_binary_is_not_opened_and_is_left_as_it_is() 
         writer.append(RecordKind::Entry, 1, 4, command.bytes());
         writer.puts(1, 5..=6);
         drop(writer);
-        // Again and again: a failed start decides nothing for the next one.
+        // Open repeatedly: a failed start must not influence the next one.
         for _ in 0..2 {
             let error = Database::open_on(Arc::new(disk.clone()), clock(), 5, options.clone()).unwrap_err();
             assert_eq!((error.code(), error.action()), ("needs_upgrade", Action::Stop), "{error}");

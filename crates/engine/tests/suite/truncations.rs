@@ -1,4 +1,4 @@
-//! A directory in whose log entries were taken back: reads, watches, backups and maintenance go by those that count.
+//! A log with entries that a truncation has undone: reads, watches, backups and maintenance use only valid entries.
 
 use std::{io::IoSlice, ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ fn open(disk: &SimDisk, options: Options) -> Database {
     Database::open_on(Arc::new(disk.clone()), clock(), 5, options).unwrap()
 }
 
-/// Writes records as a member of a group would, into a directory that nobody has open.
+/// Writes records as a member of a group would, into a directory that is not open.
 pub struct Writer {
     log: Log,
     time: SpaceTime,
@@ -40,7 +40,7 @@ impl Writer {
         self.log.append(&[draft], Durability::Disk, Purpose::Data).unwrap().first
     }
 
-    /// Entries that put a value under the key of each index.
+    /// Appends entries that put a value under the key of each index.
     pub fn puts(&self, term: u64, indexes: RangeInclusive<u64>) {
         for index in indexes {
             let mut command = Framed::new();
@@ -54,7 +54,7 @@ impl Writer {
         self.append(RecordKind::Vote, term, 0, &vote.encode());
     }
 
-    /// A new leader takes back what lies from an index on.
+    /// Appends the records of a new leader that undoes the entries from an index on.
     fn truncate(&self, term: u64, index: u64) {
         self.vote(term);
         self.append(RecordKind::Truncate, 0, index, b"");
@@ -65,7 +65,7 @@ fn key(index: u64) -> Vec<u8> {
     format!("key {index:06}").into_bytes()
 }
 
-/// A new directory with a keyspace, which is entry 1.
+/// Creates a directory with a keyspace, which is entry 1.
 pub fn founded(disk: &SimDisk, options: &Options) -> Database {
     let db = open(disk, options.clone());
     db.keyspace("k").unwrap();
@@ -73,7 +73,7 @@ pub fn founded(disk: &SimDisk, options: &Options) -> Database {
     db
 }
 
-/// Closes a directory, and says how to write to its log.
+/// Closes a directory, and returns a writer for its log.
 pub fn writer(disk: &SimDisk, db: Database) -> Writer {
     let (node, time) = (db.report().node, db.stats().space_time);
     let keyspace = db.find_keyspace("k").unwrap().id();
@@ -84,7 +84,7 @@ pub fn writer(disk: &SimDisk, db: Database) -> Writer {
     Writer { log, time, keyspace, node }
 }
 
-/// The term of each entry from 2 to 40 that counts.
+/// Returns the term of each valid entry from 2 to 40.
 fn term_of(index: u64) -> u64 {
     match index {
         2..=9 => 1,
@@ -97,7 +97,7 @@ fn value_of(term: u64, index: u64) -> Vec<u8> {
     format!("term {term}").repeat(if index.is_multiple_of(4) { 100 } else { 1 }).into_bytes()
 }
 
-/// Entries 2 to 40, of which some were taken back, once or twice.
+/// Appends entries 2 to 40, some of which are undone once or twice.
 fn write_with_void_entries(writer: &Writer) -> Model {
     writer.puts(1, 2..=14);
     writer.truncate(2, 10);
@@ -155,7 +155,7 @@ fn an_increment_holds_what_counts_wherever_it_begins() {
     let target: Arc<dyn Disk> = Arc::new(restored.clone());
     restore_on(&target, &clock, 9, &parts, RestoreTo::End, &small(BackendKind::Memory), &mut |_| {}).unwrap();
     check(&open(&restored, small(BackendKind::Memory)), &model);
-    // The entry that an increment continues is the last one that counts before it.
+    // The entry that an increment continues is the last valid one before it.
     let mut last = 1;
     for since in since.0..=db.stats().applied_lsn.0 {
         let before = survey(&take(&db, Some(Lsn(since)))[..]).unwrap().info.before;
@@ -167,7 +167,7 @@ fn an_increment_holds_what_counts_wherever_it_begins() {
     assert_eq!(last, 40);
 }
 
-/// Entries applied later than their records say could not be found by time.
+/// Entries applied at a later time than their records state could not be found by time.
 #[test]
 fn an_increment_whose_times_go_back_is_refused() {
     let disk = SimDisk::new(1);
@@ -194,7 +194,7 @@ fn what_is_noted_as_purged_is_an_entry_that_counts() {
     let members = writer(&disk, founded(&disk, &small(BackendKind::Memory)));
     members.puts(1, 2..=5);
     let mut index = 5;
-    // The rest of the first segment is void.
+    // The later part of the first segment is void.
     while members.log.segments().len() == 1 {
         index += 1;
         members.puts(1, index..=index);

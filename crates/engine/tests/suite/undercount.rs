@@ -1,4 +1,4 @@
-//! A segment whose live bytes the state counts too low: nothing that is still wanted goes with it.
+//! A segment whose live bytes the state counts too low: no live data is lost with it.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn open(disk: &SimDisk) -> Database {
     Database::open_on(Arc::new(disk.clone()), clock(), 5, small(BackendKind::Memory)).unwrap()
 }
 
-/// Fills the active segment and some more with what is not wanted in the log.
+/// Fills the active segment and some more with data that is not needed in the log.
 fn fill(db: &Database) {
     let filler = db.keyspace("filler").unwrap();
     let before = db.stats().log.segments;
@@ -32,7 +32,7 @@ fn fill(db: &Database) {
     }
 }
 
-/// Rounds of maintenance, each with a persisted state, until nothing more happens.
+/// Runs rounds of maintenance, each with a persisted state, until they do nothing more.
 fn settle(db: &Database) -> Maintenance {
     let (mut total, mut idle) = (Maintenance::default(), 0);
     while idle < 3 {
@@ -51,7 +51,7 @@ fn get(db: &Database, key: &[u8]) -> Vec<u8> {
     entry.value.to_vec()
 }
 
-/// A revoked lease and a deleted prefix that remove the same keys, in one entry.
+/// A revoked lease and a deleted prefix remove the same keys, in one entry.
 #[test]
 fn keys_that_two_commands_of_one_entry_remove_take_no_other_value_with_them() {
     let disk = SimDisk::new(1);
@@ -96,8 +96,8 @@ impl LogBarrier for NoLog {
     }
 }
 
-/// Makes the stored state of a directory that nobody has open count nothing in some segments. It takes the place of
-/// the first entry behind the state.
+/// Changes the stored state of a closed directory so that it counts nothing in some segments. The change takes the
+/// position of the first entry behind the state.
 fn count_nothing(disk: &SimDisk, segments: &[Generation]) {
     let options = MemoryOptions { dir: "state/default/memory".to_owned(), ..MemoryOptions::default() };
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -112,7 +112,7 @@ fn count_nothing(disk: &SimDisk, segments: &[Generation]) {
     backend.flush().unwrap();
 }
 
-/// Fills a few segments, of whose bytes little is live: a value, and every twentieth batch.
+/// Fills a few segments of which little is live: a value, and every twentieth batch.
 fn mixed(disk: &SimDisk) -> Vec<Vec<u8>> {
     let db = open(disk);
     let (keyspace, hot) = (db.keyspace("k").unwrap(), db.keyspace("hot").unwrap());
@@ -129,7 +129,7 @@ fn mixed(disk: &SimDisk) -> Vec<Vec<u8>> {
             dropped.append(&batch(&[payload])).unwrap();
         }
     }
-    // A stream of more batches than a walk looks at all at once, whose begin is gone.
+    // A trimmed stream with more batches than a walk reads in one step.
     dropped.trim(Offset(600)).unwrap();
     db.flush().unwrap();
     hot.put(b"hot", b"not in the flushed state").unwrap();
@@ -153,7 +153,7 @@ fn a_count_that_is_too_low_frees_nothing_that_is_live() {
     let segments = db.stats().log.segments;
     let done = settle(&db);
     assert!(done.undercounted_segments > 5, "{done:?}");
-    assert!(done.freed_segments > 0 && done.moved_bytes > 0, "what is live is copied: {done:?}");
+    assert!(done.freed_segments > 0 && done.moved_bytes > 0, "live data is copied: {done:?}");
     assert!(db.stats().log.segments < segments, "{segments} segments before");
     assert_eq!(db.stats().maintenance.undercounted_segments, done.undercounted_segments);
     check_mixed(&db, &kept);
@@ -174,7 +174,7 @@ fn counts_that_are_right_are_not_reported() {
     check_mixed(&db, &kept);
 }
 
-/// Values that an entry left in the log are wanted there, also once values of their length stay in the state.
+/// Values that an entry left in the log are needed there, even after the option has been raised above their length.
 #[test]
 fn values_shorter_than_a_raised_option_keep_their_segments() {
     let disk = SimDisk::new(1);

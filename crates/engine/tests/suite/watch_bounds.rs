@@ -1,4 +1,4 @@
-//! As many watches as there may be.
+//! The maximum number of watches.
 
 use std::time::Duration;
 

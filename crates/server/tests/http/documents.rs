@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use thalweg_server::{OPENAPI, routes::ROUTES};
+use thalweg_server::{OPENAPI, ROUTES};
 
 use crate::support::{Node, holds};
 

@@ -25,14 +25,23 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("transport", &["types"]),
     ("client", &["types", "wire", "transport"]),
     ("engine", &["types", "disk", "log", "store", "state", "replica", "recipes", "redis"]),
-    ("server", &["types", "disk", "log", "wire", "broker", "engine", "transport", "redis"]),
+    ("serving", &["types", "broker", "engine", "transport"]),
+    ("http", &["types", "wire", "broker", "engine", "serving"]),
+    ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
+    ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
+    ("server", &["types", "engine", "transport", "serving", "http", "native", "resp"]),
     ("bench", &["types", "disk", "log", "store", "state", "wire", "transport", "engine", "redis"]),
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
 ];
 
 /// What a crate's tests may use beyond that.
-const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] =
-    &[("state", &["disk", "log"]), ("client", &["engine", "server"]), ("bench", &["server"])];
+const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
+    ("state", &["disk", "log"]),
+    ("client", &["engine", "server"]),
+    ("bench", &["server"]),
+    ("serving", &["wire", "redis"]),
+    ("server", &["disk", "wire", "broker", "redis"]),
+];
 
 /// Crates without time, randomness, sockets or tasks of their own.
 const CORE: &[&str] =

@@ -1,8 +1,8 @@
-//! Modules of `server`, `engine` and `state` depend on each other in few and small circles.
+//! Modules of the server's crates, `engine` and `state` depend on each other in few and small circles.
 //!
 //! The test reads sources as text and builds a graph of each crate: one node per file, and an edge where production code
 //! imports or names an item of another file. Re-exports are followed to the file that defines the item, and are no use by
-//! themselves, so a `mod.rs` may offer the items of its children. The root of a crate (`lib.rs`) is left out.
+//! themselves, so a `mod.rs` or `lib.rs` may offer the items of its children.
 //!
 //! A circle is a strongly connected component of two or more files. The same is counted for *rooms*: the modules that
 //! `lib.rs` declares, each with everything below it as one node.
@@ -29,8 +29,12 @@ struct Bounds {
 }
 
 const BOUNDS: &[Bounds] = &[
-    Bounds { name: "server", max_files: 39, max_circles: 7, max_rooms: 35 },
-    Bounds { name: "engine", max_files: 23, max_circles: 3, max_rooms: 15 },
+    Bounds { name: "serving", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "http", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "native", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "resp", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "server", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "engine", max_files: 0, max_circles: 0, max_rooms: 12 },
     Bounds { name: "state", max_files: 0, max_circles: 0, max_rooms: 11 },
 ];
 
@@ -166,10 +170,9 @@ impl CrateSource {
     fn graph(&self) -> Graph {
         let edges = |name: &String, module: &Module| -> BTreeSet<String> {
             let used = module.paths.iter().filter_map(|path| self.resolve(name, path, 0));
-            used.filter(|(to, rest)| to != name && !to.is_empty() && *rest).map(|(to, _)| to).collect()
+            used.filter(|(to, is_item)| to != name && *is_item).map(|(to, _)| to).collect()
         };
-        let modules = self.modules.iter().filter(|(name, _)| !name.is_empty());
-        modules.map(|(name, module)| (name.clone(), edges(name, module))).collect()
+        self.modules.iter().map(|(name, module)| (name.clone(), edges(name, module))).collect()
     }
 
     /// Returns the module that defines what `path` names in module `scope`, and whether an item of it is named rather

@@ -1,12 +1,13 @@
-//! The terms of an append: which offset it must get, and which producer sends it.
+//! Terms of an append: the offset that it must get, and the producer that sends it.
 //!
-//! Owns the types and their encoding within a write. What becomes of them is the state machine's.
+//! Owns the types and their encoding within a write. Does not own their evaluation, which is part of the state
+//! machine.
 //!
 //! ```text
 //! stamp := epoch u32 | sequence u64 | id_len u8 | id        little-endian; id as a name, 1 to 64 bytes
 //! ```
-//! A producer numbers its appends to a stream 0, 1, 2, ... within an epoch. Sending one again, after
-//! an answer was lost, is harmless: the state knows the number and gives the first answer once more.
+//! A producer numbers its appends to a stream 0, 1, 2, ... within an epoch. A producer that lost an answer can safely
+//! send the append again: the state finds the number and returns the first answer again.
 
 use crate::{
     command::{CommandError, check_name},
@@ -15,22 +16,21 @@ use crate::{
     record::{Malformed, Reader},
 };
 
-/// Which offset an append's first record must get.
+/// Offset that the first record of an append must get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpectedOffset {
-    /// Whichever comes next.
+    /// Any offset.
     #[default]
     Any,
-    /// The stream never held a record: it was just created, or a writer thinks that it does not exist.
-    /// A stream whose records have all been trimmed did hold some.
+    /// The stream must never have had a record: it was just created, or its first writer believes it is new. A stream
+    /// whose records have all been trimmed did have some.
     NoRecords,
-    /// This one is next.
+    /// The stream's next offset must be this one.
     Exact(Offset),
 }
 
 impl ExpectedOffset {
-    /// The offset that must be next; that of [`NoRecords`](Self::NoRecords) is 0, since offsets are never
-    /// used twice.
+    /// Returns the required next offset. [`NoRecords`](Self::NoRecords) requires 0, since offsets are never reused.
     #[must_use]
     pub fn offset(self) -> Option<Offset> {
         match self {
@@ -40,7 +40,7 @@ impl ExpectedOffset {
         }
     }
 
-    /// `any`, `none`, or an offset, as in query strings and on the command line.
+    /// Parses `any`, `none` or an offset, as used in query strings and on the command line.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -76,7 +76,7 @@ impl From<Offset> for ExpectedOffset {
     }
 }
 
-/// Checks a producer's id: as a name, and at most [`MAX_PRODUCER_ID_BYTES`] long.
+/// Checks a producer's id: it follows the rules of names and has at most [`MAX_PRODUCER_ID_BYTES`] bytes.
 pub fn check_producer_id(id: &str) -> Result<(), CommandError> {
     if id.len() > MAX_PRODUCER_ID_BYTES || check_name(id).is_err() {
         return Err(CommandError::BadProducerId { id: id.chars().take(MAX_PRODUCER_ID_BYTES).collect() });
@@ -84,19 +84,19 @@ pub fn check_producer_id(id: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Which append of which producer this is.
+/// Identity of one append of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerStamp<'a> {
-    /// The producer.
+    /// Id of the producer.
     pub id: &'a str,
-    /// Rises when another instance takes over; lower ones are fenced.
+    /// Epoch of the producer. It rises when another instance takes over; the stream rejects appends with lower epochs.
     pub epoch: u32,
-    /// Number of the append, from 0 in each epoch, without gaps.
+    /// Sequence number of the append: from 0 in each epoch, without gaps.
     pub sequence: u64,
 }
 
 impl<'a> ProducerStamp<'a> {
-    /// Appends the encoding.
+    /// Appends the encoded stamp.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), CommandError> {
         check_producer_id(self.id)?;
         out.extend_from_slice(&self.epoch.to_le_bytes());
@@ -115,7 +115,7 @@ impl<'a> ProducerStamp<'a> {
     }
 }
 
-/// An encoded stamp that has been checked: small enough to travel in every [`Write`](super::Write).
+/// An encoded stamp that has been checked. It is small enough to be part of every [`Write`](super::Write).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodedStamp<'a>(&'a [u8]);
 
@@ -127,10 +127,10 @@ impl<'a> EncodedStamp<'a> {
         reader.take(ahead.position() - from, "producer stamp").map(Self)
     }
 
-    /// What it says.
+    /// Decodes the stamp.
     #[must_use]
     pub fn get(&self) -> ProducerStamp<'a> {
-        ProducerStamp::decode(&mut Reader::at(self.0, 0)).expect("checked when it was taken from the command")
+        ProducerStamp::decode(&mut Reader::at(self.0, 0)).expect("decode() checked these bytes")
     }
 }
 
@@ -146,17 +146,17 @@ pub(super) fn decode_producer_id<'a>(reader: &mut Reader<'a>) -> Result<&'a str,
     id.filter(|id| check_producer_id(id).is_ok()).ok_or(Malformed { at, expected: "well-formed producer id" })
 }
 
-/// Everything that an append may ask for beside its records.
+/// Conditions on an append, besides its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendTerms<'a> {
-    /// Which offset it must get.
+    /// Offset that the append must get.
     pub expected: ExpectedOffset,
-    /// Whose it is, so that it happens once however often it is sent.
+    /// Stamp of the producer, which makes the append happen once however often it is sent.
     pub producer: Option<ProducerStamp<'a>>,
 }
 
 impl AppendTerms<'_> {
-    /// Whether its outcome depends on the state.
+    /// Returns true if the outcome of the append depends on the state.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
         self.expected != ExpectedOffset::Any || self.producer.is_some()
@@ -169,27 +169,27 @@ impl<T: Into<ExpectedOffset>> From<T> for AppendTerms<'_> {
     }
 }
 
-/// Why a producer's append did nothing. The sequence is not used up.
+/// Reason why a producer's append did nothing. Its sequence number is not used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProducerRefusal {
-    /// It happened so long ago that its result is forgotten; those from `oldest` on are remembered.
+    /// The append happened so long ago that the stream has dropped its result; results from `oldest` on are kept.
     DuplicateTooOld {
-        /// The oldest sequence whose result is kept.
+        /// Oldest sequence whose result is kept.
         oldest: u64,
     },
-    /// Appends before it are missing.
+    /// Appends with lower sequence numbers are missing.
     SequenceGap {
-        /// The sequence that must come next.
+        /// Sequence that must come next.
         expected: u64,
     },
     /// Another instance of the producer has taken over.
     Fenced {
-        /// Its epoch.
+        /// Epoch of that instance.
         epoch: u32,
     },
-    /// The stream does not know the producer (any more), and the sequence is not the first.
+    /// The stream has no such producer, or has evicted it, and the sequence is not the first.
     Unknown,
-    /// Some of the commit's appends happened before and others did not: it is no repetition of a commit.
+    /// Some appends of the commit happened before and others did not, so it is not a repetition of a commit.
     Mixed,
 }
 
@@ -222,7 +222,7 @@ mod tests {
         }
         let mut last = Vec::new();
         ProducerStamp { id: "p", epoch: 0, sequence: u64::MAX }.encode(&mut last).unwrap();
-        assert!(EncodedStamp::decode(&mut Reader::at(&last, 0)).is_err(), "there is none after it");
+        assert!(EncodedStamp::decode(&mut Reader::at(&last, 0)).is_err(), "no sequence can follow it");
     }
 
     #[test]

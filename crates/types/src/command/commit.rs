@@ -1,4 +1,7 @@
-//! Commits: conditions that must all hold, then writes that all happen or none.
+//! Commits: conditions that must all hold, then writes that happen all or not at all.
+//!
+//! The layouts of conditions and writes are in the head of the [`command`](super) module. A commit whose only reads
+//! come from its writes (touches, and puts that keep a deadline) carries the condition 16, which always holds.
 
 use crate::{
     command::{
@@ -20,42 +23,43 @@ const ANY: u8 = 16;
 const UNCHANGED: u8 = 6;
 const NO_END: u32 = u32::MAX;
 
-/// What a condition wants of its key.
+/// Requirement of a condition on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect<'a> {
     /// The key has no value.
     Absent,
-    /// The key has some value.
+    /// The key has a value.
     Present,
     /// The key's value was written at this revision.
     Revision(Revision),
     /// The key has exactly this value.
     Value(&'a [u8]),
-    /// The key's value was written before this revision, or there is none: an absent key counts as
-    /// written at revision 0.
+    /// The key's value was written before this revision, or the key is absent: an absent key counts as written at
+    /// revision 0.
     Before(Revision),
     /// The key's value was written after this revision.
     After(Revision),
-    /// A range that begins at the key is as it was read: no more and no fewer pairs, none of a later revision.
+    /// The range that begins at the key is unchanged since it was read: it has as many pairs, and none of a later
+    /// revision.
     Unchanged(UnchangedRange<'a>),
-    /// Nothing: always holds. Says that the commit reads, as a touch does.
+    /// No requirement: the condition always holds. It marks a commit with a write that reads, such as a touch.
     Any,
 }
 
-/// What was read of a range of keys. Holds if nobody has put, replaced or removed a pair of it since, and none has
-/// ended.
+/// Summary of a range of keys as it was read. The condition holds if since then no pair of the range has been put,
+/// replaced or removed, and none has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnchangedRange<'a> {
-    /// The first key above the range; `None`: it reaches to the end of the keyspace.
+    /// Exclusive end of the range; `None` for the end of the keyspace.
     pub end: Option<&'a [u8]>,
-    /// Of the view that was read.
+    /// Revision of the view that was read.
     pub since: Revision,
-    /// How many pairs there were.
+    /// Number of pairs in the range.
     pub count: u32,
 }
 
 impl Expect<'_> {
-    /// Appends the encoding: the kind, and what it compares with.
+    /// Appends the encoded requirement: its kind, then its operand.
     fn encode(&self, out: &mut Vec<u8>) {
         let mut revision = |kind: u8, revision: Revision| {
             out.push(kind);
@@ -95,7 +99,7 @@ impl Expect<'_> {
     }
 }
 
-/// Builds a commit: conditions that must all hold, then writes that all happen or none.
+/// Builder of a commit: conditions that must all hold, then writes that happen all or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct CommitBuilder {
     conditions: Vec<u8>,
@@ -105,12 +109,12 @@ pub struct CommitBuilder {
     has_terms: bool,
     settles: bool,
     needs_lease: bool,
-    /// Some write needs what the key is before it.
+    /// True if a write depends on the key's value before it.
     reads: bool,
 }
 
 impl CommitBuilder {
-    /// Without conditions and writes.
+    /// Creates a commit without conditions and writes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -135,8 +139,8 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds a put that lives until a deadline and, with a lease, at most as long as that. The commit fails
-    /// if there is no such lease.
+    /// Adds a put that lives until a deadline and, with a lease, at most as long as the lease. The commit fails if the
+    /// lease does not exist.
     pub fn put_until(
         &mut self,
         keyspace: KeyspaceId,
@@ -156,8 +160,8 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Gives a key another deadline; value, revision and lease stay. Does nothing to a key without a value:
-    /// add a condition if that matters.
+    /// Adds a touch, which gives a key another deadline; its value, revision and lease stay. A touch does nothing to a
+    /// key without a value: add a condition if that matters.
     pub fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         let deadline = deadline.check()?;
@@ -177,7 +181,7 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds an append; the commit fails unless the stream's next offset is as `expected`.
+    /// Adds an append. The commit fails unless the stream's next offset matches `expected`.
     pub fn append(
         &mut self,
         stream: StreamId,
@@ -187,8 +191,8 @@ impl CommitBuilder {
         self.append_with(stream, &expected.into().into(), batch)
     }
 
-    /// Adds an append under any terms. If it is a producer's and happened before, the whole commit did,
-    /// and is answered with its first result.
+    /// Adds an append with any terms. If a producer's append happened before, so did the whole commit, and it is
+    /// answered with its first result.
     pub fn append_with(
         &mut self,
         stream: StreamId,
@@ -202,7 +206,7 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// Adds an ack; the commit fails unless the attempts hold all that the settlements name.
+    /// Adds an ack. The commit fails unless the attempts hold all records that the settlements name.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
         self.room(groups::settlements_len(settlements) + 32)?;
         let before = self.writes.len();
@@ -211,7 +215,7 @@ impl CommitBuilder {
         self.settled(before, encoded)
     }
 
-    /// Adds a nack; the commit fails unless the attempts hold all that the settlements name.
+    /// Adds a nack. The commit fails unless the attempts hold all records that the settlements name.
     pub fn nack(
         &mut self,
         group: GroupId,
@@ -236,14 +240,14 @@ impl CommitBuilder {
         Ok(self)
     }
 
-    /// How many writes it holds.
+    /// Number of writes.
     #[must_use]
     pub fn write_count(&self) -> u32 {
         self.write_count
     }
 
-    /// Whether its outcome depends on the state: conditions, appends at an expected offset or of a producer,
-    /// acks and nacks, or leases.
+    /// Returns true if the outcome depends on the state: the commit has conditions, appends at an expected offset or
+    /// of a producer, acks, nacks, or leases.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
         self.condition_count > 0 || self.has_terms || self.settles || self.needs_lease
@@ -341,7 +345,7 @@ pub(super) fn encode_append_write(
     Ok(())
 }
 
-/// Appends the command of a single put: what a [`CommitBuilder`] with one put would write.
+/// Appends the command of a single put: the same bytes as a [`CommitBuilder`] with one put.
 pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<(), CommandError> {
     check_key(key)?;
     check_value(value)?;
@@ -350,7 +354,7 @@ pub fn encode_put(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: &[
     Ok(())
 }
 
-/// Appends the command of a single put that lives until a deadline, and at most as long as its lease.
+/// Appends the command of a single put that lives until a deadline and at most as long as its lease.
 pub fn encode_put_until(
     out: &mut Vec<u8>,
     keyspace: KeyspaceId,
@@ -381,10 +385,10 @@ pub fn encode_delete(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8]) -> Res
 /// Appends the command of a single append.
 pub fn encode_append(out: &mut Vec<u8>, stream: StreamId, expected: impl Into<ExpectedOffset>, batch: &RecordBatch) {
     encode_commit_head(out, 0, 1);
-    encode_append_write(out, stream, &expected.into().into(), batch).expect("only a producer can be refused");
+    encode_append_write(out, stream, &expected.into().into(), batch).expect("only a producer's id can be invalid");
 }
 
-/// Appends the command of a single append under any terms.
+/// Appends the command of a single append with any terms.
 pub fn encode_append_with(
     out: &mut Vec<u8>,
     stream: StreamId,
@@ -395,7 +399,7 @@ pub fn encode_append_with(
     encode_append_write(out, stream, terms, batch)
 }
 
-/// A commit's inside. `conditions` and `writes` may be iterated any number of times.
+/// The contents of a commit. `conditions` and `writes` may be iterated any number of times.
 #[derive(Clone, Debug)]
 pub struct Commit<'a> {
     bytes: &'a [u8],
@@ -407,111 +411,112 @@ pub struct Commit<'a> {
 /// A condition of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition<'a> {
-    /// The keyspace.
+    /// Keyspace of the key.
     pub keyspace: KeyspaceId,
-    /// The key.
+    /// Key that the condition is about.
     pub key: &'a [u8],
-    /// What must hold.
+    /// Requirement on the key.
     pub expect: Expect<'a>,
 }
 
-/// A write of a commit, or an operation of a transaction. `at` fields are byte offsets in the slice that was
-/// decoded. Those after [`Append`](Self::Append) read, and are malformed in a commit.
+/// A write of a commit, or an operation of a transaction. `at` fields are byte offsets in the decoded slice.
+/// [`Add`](Self::Add), [`DeletePrefix`](Self::DeletePrefix), [`Get`](Self::Get) and [`Scan`](Self::Scan) read the
+/// state and are malformed in a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
-    /// Set a key.
+    /// Sets a key.
     Put {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key to set.
         key: &'a [u8],
-        /// Its value.
+        /// Value to set.
         value: &'a [u8],
-        /// Where the value lies.
+        /// Byte offset of the value.
         value_at: usize,
     },
-    /// Remove a key.
+    /// Removes a key.
     Delete {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key to remove.
         key: &'a [u8],
     },
-    /// Set a key that lives until a deadline.
+    /// Sets a key that lives until a deadline.
     PutUntil {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key to set.
         key: &'a [u8],
-        /// Its value.
+        /// Value to set.
         value: &'a [u8],
-        /// Where the value lies.
+        /// Byte offset of the value.
         value_at: usize,
-        /// Until when.
+        /// Deadline of the key.
         deadline: Deadline,
-        /// And at most as long as this lease.
+        /// Lease that the key is attached to: the key lives at most as long as the lease.
         lease: Option<LeaseId>,
     },
-    /// Give a key another deadline.
+    /// Gives a key another deadline.
     Touch {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key to touch.
         key: &'a [u8],
-        /// Until when.
+        /// New deadline of the key.
         deadline: Deadline,
     },
-    /// Append records.
+    /// Appends records.
     Append {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Fail the commit unless this is the next offset.
+        /// Offset that the stream's next offset must equal; otherwise the commit fails.
         expected: Option<Offset>,
-        /// Whose append it is; it happens once however often it is sent.
+        /// Stamp of the producer, which makes the append happen once however often it is sent.
         producer: Option<EncodedStamp<'a>>,
-        /// How many records.
+        /// Number of records.
         count: u32,
-        /// The encoded batch.
+        /// Encoded batch.
         batch: &'a [u8],
-        /// Where the batch lies.
+        /// Byte offset of the batch.
         batch_at: usize,
     },
-    /// Add to a counter.
+    /// Adds to a counter.
     Add {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key of the counter.
         key: &'a [u8],
-        /// How much.
+        /// Amount to add.
         delta: i64,
     },
-    /// Remove all keys with a prefix.
+    /// Removes all keys with a prefix.
     DeletePrefix {
-        /// The keyspace.
+        /// Keyspace of the keys.
         keyspace: KeyspaceId,
-        /// The prefix.
+        /// Prefix of the keys to remove.
         prefix: &'a [u8],
     },
-    /// Read a key.
+    /// Reads a key.
     Get {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key to read.
         key: &'a [u8],
     },
-    /// Read a range.
+    /// Reads a range of pairs.
     Scan {
-        /// The keyspace.
+        /// Keyspace of the pairs.
         keyspace: KeyspaceId,
-        /// Which pairs.
+        /// Range and options of the scan.
         scan: ScanOperation<'a>,
     },
-    /// Ack or nack what a consumer group delivered; fails the commit if an attempt has lapsed.
+    /// Acks or nacks records that a consumer group delivered. The commit fails if an attempt has lapsed.
     Settle(Settle<'a>),
 }
 
 impl<'a> Commit<'a> {
-    /// Reads the counts; what is behind them is checked as it is iterated.
+    /// Decodes the counts. The bytes behind them are checked when they are iterated.
     #[inline]
     pub(super) fn decode_head(bytes: &'a [u8], reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let conditions = reader.u32("condition count")?;
@@ -519,25 +524,25 @@ impl<'a> Commit<'a> {
         Ok(Self { bytes, conditions_at: reader.position(), conditions, writes })
     }
 
-    /// How many conditions.
+    /// Number of conditions.
     #[must_use]
     pub fn condition_count(&self) -> u32 {
         self.conditions
     }
 
-    /// How many writes.
+    /// Number of writes.
     #[must_use]
     pub fn write_count(&self) -> u32 {
         self.writes
     }
 
-    /// The conditions in order.
+    /// Iterates over the conditions in order.
     pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         (0..self.conditions).map(move |_| decode_condition(&mut reader))
     }
 
-    /// The writes in order. Fails if a condition before them does.
+    /// Returns an iterator over the writes in order. Fails if a condition before them does not decode.
     pub fn writes(&self) -> Result<Writes<'a>, Malformed> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         for _ in 0..self.conditions {
@@ -547,22 +552,22 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// A commit without conditions whose only write is a put: by far the most frequent command. Decoding it as
-/// what it is costs a fraction of decoding it as one of all that a command can be.
+/// A commit without conditions whose only write is a put, which is by far the most frequent command. Decoding it as
+/// this type costs a fraction of decoding it as a [`Command`](super::Command).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlindPut<'a> {
-    /// The keyspace.
+    /// Keyspace of the key.
     pub keyspace: KeyspaceId,
-    /// The key.
+    /// Key to set.
     pub key: &'a [u8],
-    /// Its value.
+    /// Value to set.
     pub value: &'a [u8],
-    /// Where the value lies.
+    /// Byte offset of the value.
     pub value_at: usize,
 }
 
 impl<'a> BlindPut<'a> {
-    /// Decodes a command that is nothing but a blind put; `None` for every other one, malformed ones included.
+    /// Decodes a command that is exactly a blind put. Returns `None` for every other command, malformed ones included.
     #[inline]
     #[must_use]
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
@@ -577,12 +582,12 @@ impl<'a> BlindPut<'a> {
     }
 }
 
-/// Iterates over the writes of a commit, or over a transaction's list of operations.
+/// Iterator over the writes of a commit, or over a transaction's list of operations.
 #[derive(Clone, Debug)]
 pub struct Writes<'a> {
     reader: Reader<'a>,
     left: u32,
-    /// Whether the command ends with this list.
+    /// True if the command ends with this list.
     is_last: bool,
 }
 
@@ -712,7 +717,7 @@ fn decode_append<'a>(reader: &mut Reader<'a>, produced: bool) -> Result<Write<'a
     })
 }
 
-/// An operation that only a transaction may have.
+/// Decodes an operation that only a transaction may have.
 fn decode_reading<'a>(kind: u8, at: usize, reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
     if !matches!(kind, operations::ADD | operations::DELETE_PREFIX | operations::GET | operations::SCAN) {
         return Err(Malformed { at, expected: "known write kind" });

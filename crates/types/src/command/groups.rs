@@ -1,9 +1,8 @@
-//! Consumer groups: their configuration, their commands, and what comes of them.
+//! Consumer groups: their configuration, their commands, and the outcomes of these.
 //!
-//! An *attempt* is one delivery of some records to one member. Its number is of the group, rises, and is
-//! never used twice, so a settlement (ack, nack) that names its attempt can't be mistaken for one of
-//! another delivery of the same records, of a group of the same name that was deleted, or from before a
-//! restore.
+//! An *attempt* is one delivery of some records to one member. Attempts of a group have rising numbers that are never
+//! reused. A settlement (ack or nack) names its attempt, so it cannot be mistaken for one of another delivery of the
+//! same records, of a deleted group with the same name, or from before a restore.
 //!
 //! ```text
 //! command     := 48 | stream u32 | start u64 | config | name                          create
@@ -16,15 +15,15 @@
 //!              | 55 | group u32 | offset u64                                          seek
 //! write       := 48 | group u32 | settlements                                         ack, in a commit
 //!              | 49 | group u32 | delay u64 | text | settlements                      nack, in a commit
-//! settlements := count u32 | (attempt u64 | ranges u32 | (first u64 | count u32)*)*   no ranges: all of it
+//! settlements := count u32 | (attempt u64 | ranges u32 | (first u64 | count u32)*)*   no ranges: all records
 //! config      := order u8 | deadline u64 | max_deliveries u32 | max_pending u32 | dead letters' stream text
 //! text        := len u16 | UTF-8
 //! ```
-//! Little-endian; times in microseconds. `start` and the seek's `offset` are `u64::MAX` for the end of the
-//! stream. `max_deliveries` is 0 for no limit, `delay` is `u64::MAX`
-//! for "never again", and one less for "at once, and it does not count". `keys` are hashes of
-//! the keys of the records from `window` on, 0 for records without one; only groups in order per key have
-//! them, because the state machine cannot read records.
+//! All integers are little-endian; times are in microseconds. `start` and the seek's `offset` are `u64::MAX` for the
+//! end of the stream. `max_deliveries` is 0 for no limit. `delay` is `u64::MAX` for "never deliver again", and
+//! `u64::MAX - 1` for "deliver again immediately, without counting this delivery". `keys` are hashes of the keys of
+//! the records from `window` on, 0 for records without a key. Only fetches of groups in order per key carry them,
+//! because the state machine cannot read records.
 
 use std::time::Duration;
 
@@ -50,35 +49,35 @@ const NACK: u8 = 53;
 const EXTEND: u8 = 54;
 const SEEK: u8 = 55;
 
-/// A write of a commit that acks.
+/// Kind of a commit's write that acks.
 pub(super) const WRITE_ACK: u8 = 48;
-/// A write of a commit that nacks.
+/// Kind of a commit's write that nacks.
 pub(super) const WRITE_NACK: u8 = 49;
 
-/// In which order a group's records are delivered.
+/// Order in which a group delivers records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupOrder {
-    /// Members compete: any record may be in flight beside any other.
+    /// Members compete: any two records may be in flight at the same time.
     #[default]
     Competing,
-    /// No two records with the same key are in flight at once, and they are delivered, and delivered
-    /// again, in the stream's order. Records without a key compete.
+    /// Two records with the same key are never in flight at the same time. They are delivered and redelivered in the
+    /// order of the stream. Records without a key compete.
     PerKey,
 }
 
-/// How a group delivers.
+/// Configuration of a group's deliveries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Fixed when the group is created.
+    /// Delivery order. It is fixed when the group is created.
     pub order: GroupOrder,
-    /// An attempt lapses so long after its delivery, in space time, unless it is extended.
+    /// Time after its delivery, in space time, at which an attempt lapses unless it is extended.
     pub ack_deadline: Duration,
-    /// After so many deliveries a record that is not acked becomes a dead letter. `None`: it is delivered
-    /// for ever.
+    /// Number of deliveries after which a record that is not acked becomes a dead letter. `None` means no limit.
     pub max_deliveries: Option<u32>,
-    /// At most so many records wait for an ack; at the bound nothing new is delivered until some are acked.
+    /// Maximum number of records that wait for an ack. At this bound the group delivers no new records until some are
+    /// acked.
     pub max_pending: u32,
-    /// The stream that dead letters go to; created when the first one comes. `None`: they are dropped and
+    /// Stream for dead letters, created with the first of them. `None` means that dead letters are dropped and
     /// counted.
     pub dead_letters: Option<String>,
 }
@@ -96,22 +95,22 @@ impl Default for GroupConfig {
 }
 
 impl GroupConfig {
-    /// Checks what the encoding can't say.
+    /// Checks the limits that the encoding does not enforce.
     pub fn check(&self) -> Result<(), CommandError> {
         let bad = |what| Err(CommandError::BadGroup { what });
         if self.ack_deadline < Duration::from_millis(1) || self.ack_deadline > MAX_ACK_DEADLINE {
-            return bad("the ack deadline lies between a millisecond and a day");
+            return bad("the ack deadline must be between 1 millisecond and 1 day");
         }
         if self.max_deliveries == Some(0) {
-            return bad("max_deliveries is at least 1");
+            return bad("max_deliveries must be at least 1");
         }
         if self.max_pending == 0 || self.max_pending > MAX_GROUP_PENDING {
-            return bad("max_pending is at least 1 and at most the limit");
+            return bad("max_pending must be at least 1 and at most the limit");
         }
         self.dead_letters.as_deref().map_or(Ok(()), check_name)
     }
 
-    /// Appends the encoding.
+    /// Appends the encoded configuration.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(match self.order {
             GroupOrder::Competing => 0,
@@ -123,7 +122,7 @@ impl GroupConfig {
         encode_name(out, self.dead_letters.as_deref().unwrap_or_default());
     }
 
-    /// Reads the encoding and checks it.
+    /// Decodes a configuration and checks it.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let at = reader.position();
         let order = match reader.u8("group order")? {
@@ -142,66 +141,66 @@ impl GroupConfig {
     }
 }
 
-/// A delay that stands for [`Again::Uncounted`].
+/// Encoded delay that represents [`Again::Uncounted`].
 const UNCOUNTED: u64 = u64::MAX - 1;
 
-/// Longest ack deadline, and longest delay of a nack: longer ones are shortened to it.
+/// Longest ack deadline, and longest delay of a nack. Longer values are shortened to it.
 pub const MAX_ACK_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Consecutive offsets: `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OffsetRun {
-    /// The first.
+    /// First offset.
     pub first: Offset,
-    /// How many, at least 1.
+    /// Number of offsets, at least 1.
     pub count: u32,
 }
 
 impl OffsetRun {
-    /// One offset.
+    /// Creates a run of a single offset.
     #[must_use]
     pub const fn one(offset: Offset) -> Self {
         Self { first: offset, count: 1 }
     }
 
-    /// The offset after the last.
+    /// Exclusive end: the offset after the last.
     #[must_use]
     pub const fn end(&self) -> Offset {
         self.first.plus(self.count as u64)
     }
 }
 
-/// What of an attempt is settled.
+/// Records of one attempt that an ack or nack settles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// The attempt.
+    /// Attempt that delivered the records.
     pub attempt: Attempt,
-    /// Which of its records; none for all that still wait.
+    /// Offsets of the records; empty for all records of the attempt that are not settled yet.
     pub runs: Vec<OffsetRun>,
 }
 
 impl Settlement {
-    /// All that still waits of an attempt.
+    /// Settles all records of an attempt that are not settled yet.
     #[must_use]
     pub const fn all(attempt: Attempt) -> Self {
         Self { attempt, runs: Vec::new() }
     }
 
-    /// One record of an attempt.
+    /// Settles one record of an attempt.
     #[must_use]
     pub fn one(attempt: Attempt, offset: Offset) -> Self {
         Self { attempt, runs: vec![OffsetRun::one(offset)] }
     }
 }
 
-/// When what was nacked is delivered again.
+/// Time at which nacked records are delivered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// So much later; at most [`MAX_ACK_DEADLINE`].
+    /// After this delay, which is at most [`MAX_ACK_DEADLINE`].
     After(Duration),
-    /// Never: it is a dead letter at once.
+    /// Never: the records become dead letters immediately.
     Never,
-    /// At once, and this delivery does not count: nobody has looked at the record.
+    /// Immediately, and this delivery does not count, because the member has not processed the record.
     Uncounted,
 }
 
@@ -215,7 +214,7 @@ impl Again {
     }
 }
 
-/// Appends the command that creates a group of a stream; one of that name that exists is left as it is.
+/// Appends the command that creates a group of a stream. An existing group with that name is left unchanged.
 pub fn encode_create_group(
     out: &mut Vec<u8>,
     stream: StreamId,
@@ -233,7 +232,7 @@ pub fn encode_create_group(
     Ok(())
 }
 
-/// Appends the command that replaces a group's configuration, other than its order.
+/// Appends the command that replaces a group's configuration. The delivery order cannot change.
 pub fn encode_configure_group(out: &mut Vec<u8>, group: GroupId, config: &GroupConfig) -> Result<(), CommandError> {
     config.check()?;
     out.push(CONFIGURE);
@@ -242,14 +241,14 @@ pub fn encode_configure_group(out: &mut Vec<u8>, group: GroupId, config: &GroupC
     Ok(())
 }
 
-/// Appends the command that deletes a group; its id is never used again.
+/// Appends the command that deletes a group. Its id is never used again.
 pub fn encode_delete_group(out: &mut Vec<u8>, group: GroupId) {
     out.push(DELETE);
     out.extend_from_slice(&group.0.to_le_bytes());
 }
 
-/// Appends the command that delivers up to `max` records to a member. `keys` are the [`key_hash`]es of the
-/// records from `window` on, for groups in order per key; empty for others.
+/// Appends the command that delivers up to `max` records to a member. `keys` are the [`key_hash`]es of the records
+/// from `window` on for groups in order per key, and empty for other groups.
 pub fn encode_fetch(
     out: &mut Vec<u8>,
     group: GroupId,
@@ -270,13 +269,13 @@ pub fn encode_fetch(
     Ok(())
 }
 
-/// Appends the command that acks what is still to be acked of the settlements.
+/// Appends the command that acks the records of the settlements that are not settled yet.
 pub fn encode_ack(out: &mut Vec<u8>, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError> {
     out.push(ACK);
     encode_ack_rest(out, group, settlements)
 }
 
-/// Appends the command that gives back what still waits of the settlements.
+/// Appends the command that returns the records of the settlements that are not settled yet to the group.
 pub fn encode_nack(
     out: &mut Vec<u8>,
     group: GroupId,
@@ -288,7 +287,7 @@ pub fn encode_nack(
     encode_nack_rest(out, group, again, reason, settlements)
 }
 
-/// Appends the command that moves the deadlines of attempts to so much after now.
+/// Appends the command that moves the deadlines of attempts to `by` after the time of the command.
 pub fn encode_extend(
     out: &mut Vec<u8>,
     group: GroupId,
@@ -306,7 +305,7 @@ pub fn encode_extend(
     Ok(())
 }
 
-/// Appends the command that moves a group's cursor, `None` to the end, and forgets what is pending.
+/// Appends the command that moves a group's cursor (`None` for the end of the stream) and drops all pending records.
 pub fn encode_seek(out: &mut Vec<u8>, group: GroupId, offset: Option<Offset>) {
     out.push(SEEK);
     out.extend_from_slice(&group.0.to_le_bytes());
@@ -351,7 +350,7 @@ fn encode_settlements(out: &mut Vec<u8>, settlements: &[Settlement]) {
     }
 }
 
-/// Bytes of the encoding.
+/// Bytes of the encoded settlements.
 pub(super) fn settlements_len(settlements: &[Settlement]) -> usize {
     4 + settlements.iter().map(|settlement| 12 + settlement.runs.len() * 12).sum::<usize>()
 }
@@ -363,7 +362,7 @@ fn check_settlements(settlements: &[Settlement]) -> Result<(), CommandError> {
     }
     let past = |run: &OffsetRun| run.count == 0 || run.first.0.checked_add(u64::from(run.count)).is_none();
     if settlements.iter().flat_map(|settlement| &settlement.runs).any(past) {
-        return Err(CommandError::BadGroup { what: "a range of offsets holds at least one and ends below 2^64" });
+        return Err(CommandError::BadGroup { what: "a range must have at least one offset and end below 2^64" });
     }
     Ok(())
 }
@@ -371,13 +370,14 @@ fn check_settlements(settlements: &[Settlement]) -> Result<(), CommandError> {
 /// Checks a member's name.
 pub fn check_member(name: &str) -> Result<(), CommandError> {
     if name.len() > MAX_MEMBER_NAME_BYTES {
-        return Err(CommandError::BadGroup { what: "a member's name has at most 255 bytes" });
+        return Err(CommandError::BadGroup { what: "a member's name must have at most 255 bytes" });
     }
     Ok(())
 }
 
-/// The hash by which records with the same key follow each other: FNV-1a (Fowler, Noll, Vo) of 64 bits,
-/// never 0. It is kept in the state, so it must not change. Keys that share one merely wait for each other.
+/// Hash of a record's key, used to deliver records with the same key in order: FNV-1a (Fowler, Noll, Vo) with 64 bits,
+/// never 0. The state stores it, so the function must not change. Different keys with the same hash merely wait for
+/// each other.
 #[must_use]
 pub fn key_hash(key: &[u8]) -> u64 {
     let hash = key
@@ -390,7 +390,7 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX - 1)
 }
 
-/// The longest prefix of at most `max_bytes` that is text.
+/// Returns the longest prefix of at most `max_bytes` bytes that is valid UTF-8.
 fn shortened(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
 }
@@ -402,7 +402,7 @@ fn decode_text<'a>(reader: &mut Reader<'a>, max_bytes: usize, expected: &'static
     text.ok_or(Malformed { at, expected })
 }
 
-/// Settlements as encoded, checked when they were decoded.
+/// Encoded settlements that were checked when they were decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlements<'a> {
     bytes: &'a [u8],
@@ -435,7 +435,7 @@ impl<'a> Settlements<'a> {
         Ok(Self { bytes, count })
     }
 
-    /// Each attempt with its ranges; no ranges stand for all of the attempt.
+    /// Iterates over the attempts with their ranges. An attempt without ranges means all its records.
     pub fn iter(&self) -> impl Iterator<Item = (Attempt, Runs<'a>)> + use<'a> {
         let mut reader = Reader::at(self.bytes, 0);
         (0..self.count).map_while(move |_| {
@@ -446,14 +446,14 @@ impl<'a> Settlements<'a> {
     }
 }
 
-/// The ranges of a settlement.
+/// Iterator over the ranges of a settlement.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<'a> {
     bytes: &'a [u8],
 }
 
 impl Runs<'_> {
-    /// Whether the settlement is about all of its attempt.
+    /// Returns true if the settlement is about all records of its attempt.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.bytes.is_empty()
@@ -471,28 +471,28 @@ impl Iterator for Runs<'_> {
     }
 }
 
-/// What a settlement does with records.
+/// Effect of a settlement on its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How<'a> {
-    /// They are done with.
+    /// The records are done.
     Ack,
-    /// They are given back.
+    /// The records return to the group.
     Nack {
-        /// When they are delivered again.
+        /// Time at which the records are delivered again.
         again: Again,
-        /// Goes into the dead letter, if they become one.
+        /// Reason, which is stored in the dead letter if the record becomes one.
         reason: &'a str,
     },
 }
 
-/// Acks or nacks of a group.
+/// A batch of acks or nacks for one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle<'a> {
-    /// The group.
+    /// Id of the group.
     pub group: GroupId,
     /// Ack or nack.
     pub how: How<'a>,
-    /// Of what.
+    /// Records to settle.
     pub settlements: Settlements<'a>,
 }
 
@@ -517,67 +517,67 @@ impl<'a> Settle<'a> {
 /// A decoded command about a group.
 #[derive(Clone, Debug)]
 pub enum GroupCommand<'a> {
-    /// Create a group unless its stream has one of that name.
+    /// Creates a group unless its stream has one with that name.
     Create {
-        /// Of this stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Where it begins; `None` is the end of the stream.
+        /// Offset at which the group begins; `None` for the end of the stream.
         start: Option<Offset>,
-        /// How it delivers.
+        /// Configuration of the group.
         config: GroupConfig,
-        /// Its name.
+        /// Name of the group.
         name: &'a str,
     },
-    /// Replace a group's configuration.
+    /// Replaces a group's configuration.
     Configure {
-        /// Which.
+        /// Id of the group.
         group: GroupId,
-        /// How it delivers from now on.
+        /// New configuration.
         config: GroupConfig,
     },
-    /// Delete a group.
+    /// Deletes a group.
     Delete {
-        /// Which.
+        /// Id of the group.
         group: GroupId,
     },
-    /// Deliver records to a member.
+    /// Delivers records to a member.
     Fetch(Fetch<'a>),
-    /// Ack or nack.
+    /// Acks or nacks records.
     Settle(Settle<'a>),
-    /// Move deadlines.
+    /// Moves the deadlines of attempts.
     Extend {
-        /// Of this group.
+        /// Id of the group.
         group: GroupId,
-        /// To so much after the entry's time.
+        /// New distance of the deadlines from the entry's time.
         by: Duration,
         /// Encoded attempts, see [`attempts`](Self::attempts).
         attempts: &'a [u8],
     },
-    /// Move the cursor and forget what is pending.
+    /// Moves the group's cursor and drops all pending records.
     Seek {
-        /// Of this group.
+        /// Id of the group.
         group: GroupId,
-        /// To this offset; `None` is the end of the stream.
+        /// New cursor; `None` for the end of the stream.
         offset: Option<Offset>,
     },
 }
 
-/// A fetch.
+/// A request to deliver records to a member.
 #[derive(Clone, Copy, Debug)]
 pub struct Fetch<'a> {
-    /// From this group.
+    /// Id of the group.
     pub group: GroupId,
-    /// At most so many records.
+    /// Maximum number of records.
     pub max: u32,
-    /// Which record the first key hash is of.
+    /// Offset of the record that the first key hash belongs to.
     pub window: Offset,
-    /// The member's name.
+    /// Name of the member.
     pub member: &'a str,
     keys: &'a [u8],
 }
 
 impl Fetch<'_> {
-    /// The hash of the key of the record at an offset, if it was given; 0 for none.
+    /// Returns the key hash of the record at `offset`, if the fetch carries it; 0 for a record without a key.
     #[must_use]
     pub fn key_at(&self, offset: Offset) -> Option<u64> {
         let at = usize::try_from(offset.0.checked_sub(self.window.0)?).ok()?.checked_mul(8)?;
@@ -587,7 +587,7 @@ impl Fetch<'_> {
 }
 
 impl<'a> GroupCommand<'a> {
-    /// The attempts of an extension.
+    /// Iterates over the encoded attempts of an extension.
     pub fn attempts(bytes: &'a [u8]) -> impl Iterator<Item = Attempt> + use<'a> {
         bytes.as_chunks::<8>().0.iter().map(|bytes| Attempt(u64::from_le_bytes(*bytes)))
     }
@@ -640,51 +640,51 @@ fn offset_or_end(reader: &mut Reader<'_>) -> Result<Option<Offset>, Malformed> {
     Ok(Some(Offset(reader.u64("offset")?)).filter(|offset| *offset != Offset::MAX))
 }
 
-/// What came of a command about a group.
+/// Outcome of a command about a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupOutcome {
     /// The group exists now.
     Created {
-        /// Its id.
+        /// Id of the group.
         id: GroupId,
-        /// Whether this command created it.
+        /// True if this command created the group.
         created: bool,
     },
-    /// Configured or deleted.
+    /// The group was configured or deleted.
     Done,
-    /// Records were delivered, or there were none to be had.
+    /// The fetch delivered records, or there were none to deliver.
     Fetched(Box<Fetched>),
-    /// Acked or nacked.
+    /// Records were acked or nacked.
     Settled {
-        /// So many records.
+        /// Number of records settled.
         settled: u32,
-        /// What had lapsed or been settled before: nothing happened to it.
+        /// Records that had lapsed or been settled before. The command did not change them.
         lapsed: Vec<Lapsed>,
     },
     /// Deadlines were moved.
     Extended {
-        /// To here.
+        /// New deadline.
         deadline: SpaceTime,
-        /// Attempts of which nothing is left, or that had lapsed.
+        /// Attempts that hold no records any more, or had lapsed.
         lapsed: Vec<Attempt>,
     },
     /// The cursor was moved.
     Sought {
-        /// To here.
+        /// New cursor.
         cursor: Offset,
     },
     /// The command named a group that does not exist.
     NoSuchGroup(GroupId),
-    /// A commit named an attempt that had lapsed, or records that it does not hold; nothing happened.
+    /// A commit named a lapsed attempt, or records that the attempt does not hold. Nothing happened.
     AttemptLapsed {
-        /// Of this group.
+        /// Id of the group.
         group: GroupId,
-        /// Which.
+        /// Attempt that the commit named.
         attempt: Attempt,
     },
-    /// The group's dead letters would go to its own stream, or its order would change; nothing happened.
+    /// The group's dead letters would go to its own stream, or its order would change. Nothing happened.
     BadConfig {
-        /// What is wrong.
+        /// Description of the error.
         what: &'static str,
     },
 }
@@ -692,33 +692,33 @@ pub enum GroupOutcome {
 /// Records of an attempt that could not be settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lapsed {
-    /// The attempt.
+    /// Attempt that the settlement named.
     pub attempt: Attempt,
-    /// Which records; `None` for the attempt as a whole.
+    /// Offsets of the records; `None` for the attempt as a whole.
     pub run: Option<OffsetRun>,
 }
 
-/// What a fetch delivered.
+/// Outcome of a fetch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// The number to settle it by; meaningless if nothing was delivered.
+    /// Attempt that settles the records. It has no meaning if nothing was delivered.
     pub attempt: Attempt,
-    /// When it lapses, in space time.
+    /// Deadline of the attempt, in space time.
     pub deadline: SpaceTime,
-    /// What, by offset; empty if there was nothing to be had.
+    /// Delivered records in order of their offsets; empty if there were none to deliver.
     pub deliveries: Vec<Delivered>,
-    /// The group's cursor afterwards.
+    /// Cursor of the group after the fetch.
     pub cursor: Offset,
-    /// Whether the group has dead letters that wait to be moved.
+    /// True if the group has dead letters that must be moved to their stream.
     pub dead: bool,
 }
 
-/// Consecutive records that were delivered equally often.
+/// Consecutive records that have been delivered equally often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
-    /// Which.
+    /// Offsets of the records.
     pub run: OffsetRun,
-    /// How often, this time included.
+    /// Number of deliveries, including this one.
     pub deliveries: u32,
 }
 

@@ -1,4 +1,4 @@
-//! How far back the log can be read as history, and how much of it keyspaces keep.
+//! Bounds of the readable history: the floor of the log, and the command that prunes old versions.
 
 use crate::{
     command::PRUNE_VERSIONS,
@@ -6,20 +6,20 @@ use crate::{
     record::{Malformed, Reader},
 };
 
-/// Where readable history begins: after `revision`, with the entry at `index`.
+/// Start of the readable history: it begins after `revision`, with the entry at `index`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HistoryFloor {
-    /// The last revision that cannot be read any more.
+    /// Last revision that is no longer readable.
     pub revision: Revision,
-    /// The first entry that can: none before it has used a later revision.
+    /// First readable entry. No entry before it has used a later revision.
     pub index: Index,
 }
 
 impl HistoryFloor {
-    /// Bytes of the encoding.
+    /// Size of the encoding in bytes.
     pub const ENCODED_LEN: usize = 16;
 
-    /// The encoding: both numbers, little-endian.
+    /// Encodes both numbers, little-endian.
     #[must_use]
     pub fn encode(&self) -> [u8; Self::ENCODED_LEN] {
         let mut out = [0; Self::ENCODED_LEN];
@@ -28,15 +28,15 @@ impl HistoryFloor {
         out
     }
 
-    /// Reads the encoding.
+    /// Decodes a floor.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self { revision: Revision(reader.u64("revision")?), index: Index(reader.u64("index")?) })
     }
 }
 
-/// Appends the command that forgets versions of keys past their keyspace's bounds, looking at up to `max` rows: those
-/// of the keyspace `from` first, then of those with higher ids, then of the rest. Whoever begins with another each time
-/// lets none wait for ever.
+/// Appends the command that removes versions of keys past their keyspace's bounds. The command reads up to `max` rows:
+/// those of the keyspace `from` first, then those of keyspaces with higher ids, then the others. A caller that varies
+/// `from` makes sure that no keyspace waits forever.
 pub fn encode_prune_versions(out: &mut Vec<u8>, from: KeyspaceId, max: u32) {
     out.push(PRUNE_VERSIONS);
     out.extend_from_slice(&max.to_le_bytes());

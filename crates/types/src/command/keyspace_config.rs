@@ -1,4 +1,4 @@
-//! What a keyspace is asked to do beyond storing: its configuration, and how that is encoded.
+//! Settings of a keyspace beyond storing keys, and their encoding.
 //!
 //! ```text
 //! config := fields u8 | (tag u8 | len u8 | bytes)*       tags ascending; a field at its default is left out
@@ -7,8 +7,8 @@
 //!         | 24 history, newest revisions of each key: u32 LE
 //!         | 25 history, age: micros u64 LE
 //! ```
-//! Tags 1-15 are of counting and storing, 16-23 of time, 24-31 of history. A tag that is not known makes
-//! the command malformed, so that no node half understands a newer one.
+//! Tags 1-15 are about counting and storing, 16-23 about time, 24-31 about history. An unknown tag makes the command
+//! malformed, so that no node half understands a newer one.
 
 use std::time::Duration;
 
@@ -23,25 +23,25 @@ const DEFAULT_TTL: u8 = 16;
 const HISTORY_REVISIONS: u8 = 24;
 const HISTORY_AGE: u8 = 25;
 
-/// How much of its keys' past a keyspace keeps; the default keeps nothing. With both bounds a version goes
-/// as soon as it is past either.
+/// Amount of history that a keyspace keeps. The default keeps none. With both bounds a version is removed as soon as
+/// it exceeds either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceHistory {
-    /// So many revisions of each key, the newest included. Alone, what a key was before it was deleted is kept for
+    /// Number of revisions of each key, the newest included. Without `age`, the versions of a deleted key are kept for
     /// [`DELETED_HISTORY_AGE`](crate::limits::DELETED_HISTORY_AGE).
     pub revisions: Option<u32>,
-    /// What was overwritten or deleted no longer ago than this.
+    /// Time for which overwritten or deleted values are kept.
     pub age: Option<Duration>,
 }
 
 impl KeyspaceHistory {
-    /// Whether anything is kept.
+    /// Returns true if any history is kept.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         *self != Self::default()
     }
 
-    /// Whether both bounds are within the limits.
+    /// Checks both bounds against the limits.
     pub fn check(&self) -> Result<(), CommandError> {
         let revisions = self.revisions.is_none_or(|revisions| (2..=MAX_HISTORY_REVISIONS).contains(&revisions));
         let age = self.age.is_none_or(|age| age.as_micros() > 0 && age <= MAX_HISTORY_AGE);
@@ -49,35 +49,34 @@ impl KeyspaceHistory {
     }
 }
 
-/// What a keyspace does beyond storing. The default does nothing more, and its puts are blind.
+/// Settings of a keyspace. With the default, the keyspace only stores, and its puts are blind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceConfig {
-    /// Keys and bytes are counted exactly. Costs a read for each write; can only be asked for when the
-    /// keyspace is created, because counting what is there already would mean reading all of it.
+    /// Count keys and bytes exactly. This costs a read for each write. It can only be set when the keyspace is
+    /// created, because counting existing keys would require reading all of them.
     pub exact_counts: bool,
-    /// How long a value lives whose put says nothing of it; `None`: forever. Puts to the keyspace then read
-    /// the key's row, to remove what the value before was to end by. Values that are there already keep
-    /// the deadline they have, or have none.
+    /// Time to live of values whose put states none; `None` means forever. Puts to the keyspace then read the key's
+    /// row, to remove the expiry of the previous value. Existing values keep their deadline, or their lack of one.
     pub default_ttl: Option<Duration>,
-    /// What is kept of the past, to be read at a revision. Writes to the keyspace then read what they replace,
-    /// and keep it. Begins with the entry that asks for it.
+    /// History to keep, for reads at a revision. Writes to the keyspace then read the value that they replace, and
+    /// keep it. History begins with the entry that sets this.
     pub history: KeyspaceHistory,
 }
 
 impl KeyspaceConfig {
-    /// Whether it is the default: writes to the keyspace need not look at the configuration.
+    /// Returns true if these are the default settings. Writes to the keyspace then need not look at its configuration.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether everything is within the limits.
+    /// Checks all settings against the limits.
     pub fn check(&self) -> Result<(), CommandError> {
         self.default_ttl.map_or(Ok(()), |ttl| Deadline::After(ttl).check().map(|_| ()))?;
         self.history.check()
     }
 
-    /// Appends the encoding.
+    /// Appends the encoded settings.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let count_at = out.len();
         out.push(0);
@@ -100,7 +99,7 @@ impl KeyspaceConfig {
         }
     }
 
-    /// Reads the encoding; anything but what [`encode`](Self::encode) writes is malformed.
+    /// Decodes settings. Bytes that [`encode`](Self::encode) does not write are malformed.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let mut config = Self::default();
         let mut last = 0;
@@ -142,7 +141,7 @@ fn micros(duration: Duration) -> [u8; 8] {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).to_le_bytes()
 }
 
-/// Above zero and at most `max`.
+/// Decodes a span above zero and at most `max`.
 fn duration(micros: &[u8], max: Duration) -> Option<Duration> {
     let duration = Duration::from_micros(u64::from_le_bytes(micros.try_into().ok()?));
     (!duration.is_zero() && duration <= max).then_some(duration)

@@ -1,4 +1,4 @@
-//! Moves: what a node does to its own log and to what points into it, and no other node learns of.
+//! Moves: changes that a node makes to its own log and to the pointers into it. Other nodes do not see them.
 
 use crate::{
     command::HistoryFloor,
@@ -6,64 +6,64 @@ use crate::{
     record::{Malformed, Reader, put_u32},
 };
 
-/// What a move carries: mostly bytes copied forward and the pointer that they replace.
+/// Contents of a move. Most moves copy bytes forward and replace the pointer to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move<'a> {
-    /// Where the bytes lay; the move is void unless the state still points there.
+    /// Old position of the bytes. The move is void unless the state still points there.
     pub from: BlobRef,
-    /// Whose bytes they are.
+    /// Owner of the bytes.
     pub target: MoveTarget<'a>,
-    /// The bytes.
+    /// Bytes at their new position.
     pub bytes: &'a [u8],
-    /// Where the bytes begin within the payload.
+    /// Offset of the bytes within the payload.
     pub bytes_at: usize,
 }
 
-/// Whose bytes a [`Move`] carries.
+/// Owner of the bytes of a [`Move`], or the change that a move without bytes makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveTarget<'a> {
-    /// The value of a key.
+    /// A value of a key.
     Value {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// Key that has the value.
         key: &'a [u8],
     },
-    /// A stream's batch.
+    /// A batch of a stream.
     Batch {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// The batch's first offset.
+        /// First offset of the batch.
         first: Offset,
     },
-    /// What compaction leaves of consecutive batches of a stream: the bytes are a sparse batch, and `from`
-    /// says only their length and checksum.
+    /// Remains of consecutive batches of a stream after compaction. The bytes are a sparse batch, and `from` states
+    /// only their length and checksum.
     Compacted(Compacted),
-    /// No older record of a key lies below a newer one in a stretch of a stream; there are no bytes.
+    /// A stretch of a stream has at most one record per key. The move has no bytes.
     Cleaned {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// The stretch is all that lies before this offset.
+        /// Exclusive end of the stretch, which begins at the start of the stream.
         before: Offset,
     },
-    /// Index entries of a stream's trimmed or deleted batches are forgotten; there are no bytes.
+    /// Index entries of a stream's trimmed or deleted batches are forgotten. The move has no bytes.
     Reclaimed {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// At most so many.
+        /// Maximum number of entries.
         max: u32,
     },
-    /// What helps to read the log below a floor as history is forgotten; there are no bytes.
+    /// Rows that help to read the history of the log below a floor are forgotten. The move has no bytes.
     HistoryFloor {
-        /// The new floor; a lower one than before counts as that.
+        /// New floor. A floor below the present one changes nothing.
         floor: HistoryFloor,
-        /// At most so many rows.
+        /// Maximum number of rows.
         max: u32,
     },
 }
 
 impl MoveTarget<'_> {
-    /// The payload of a move without bytes.
+    /// Encodes the payload of a move without bytes.
     #[must_use]
     pub fn encode_alone(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -72,25 +72,25 @@ impl MoveTarget<'_> {
     }
 }
 
-/// Which batches a sparse batch replaces.
+/// Batches that a sparse batch replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// The stream.
+    /// Id of the stream.
     pub stream: StreamId,
     /// Offset of the first record of the first batch.
     pub first: Offset,
-    /// The offset after the last batch.
+    /// Exclusive end: the offset after the last batch.
     pub end: Offset,
-    /// How many batches.
+    /// Number of batches.
     pub sources: u32,
-    /// CRC-32C of their index entries, keys and rows, in order: the move is void if one has changed.
+    /// CRC-32C of their index entries, keys and rows, in order. The move is void if an entry has changed.
     pub rows_crc: u32,
-    /// How many records are left.
+    /// Number of records kept.
     pub kept: u32,
 }
 
 impl<'a> Move<'a> {
-    /// Appends the encoding of a move.
+    /// Appends an encoded move.
     pub fn encode(out: &mut Vec<u8>, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         out.extend_from_slice(&from.encode());
         match target {

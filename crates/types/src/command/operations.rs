@@ -1,4 +1,4 @@
-//! Lists of writes and reads, as commits and transactions carry them.
+//! Lists of writes and reads for transactions.
 
 use std::ops::Bound;
 
@@ -24,25 +24,25 @@ const KEYS_ONLY: u8 = 2;
 const HAS_START: u8 = 4;
 const HAS_END: u8 = 8;
 
-/// Which pairs a scan within a transaction reads: keys with the prefix, from `start` on, before `end`.
+/// Range and options of a scan within a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanOperation<'a> {
-    /// Only keys that begin with this.
+    /// Prefix of all keys to return.
     pub prefix: &'a [u8],
-    /// The lowest key wanted, whichever the order.
+    /// Lowest key to return, in either direction.
     pub start: Option<&'a [u8]>,
-    /// The first key above those wanted, whichever the order.
+    /// Exclusive upper bound of the keys to return, in either direction.
     pub end: Option<&'a [u8]>,
-    /// Highest first.
+    /// Return the highest key first.
     pub reverse: bool,
-    /// Without values.
+    /// Return keys without values.
     pub keys_only: bool,
-    /// At most so many pairs.
+    /// Maximum number of pairs.
     pub limit: u32,
 }
 
 impl<'a> ScanOperation<'a> {
-    /// The range of keys as bounds.
+    /// Returns the range of keys as bounds.
     #[must_use]
     pub fn bounds(&self) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
         (self.start.map_or(Bound::Unbounded, Bound::Included), self.end.map_or(Bound::Unbounded, Bound::Excluded))
@@ -81,7 +81,7 @@ impl<'a> ScanOperation<'a> {
     }
 }
 
-/// A list of operations, encoded as it grows.
+/// A list of operations, which are encoded as they are added.
 #[derive(Clone, Debug, Default)]
 pub struct Operations {
     bytes: Vec<u8>,
@@ -90,7 +90,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// How many.
+    /// Number of operations.
     #[must_use]
     pub fn count(&self) -> u32 {
         self.count
@@ -104,7 +104,7 @@ impl Operations {
         self.brings_data
     }
 
-    /// Sets a key.
+    /// Adds a put.
     pub fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         check_value(value)?;
@@ -112,8 +112,8 @@ impl Operations {
         self.push(key.len() + value.len(), |out| encode_put_write(out, keyspace, key, value))
     }
 
-    /// Sets a key that lives until a deadline and, with a lease, at most as long as that. Nothing happens if there is
-    /// no such lease.
+    /// Adds a put that lives until a deadline and, with a lease, at most as long as the lease. Nothing of the
+    /// transaction happens if the lease does not exist.
     pub fn put_until(
         &mut self,
         keyspace: KeyspaceId,
@@ -129,22 +129,23 @@ impl Operations {
         self.push(key.len() + value.len(), |out| encode_put_until_write(out, keyspace, key, value, deadline, lease))
     }
 
-    /// Gives a key another deadline; value, revision and lease stay. Says whether there is such a key.
+    /// Adds a touch, which gives a key another deadline; its value, revision and lease stay. The result reports
+    /// whether the key exists.
     pub fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         let deadline = deadline.check()?;
         self.push(key.len(), |out| encode_touch_write(out, keyspace, key, deadline))
     }
 
-    /// Removes a key; in a transaction says whether there was one.
+    /// Adds a delete. The result reports whether the key existed.
     pub fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.push(key.len(), |out| encode_delete_write(out, keyspace, key))
     }
 
-    /// Appends records; everything fails unless the stream's next offset is as `expected`. A producer's
-    /// append goes into a commit: it may be answered with what came of it before, and of a transaction
-    /// nobody remembers which list was carried out and what was read.
+    /// Adds an append. Nothing of the transaction happens unless the stream's next offset matches `expected`. Appends
+    /// of producers belong into commits: a repeated one is answered with its first result, and the state does not keep
+    /// the results of transactions.
     pub fn append(
         &mut self,
         stream: StreamId,
@@ -158,7 +159,8 @@ impl Operations {
         encoded.map(|()| self)
     }
 
-    /// Adds to a counter: a value in decimal digits, as Redis keeps it. A key without a value counts as 0.
+    /// Adds an addition to a counter, which is stored as decimal digits, as in Redis. A key without a value counts as
+    /// 0.
     pub fn add(&mut self, keyspace: KeyspaceId, key: &[u8], delta: i64) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.brings_data = true;
@@ -170,7 +172,7 @@ impl Operations {
         })
     }
 
-    /// Removes all keys with a prefix; the empty one clears the keyspace.
+    /// Adds the removal of all keys with a prefix. The empty prefix clears the keyspace.
     pub fn delete_prefix(&mut self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(prefix)?;
         self.push(prefix.len(), |out| {
@@ -180,7 +182,7 @@ impl Operations {
         })
     }
 
-    /// Reads a key.
+    /// Adds a read of a key.
     pub fn get(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<&mut Self, CommandError> {
         check_key(key)?;
         self.push(key.len(), |out| {
@@ -190,7 +192,7 @@ impl Operations {
         })
     }
 
-    /// Reads a range of pairs.
+    /// Adds a read of a range of pairs.
     pub fn scan(&mut self, keyspace: KeyspaceId, scan: &ScanOperation<'_>) -> Result<&mut Self, CommandError> {
         let keys = [Some(scan.prefix), scan.start, scan.end];
         keys.into_iter().flatten().try_for_each(check_key)?;
@@ -201,12 +203,14 @@ impl Operations {
         })
     }
 
-    /// Acks what a consumer group delivered; nothing happens unless the attempts hold all that is named.
+    /// Adds an ack of records that a consumer group delivered. Nothing of the transaction happens unless the attempts
+    /// hold all records named.
     pub fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<&mut Self, CommandError> {
         self.settle(groups::WRITE_ACK, settlements, 0, |out| groups::encode_ack_rest(out, group, settlements))
     }
 
-    /// Gives back what a consumer group delivered; nothing happens unless the attempts hold all that is named.
+    /// Adds a nack of records that a consumer group delivered. Nothing of the transaction happens unless the attempts
+    /// hold all records named.
     pub fn nack(
         &mut self,
         group: GroupId,

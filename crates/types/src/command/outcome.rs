@@ -1,4 +1,4 @@
-//! What comes of a command.
+//! Outcomes of commands.
 
 use std::time::Duration;
 
@@ -10,129 +10,129 @@ use crate::{
     reply::Reply,
 };
 
-/// What came of a command. A failed condition is an outcome, not an error.
+/// Outcome of a command. A failed condition is an outcome, not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All writes happened at this revision.
+    /// All writes of the commit happened.
     Committed {
-        /// The command's revision, shared by all its writes.
+        /// Revision of the command, shared by all its writes.
         revision: Revision,
-        /// Per append, in order: the offset of its first record and the count.
+        /// Positions of the appends, in order.
         appends: Vec<AppendedAt>,
     },
-    /// A transaction's list of operations was carried out, be it the one or the other.
+    /// A transaction's first or second list of operations was carried out.
     Transacted(Box<Transacted>),
-    /// An operation of a transaction could not be carried out; nothing of it happened.
+    /// An operation of a transaction could not be carried out. Nothing of the transaction happened.
     OperationFailed {
-        /// Which of its list, from 0.
+        /// Index of the operation in its list, from 0.
         operation: u32,
-        /// Why.
+        /// Cause of the failure.
         error: OperationError,
     },
-    /// A condition did not hold; nothing happened.
+    /// A condition did not hold. Nothing happened.
     ConditionFailed {
-        /// Which condition, from 0.
+        /// Index of the condition, from 0.
         condition: u32,
-        /// The key's revision; `None` if it has no value.
+        /// Present revision of the key; `None` if it has no value.
         actual: Option<Revision>,
     },
-    /// The commit happened before: a producer sent it again. Nothing happened now.
+    /// The commit happened before, and its producer sent it again. Nothing happened now.
     Duplicate {
-        /// The revision it got then.
+        /// Revision of the first execution.
         revision: Revision,
-        /// Where the appends of producers went then, in order; those without a producer are not remembered.
+        /// Positions of the producers' appends, in order. Positions of other appends are not kept.
         appends: Vec<AppendedAt>,
     },
-    /// An append breaks one of the stream's own limits; nothing happened.
+    /// An append exceeds a limit of its stream. Nothing happened.
     OverStreamLimit {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Which limit.
+        /// Limit that the append exceeds.
         limit: StreamLimit,
-        /// What it allows.
+        /// Value of the limit.
         max: u64,
-        /// What the append has.
+        /// Size of the record or of the append.
         got: u64,
     },
-    /// A producer's append cannot be taken; nothing happened.
+    /// A producer's append was rejected. Nothing happened.
     ProducerRefused {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Why.
+        /// Reason of the rejection.
         refusal: ProducerRefusal,
     },
     /// The producer is open.
     Producer {
-        /// Its new epoch; the next sequence is 0.
+        /// New epoch of the producer. Its next sequence is 0.
         epoch: u32,
     },
-    /// An append's expected offset was not the next one; nothing happened.
+    /// The stream's next offset is not the one that an append expected. Nothing happened.
     OffsetConflict {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Its next offset.
+        /// Next offset of the stream.
         next: Offset,
     },
     /// The keyspace exists now.
     Keyspace {
-        /// Its id.
+        /// Id of the keyspace.
         id: KeyspaceId,
-        /// Whether this command created it.
+        /// True if this command created the keyspace.
         created: bool,
     },
     /// The stream exists now.
     Stream {
-        /// Its id.
+        /// Id of the stream.
         id: StreamId,
-        /// Whether this command created it.
+        /// True if this command created the stream.
         created: bool,
     },
-    /// The keyspace is gone, at this revision.
+    /// The keyspace has been dropped.
     Dropped {
-        /// The command's revision.
+        /// Revision of the command.
         revision: Revision,
     },
-    /// Configured, trimmed or deleted.
+    /// The object was configured, trimmed or deleted.
     Done,
-    /// This version of the state machine is in force now.
+    /// The state machine has this version in force now.
     Version {
-        /// The version.
+        /// Version in force.
         in_force: u16,
     },
     /// The command needs a version of the state machine above the one in force. Nothing happened.
     VersionNotInForce {
-        /// The version that the command needs.
+        /// Version that the command needs.
         needed: u16,
-        /// The version in force.
+        /// Version in force.
         in_force: u16,
     },
-    /// Index entries or rows forgotten; `more` says whether some are left.
+    /// Index entries or rows were forgotten.
     Reclaimed {
-        /// How many were forgotten, or looked at.
+        /// Number of entries or rows forgotten or read.
         entries: u32,
-        /// Whether another command is wanted.
+        /// True if some are left for another command.
         more: bool,
     },
-    /// The lease lives, granted or kept alive.
+    /// The lease was granted or kept alive.
     Lease {
-        /// Its id.
+        /// Id of the lease.
         id: LeaseId,
-        /// How long it lives without being kept alive.
+        /// Time to live after each keep-alive.
         ttl: Duration,
-        /// When it ends unless it is kept alive before.
+        /// Deadline unless a keep-alive arrives before, in space time.
         deadline: SpaceTime,
     },
-    /// There is no such lease: it has expired, was revoked, or never was. Nothing happened.
+    /// The lease does not exist: it has expired, was revoked, or was never granted. Nothing happened.
     NoSuchLease(LeaseId),
-    /// A lease of that id lives, or its keys are still being removed. Nothing happened.
+    /// A lease with that id is alive, or its keys are still being removed. Nothing happened.
     LeaseExists(LeaseId),
-    /// What was past its deadline is removed, or rows were forgotten.
+    /// Expired keys were removed, or rows were forgotten.
     Expired {
-        /// How many keys are gone.
+        /// Number of keys removed.
         keys: u32,
-        /// How many rows were looked at.
+        /// Number of rows read.
         rows: u32,
-        /// Whether another command is wanted.
+        /// True if some are left for another command.
         more: bool,
     },
     /// The command named a keyspace that does not exist.
@@ -141,31 +141,31 @@ pub enum Outcome {
     NoSuchStream(StreamId),
     /// A table of names is full.
     TooMany {
-        /// Of what.
+        /// Name of the table.
         what: &'static str,
-        /// The limit.
+        /// Maximum number of entries.
         limit: usize,
     },
-    /// The configuration can't be changed like that.
+    /// The configuration cannot be changed this way.
     CannotConfigure {
-        /// Why, and what can be done.
+        /// Reason, and a possible alternative.
         what: &'static str,
     },
-    /// What came of a command about a consumer group, or of a commit's acks.
+    /// Outcome of a command about a consumer group, or of a commit's acks.
     Group(GroupOutcome),
-    /// What Redis commands answered, in order; `None`: a watched key had changed, and nothing happened.
+    /// Replies of Redis commands, in order. `None` means that a watched key had changed, and nothing happened.
     Redis(Option<Vec<Reply>>),
-    /// The command did not decode; nothing happened. Only a foreign or newer writer makes such.
+    /// The command did not decode. Nothing happened. Only foreign or newer writers send such commands.
     Malformed(Malformed),
 }
 
-/// Where an append put its records: `first..first + count`.
+/// Position of the records of one append: `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedAt {
-    /// The stream.
+    /// Id of the stream.
     pub stream: StreamId,
     /// Offset of the first record.
     pub first: Offset,
-    /// How many records.
+    /// Number of records.
     pub count: u32,
 }

@@ -1,15 +1,16 @@
 //! Outcomes as bytes, for the running hash of the state machine.
 //!
-//! Owns: [`Outcome::encode_stable`], bytes that are equal exactly if replicas agree on an outcome. Does not own replies to
-//! clients: nothing decodes these bytes.
+//! Owns: [`Outcome::encode_stable`], whose bytes are equal exactly if replicas agree on an outcome. Does not own
+//! replies to clients: these bytes are never decoded.
 //!
 //! ```text
 //! outcome  := number of the variant u8 | its fields in order, little-endian
 //! optional := 0 | 1 | field             list := count u32 | item*
 //! bytes    := len u32 | byte*           more than 1,024 of them: len u32 | their XXH3-64
 //! ```
-//! Invariant: texts for people are left out, and so is how far a malformed command could be read. Two versions may word
-//! an error differently, and must still agree. Of a Redis error its code counts, which is its first word.
+//! Invariant: texts for people are left out, and so is the position at which a malformed command stopped decoding. Two
+//! versions may word an error differently and must still agree. Of a Redis error only its code, the first word,
+//! counts.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -21,7 +22,7 @@ use super::{
 use crate::{ids::Revision, reply::Reply};
 
 impl Outcome {
-    /// Appends bytes that are the same wherever the outcome is the same, whatever version computed it.
+    /// Appends bytes that are equal for equal outcomes, whichever version of the program computed them.
     pub fn encode_stable(&self, out: &mut Vec<u8>) {
         self.encode_to(&mut Sink(out));
     }
@@ -112,10 +113,10 @@ impl Outcome {
     }
 }
 
-/// Longer bytes are not copied: the replies of one command may come to 128 MiB.
+/// Maximum number of bytes copied. Longer ones are hashed, because the replies of one command may reach 128 MiB.
 const MAX_COPIED_BYTES: usize = 1024;
 
-/// Appends fields.
+/// Writer that appends fields.
 struct Sink<'a>(&'a mut Vec<u8>);
 
 impl Sink<'_> {

@@ -1,16 +1,17 @@
-//! Redis commands as one command of the log: all of them happen, in order and with nothing in between, or none.
+//! A batch of Redis commands as one command of the log. All of them happen, in order and without other commands in
+//! between, or none does.
 //!
-//! Owns the bytes: arguments as the client sent them, and which keys must not have changed. Does not own what commands
-//! do; that is `thalweg-redis`, which the state machine calls when the entry is applied.
+//! Owns the bytes: the arguments as the client sent them, and the keys that must not have changed. Does not own the
+//! commands themselves; `thalweg-redis` does, which the state machine calls when it applies the entry.
 //!
 //! ```text
 //! redis   := 64 | keyspace u32 | watched u32 | commands u32 | watch* | request*
 //! watch   := len u32 | key | version u64               the key's version must be this; 0: it must not be there
 //! request := arguments u32, at least 1 | (len u32 | argument)*
 //! ```
-//! A value that stays in the log is the argument of a command of which the first argument behind the name, or the one
-//! just before it, is the key: so whoever has the entry finds the values that may be needed still (see
-//! [`RedisBatch::values`]).
+//! A value that stays in the log is an argument of a command. Its key is the first argument behind the command's name,
+//! or the argument directly before the value. A reader of the entry can therefore find all values that may still be
+//! needed (see [`RedisBatch::values`]).
 
 use crate::{
     command::{CommandError, REDIS, Write},
@@ -21,25 +22,25 @@ use crate::{
 
 pub(super) const HEAD_BYTES: usize = 13;
 
-/// Builds the command, as its parts come in: in one buffer, so that what is pushed is copied once.
+/// Builder of the command. It has one buffer, so the arguments are copied once.
 #[derive(Clone, Debug)]
 pub struct RedisBuilder {
-    /// The head, of which the counts are put in at the end, watched keys, commands.
+    /// The head, whose counts are filled in at the end, then the watched keys, then the commands.
     bytes: Vec<u8>,
     watched: u32,
-    /// Where the commands begin.
+    /// Offset at which the commands begin.
     commands_at: usize,
     count: u32,
 }
 
 impl RedisBuilder {
-    /// Without commands.
+    /// Creates a builder without commands.
     #[must_use]
     pub fn new(keyspace: KeyspaceId) -> Self {
         Self::with_capacity(keyspace, 0)
     }
 
-    /// Without commands, and with room for so many bytes of watched keys and commands.
+    /// Creates a builder without commands, with room for `bytes` bytes of watched keys and commands.
     #[must_use]
     pub fn with_capacity(keyspace: KeyspaceId, bytes: usize) -> Self {
         let mut head = Vec::with_capacity(HEAD_BYTES + bytes);
@@ -49,15 +50,16 @@ impl RedisBuilder {
         Self { bytes: head, watched: 0, commands_at: HEAD_BYTES, count: 0 }
     }
 
-    /// Nothing happens unless the key has this version, or, if that is 0, is not there.
+    /// Adds a condition: the key must have this version, or must not exist if the version is 0. Otherwise nothing
+    /// happens.
     ///
     /// # Errors
-    /// Too many keys, or bytes; the builder is as it was.
+    /// There are too many keys or bytes. The builder is unchanged.
     pub fn watch(&mut self, key: &[u8], version: u64) -> Result<&mut Self, CommandError> {
         if self.watched as usize >= MAX_REDIS_WATCHED_KEYS || !self.has_room(key.len() + 12) {
             return Err(CommandError::CommitTooLarge);
         }
-        // Keys are mostly watched before there are commands: then nothing is moved.
+        // Keys are mostly watched before any command is pushed: then no bytes are moved.
         let commands = self.bytes.split_off(self.commands_at);
         put_u32(&mut self.bytes, key.len());
         self.bytes.extend_from_slice(key);
@@ -71,7 +73,8 @@ impl RedisBuilder {
     /// Adds a command: its name and its arguments.
     ///
     /// # Errors
-    /// Too many commands, or bytes: what is there already goes first, as a command of its own. The builder is as it was.
+    /// There are too many commands or bytes: send the present commands first, as a command of their own. The builder
+    /// is unchanged.
     #[inline]
     pub fn push(&mut self, args: &[&[u8]]) -> Result<&mut Self, CommandError> {
         let bytes = 4 + args.iter().map(|arg| 4 + arg.len()).sum::<usize>();
@@ -92,25 +95,25 @@ impl RedisBuilder {
         self.bytes.len() + bytes <= MAX_COMMAND_BYTES
     }
 
-    /// How many commands.
+    /// Number of commands.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no commands.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes of the encoded command.
+    /// Size of the encoded command in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The encoded command.
+    /// Returns the encoded command.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes[HEAD_BYTES - 8..HEAD_BYTES - 4].copy_from_slice(&self.watched.to_le_bytes());
@@ -119,12 +122,12 @@ impl RedisBuilder {
     }
 }
 
-/// Commands and watched keys, borrowed from the entry. All of it decodes.
+/// Commands and watched keys, borrowed from the entry. All of them decode.
 #[derive(Clone, Copy, Debug)]
 pub struct RedisBatch<'a> {
-    /// Where the keys are.
+    /// Keyspace of the keys.
     pub keyspace: KeyspaceId,
-    /// The whole command: [`value_at`](Write::Put::value_at) counts from its begin.
+    /// Whole encoded command. [`value_at`](Write::Put::value_at) counts from its first byte.
     pub bytes: &'a [u8],
     watched: u32,
     watched_at: usize,
@@ -159,32 +162,32 @@ impl<'a> RedisBatch<'a> {
         Ok(Self { keyspace, bytes, watched, watched_at, commands, commands_at })
     }
 
-    /// The watched keys and the versions that they must have.
+    /// Iterates over the watched keys and the versions that they must have.
     pub fn watched(&self) -> impl Iterator<Item = (&'a [u8], u64)> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.watched_at);
         (0..self.watched).map_while(move |_| Some((argument(&mut reader).ok()?, reader.u64("version").ok()?)))
     }
 
-    /// How many commands.
+    /// Number of commands.
     #[must_use]
     pub fn len(&self) -> usize {
         self.commands as usize
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no commands.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.commands == 0
     }
 
-    /// The commands in order.
+    /// Returns an iterator over the commands in order.
     #[must_use]
     pub fn commands(&self) -> RedisCommands<'a> {
         RedisCommands { reader: Reader::at(self.bytes, self.commands_at), left: self.commands }
     }
 
-    /// Which arguments may have become values of which keys: more pairs than there were values, but all of those that
-    /// stay in the log.
+    /// Returns all pairs of a key and an argument that may have become its value: more pairs than there were values,
+    /// but including all values that stay in the log.
     pub fn values(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let RedisBatch { keyspace, bytes, .. } = *self;
         let mut commands = self.commands();
@@ -205,7 +208,7 @@ impl<'a> RedisBatch<'a> {
     }
 }
 
-/// Where in `whole` a part of it begins; `None` if it is no part of it.
+/// Returns the offset of `part` within `whole`; `None` if it is not a part of it.
 #[must_use]
 pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
     let offset = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
@@ -217,7 +220,7 @@ pub(super) fn argument<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malforme
     reader.take(len, "argument")
 }
 
-/// Goes through the commands of a [`RedisBatch`].
+/// Iterator over the commands of a [`RedisBatch`].
 #[derive(Clone, Debug)]
 pub struct RedisCommands<'a> {
     reader: Reader<'a>,
@@ -225,7 +228,7 @@ pub struct RedisCommands<'a> {
 }
 
 impl<'a> RedisCommands<'a> {
-    /// The next command's first argument behind its name, empty if it has none.
+    /// Returns the first argument behind the name of the next command, empty if the command has no arguments.
     pub fn next_key(&mut self) -> Option<&'a [u8]> {
         self.left = self.left.checked_sub(1)?;
         let count = self.reader.u32("argument count").ok()?;
@@ -239,14 +242,15 @@ impl<'a> RedisCommands<'a> {
         Some(key)
     }
 
-    /// Replaces `args` by the next command's; says whether there was one. The name is the first of them.
+    /// Replaces the contents of `args` with the next command, its name first. Returns false if there is no next
+    /// command.
     pub fn next_into(&mut self, args: &mut Vec<&'a [u8]>) -> bool {
         args.clear();
         if self.left == 0 {
             return false;
         }
         self.left -= 1;
-        // Checked when it was decoded.
+        // decode() checked all arguments.
         let Ok(count) = self.reader.u32("argument count") else { return false };
         for _ in 0..count {
             let Ok(arg) = argument(&mut self.reader) else { return false };

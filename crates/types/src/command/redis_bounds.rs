@@ -1,8 +1,9 @@
-//! How much a Redis command in the log can make the state machine read and write besides its own bytes.
+//! Bounds on the bytes that a Redis command in the log can make the state machine read and write besides its own
+//! bytes.
 //!
-//! Owns: an upper bound that is computed from the bytes alone ([`max_redis_bytes`]). Whoever makes entries of the log goes
-//! by it, so that an entry of many commands does not hold gigabytes of replies and rows. Does not own what a command may
-//! do: that is bounded when it is carried out, whatever shares its entry.
+//! Owns: an upper bound computed from the bytes alone ([`max_redis_bytes`]). The proposer of entries uses it, so that
+//! an entry of many commands does not hold gigabytes of replies and rows. Does not own the bounds on a single command,
+//! which the state machine enforces when it carries the command out, whatever else is in its entry.
 
 use crate::{
     command::{
@@ -14,8 +15,8 @@ use crate::{
     record::{Malformed, Reader},
 };
 
-/// Most bytes that a command of the log can read and write besides its own. 0 for commands that are none of Redis's, and
-/// for bytes that do not decode.
+/// Returns the maximum number of bytes that a command of the log can read and write besides its own: 0 for commands
+/// that are not Redis commands, and for bytes that do not decode.
 #[must_use]
 pub fn max_redis_bytes(command: &[u8]) -> usize {
     let command = unwrap(command).bytes;
@@ -41,23 +42,24 @@ fn sum_of_bounds(command: &[u8]) -> Result<usize, Malformed> {
     Ok(bytes)
 }
 
-/// What decides how much a command can read and write.
+/// Rule that determines the maximum number of bytes of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// Its name: so many values as large as they may be.
+    /// This number of values of maximum size, whatever the arguments are.
     Values(usize),
-    /// The number of its arguments: each may ask for a value.
+    /// The number of arguments determines the bound: each argument may request a value.
     Arguments,
-    /// The option `COUNT` behind so many arguments: it reads at most so many values of each stream that it names behind
-    /// `STREAMS`, or of the one key, and any number without the option.
+    /// The option `COUNT` behind this number of arguments determines the bound: the command reads at most that many
+    /// values of each stream named behind `STREAMS`, or of its one key. Without the option the number is unlimited.
     CountBehind(u32),
-    /// Whether it has one of these options behind its first two arguments: with it a value, without it nothing.
+    /// The options behind the first two arguments determine the bound: one value if any of these options is present,
+    /// else nothing.
     Options(&'static [&'static [u8]]),
-    /// Nothing but the bound of all commands.
+    /// Only the bound of all commands applies.
     Any,
 }
 
-/// Longest name of a command with a bound of its own.
+/// Length of the longest name of a command with a bound of its own.
 const MAX_NAME_BYTES: usize = 16;
 
 impl Bound {
@@ -74,22 +76,22 @@ impl Bound {
             | b"xsetid" | b"ping" | b"select" | b"flushdb" | b"flushall" => Self::Values(0),
             b"get" | b"getdel" | b"getex" | b"getset" | b"getrange" | b"substr" | b"hget" | b"expire" | b"pexpire"
             | b"expireat" | b"pexpireat" | b"persist" | b"xtrim" => Self::Values(1),
-            // The value before and the one after.
+            // The previous value and the new one.
             b"append" | b"setrange" | b"rename" | b"renamenx" => Self::Values(2),
             b"mget" | b"hmget" => Self::Arguments,
             b"xread" => Self::CountBehind(0),
             b"xreadgroup" | b"xrange" | b"xrevrange" => Self::CountBehind(3),
             b"xautoclaim" => Self::CountBehind(5),
-            // Each id may be one of an entry.
+            // Each id may belong to an entry.
             b"xclaim" => Self::Arguments,
             b"set" => Self::Options(&[b"get"]),
-            // Trimming reads entries, and returns none of them.
+            // Trimming reads entries and returns none of them.
             b"xadd" => Self::Options(&[b"maxlen", b"minid"]),
             _ => Self::Any,
         }
     }
 
-    /// The bound in bytes, for a command with so many arguments behind its name, which are read.
+    /// Returns the bound in bytes for a command with `arguments` arguments behind its name, and reads these arguments.
     fn bytes(self, reader: &mut Reader<'_>, arguments: u32) -> Result<usize, Malformed> {
         let mut options = Options::default();
         for number in 0..arguments {
@@ -114,19 +116,19 @@ impl Bound {
     }
 }
 
-/// What a command's options say.
+/// Options found in a command.
 #[derive(Debug, Default)]
 struct Options {
     is_found: bool,
     count: Option<usize>,
-    /// Whether the next argument is the count.
+    /// True if the next argument is the count.
     is_count_next: bool,
-    /// Behind `STREAMS`, where options end: the number of streams.
+    /// Number of streams, once `STREAMS` has been read. Options end there.
     streams: Option<usize>,
 }
 
 impl Options {
-    /// The next argument, with so many behind it.
+    /// Evaluates the next argument, which has `left` arguments behind it.
     fn look(&mut self, argument: &[u8], left: u32) {
         if self.streams.is_some() {
             return;
@@ -136,7 +138,7 @@ impl Options {
         } else if argument.eq_ignore_ascii_case(b"count") {
             self.is_count_next = true;
         } else if argument.eq_ignore_ascii_case(b"streams") {
-            // Names, and as many ids.
+            // The names are followed by as many ids.
             self.streams = Some(left as usize / 2);
         }
     }
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_commands_can_read_and_write_is_bounded_by_their_bytes() {
-        assert_eq!(values(&[b"SET", b"get", b"v"]), Some(0), "a key is no option");
+        assert_eq!(values(&[b"SET", b"get", b"v"]), Some(0), "a key is not an option");
         assert_eq!(values(&[b"set", b"k", b"v", b"Get"]), Some(1));
         assert_eq!(values(&[b"incr", b"get"]), Some(0));
         assert_eq!(values(&[b"XADD", b"s", b"*", b"f", b"v"]), Some(0));
@@ -179,7 +181,7 @@ mod tests {
         };
         assert_eq!(read(&[b"COUNT", b"2"], &[b"s", b">"]), Some(2));
         assert_eq!(read(&[b"NOACK", b"COUNT", b"2"], &[b"s", b"count", b">", b"1"]), Some(4));
-        assert_eq!(read(&[], &[b"s", b">"]), None, "as many as there are");
+        assert_eq!(read(&[], &[b"s", b">"]), None, "an unlimited number");
         assert_eq!(values(&[b"XREAD", b"COUNT", b"3", b"STREAMS", b"s", b"0"]), Some(3));
         assert_eq!(values(&[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"-1"]), None);
         assert_eq!(values(&[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"99999999999999999"]), None);

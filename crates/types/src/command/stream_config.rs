@@ -1,4 +1,4 @@
-//! What a stream keeps, and what it takes.
+//! Configuration of a stream: its retention, its limits on appends, and compaction.
 //!
 //! ```text
 //! config := max_age u64 | max_bytes u64 | max_records u64 | max_record_bytes u64 | max_batch_bytes u64
@@ -9,37 +9,38 @@ use std::time::Duration;
 
 use crate::record::{Malformed, Reader};
 
-/// What a stream keeps and takes. `None`: no limit.
+/// Configuration of a stream. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Records older than this, in space time, are trimmed.
+    /// Age above which records are trimmed, in space time.
     pub max_age: Option<Duration>,
-    /// The oldest batches are trimmed while the stream holds more encoded bytes than this.
+    /// Encoded size in bytes above which the oldest batches are trimmed.
     pub max_bytes: Option<u64>,
-    /// The oldest records are trimmed while there are more offsets than this from the first to the end.
+    /// Number of offsets from the first to the end above which the oldest records are trimmed.
     pub max_records: Option<u64>,
-    /// An append with a larger record is refused: key, headers and payload with their framing.
+    /// Maximum size of a record in bytes: key, headers and payload with their framing. Appends with a larger record
+    /// are rejected.
     pub max_record_bytes: Option<u64>,
-    /// An append of more encoded bytes is refused.
+    /// Maximum encoded size of an append in bytes. Larger appends are rejected.
     pub max_batch_bytes: Option<u64>,
-    /// Only the newest record of each key is kept.
+    /// Compaction: keep only the newest record of each key.
     pub compaction: Option<Compaction>,
 }
 
-/// Keeping only the newest record of each key, once its segment of the log is full. Records without a key
-/// are all kept.
+/// Removal of all but the newest record of each key once its segment of the log is full. Records without a key are all
+/// kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compaction {
-    /// How long a tombstone is kept for readers to see, by the time of entries. The first pass after it
-    /// drops the tombstone.
+    /// Time for which a tombstone is kept for readers, by the time of entries. The first pass after it drops the
+    /// tombstone.
     pub tombstone_grace: Duration,
 }
 
 impl StreamConfig {
-    /// Bytes of the encoding.
+    /// Size of the encoding in bytes.
     pub const ENCODED_LEN: usize = 48;
 
-    /// Appends the encoding.
+    /// Appends the encoded configuration.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let limits = [
             self.max_age.map(micros),
@@ -54,7 +55,7 @@ impl StreamConfig {
         }
     }
 
-    /// Reads the encoding.
+    /// Decodes a configuration.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let mut limit = || reader.u64("stream limit").map(|limit| (limit != u64::MAX).then_some(limit));
         Ok(Self {
@@ -67,35 +68,35 @@ impl StreamConfig {
         })
     }
 
-    /// Whether anything is ever trimmed.
+    /// Returns true if the stream has a retention limit, so that records can be trimmed.
     #[must_use]
     pub fn has_retention(&self) -> bool {
         self.max_age.is_some() || self.max_bytes.is_some() || self.max_records.is_some()
     }
 
-    /// Whether appends must be looked at.
+    /// Returns true if appends must be checked against a limit.
     #[must_use]
     pub fn limits_appends(&self) -> bool {
         self.max_record_bytes.is_some() || self.max_batch_bytes.is_some()
     }
 }
 
-/// The longest span that is not "none" stays a span.
+/// Converts a span to microseconds. The largest span becomes `u64::MAX - 1`, since `u64::MAX` means "none".
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(u64::MAX - 1)
 }
 
-/// Which of a stream's limits an append breaks.
+/// Limit of a stream that an append exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamLimit {
-    /// [`StreamConfig::max_record_bytes`].
+    /// The limit [`StreamConfig::max_record_bytes`].
     RecordBytes,
-    /// [`StreamConfig::max_batch_bytes`].
+    /// The limit [`StreamConfig::max_batch_bytes`].
     BatchBytes,
 }
 
 impl StreamLimit {
-    /// The limit's name in configurations.
+    /// Name of the limit in configurations.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,23 +1,23 @@
-//! Commands about time: when a key ends, leases, and what expiry itself asks for.
+//! Commands about time: deadlines of keys, leases, and expiry.
 //!
-//! Owns the encodings of deadlines as they are asked for, of the lease commands, and of the commands by
-//! which maintenance carries expiry out. Does not own what a deadline does: that is the state machine's.
+//! Owns the encodings of requested deadlines, of the lease commands, and of the commands by which maintenance carries
+//! out expiry. Does not own the effect of a deadline, which is part of the state machine.
 //!
 //! ```text
-//! command  := 16 | lease u64 | ttl_micros u64         grant a lease; 0 lets the machine choose the id
+//! command  := 16 | lease u64 | ttl_micros u64         grant a lease; 0 lets the state machine choose the id
 //!           | 17 | lease u64                          keep a lease alive
 //!           | 18 | lease u64                          revoke a lease
-//!           | 19 | max u32                            remove at most so many of what is past its deadline
+//!           | 19 | max u32                            remove at most this number of expired rows
 //!           | 20 | count u32 | (len u32 | row)*       forget these rows of the state if they are stale
 //! write    := 16 | keyspace u32 | key_len u32 | value_len u32 | deadline | lease u64 | key | value
 //!           | 17 | keyspace u32 | key_len u32 | deadline | key
 //! deadline := kind u8 | micros u64
 //! condition:= 0 u32 | 0 u32 | 16                      always holds, of no key
 //! ```
-//! A commit with a write that reads (a touch, a put with a deadline of kind 4) has at least one condition, if
-//! only the one that always holds: by that the state machine knows what to remember of an entry.
-//! Little-endian. A lease of 0 is none. Of a deadline's kinds (0 default, 1 never, 2 after, 3 at, 4 keep) only
-//! `after` and `at` use `micros`; in the others it is 0.
+//! A commit with a write that reads (a touch, or a put with a deadline of kind 4) has at least one condition, if only
+//! the one that always holds. It shows the state machine what to remember of an entry. All integers are little-endian.
+//! A lease of 0 means none. The kinds of deadlines are 0 default, 1 never, 2 after, 3 at and 4 keep. Only `after` and
+//! `at` use `micros`; for the other kinds it is 0.
 
 use std::time::Duration;
 
@@ -38,24 +38,24 @@ const FORGET: u8 = 20;
 pub(super) const PUT_UNTIL: u8 = 16;
 pub(super) const TOUCH: u8 = 17;
 
-/// Until when a key is to live. Times are space time.
+/// Deadline of a key. Times are space time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deadline {
-    /// As the keyspace says: its default TTL from now on, or forever.
+    /// The keyspace's default: its default TTL from now on, or forever.
     #[default]
     Default,
-    /// Forever, whatever the keyspace says.
+    /// No deadline, whatever the keyspace's default is.
     Never,
-    /// So long from the moment at which the command is ordered.
+    /// This time after the entry that carries the command.
     After(Duration),
-    /// Until then. What has passed already is as if deleted.
+    /// This time. A key whose deadline has already passed counts as deleted.
     At(SpaceTime),
-    /// As the key's present value; as `Default` if it has none. Of no use to a touch.
+    /// The deadline of the key's present value, or `Default` if the key has none. It has no effect in a touch.
     Keep,
 }
 
 impl Deadline {
-    /// Refuses a TTL of 0 or above [`MAX_TTL`].
+    /// Rejects a TTL of 0 or above [`MAX_TTL`].
     pub fn check(self) -> Result<Self, CommandError> {
         match self {
             Self::After(ttl) if ttl.as_micros() == 0 || ttl > MAX_TTL => Err(CommandError::BadTtl { got: ttl }),
@@ -63,7 +63,7 @@ impl Deadline {
         }
     }
 
-    /// Whether it depends on what the key is before.
+    /// Returns true if the deadline depends on the key's present value.
     #[must_use]
     pub fn reads(self) -> bool {
         self == Self::Keep
@@ -102,31 +102,31 @@ fn micros(span: Duration) -> u64 {
 /// A decoded command about time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimeCommand<'a> {
-    /// Grant a lease.
+    /// Grants a lease.
     Grant {
-        /// Its id; 0: the machine chooses.
+        /// Id of the lease; 0 lets the state machine choose one.
         id: LeaseId,
-        /// How long it lives without being kept alive.
+        /// Time to live after each keep-alive.
         ttl: Duration,
     },
-    /// Let a lease live for another TTL from now on.
+    /// Keeps a lease alive for another TTL from now on.
     Keep {
-        /// Which.
+        /// Id of the lease.
         id: LeaseId,
     },
-    /// End a lease, and with it its keys.
+    /// Ends a lease and removes its keys.
     Revoke {
-        /// Which.
+        /// Id of the lease.
         id: LeaseId,
     },
-    /// Remove what is past its deadline.
+    /// Removes expired keys and leases.
     Expire {
-        /// At most so many rows.
+        /// Maximum number of rows.
         max: u32,
     },
-    /// Forget rows that say nothing true any more.
+    /// Forgets stale rows.
     Forget {
-        /// Their keys in the state.
+        /// Keys of the rows in the state.
         rows: StaleRows<'a>,
     },
 }
@@ -138,7 +138,7 @@ pub struct StaleRows<'a> {
 }
 
 impl<'a> StaleRows<'a> {
-    /// The keys in order.
+    /// Iterates over the keys in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let mut reader = Reader::at(self.bytes, 0);
         std::iter::from_fn(move || {
@@ -149,7 +149,7 @@ impl<'a> StaleRows<'a> {
 }
 
 impl<'a> TimeCommand<'a> {
-    /// Decodes a command of this family whose kind has been read.
+    /// Decodes a command of this family whose kind byte has been read.
     pub(super) fn decode(kind: u8, reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         match kind {
             GRANT => {
@@ -195,7 +195,7 @@ fn check_lease_ttl(ttl: Duration) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Appends the command that grants a lease; without an id the machine chooses one.
+/// Appends the command that grants a lease. Without an id the state machine chooses one.
 pub fn encode_grant_lease(out: &mut Vec<u8>, id: Option<LeaseId>, ttl: Duration) -> Result<(), CommandError> {
     check_lease_ttl(ttl)?;
     if id == Some(LeaseId::ZERO) {
@@ -207,26 +207,27 @@ pub fn encode_grant_lease(out: &mut Vec<u8>, id: Option<LeaseId>, ttl: Duration)
     Ok(())
 }
 
-/// Appends the command that lets a lease live for another TTL.
+/// Appends the command that keeps a lease alive for another TTL.
 pub fn encode_keep_lease(out: &mut Vec<u8>, id: LeaseId) {
     out.push(KEEP);
     out.extend_from_slice(&id.0.to_le_bytes());
 }
 
-/// Appends the command that ends a lease and its keys.
+/// Appends the command that ends a lease and removes its keys.
 pub fn encode_revoke_lease(out: &mut Vec<u8>, id: LeaseId) {
     out.push(REVOKE);
     out.extend_from_slice(&id.0.to_le_bytes());
 }
 
-/// Appends the command that removes at most `max` of what is past its deadline.
+/// Appends the command that removes at most `max` expired rows.
 pub fn encode_expire(out: &mut Vec<u8>, max: u32) {
     out.push(EXPIRE);
     out.extend_from_slice(&max.to_le_bytes());
 }
 
-/// Appends the command that forgets rows if they are stale: at most [`MAX_STALE_ROWS`], and no more once it has
-/// [`MAX_STALE_BYTES`] of them. The rest is left out. None is longer than [`MAX_STALE_ROW_BYTES`].
+/// Appends the command that forgets rows if they are stale. It takes at most [`MAX_STALE_ROWS`] rows, stops once it
+/// has [`MAX_STALE_BYTES`] bytes of them, and leaves out the others. No row may be longer than
+/// [`MAX_STALE_ROW_BYTES`].
 pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a [u8]>) {
     out.push(FORGET);
     let count_at = out.len();

@@ -4,8 +4,8 @@
 //! transaction := 8 | conditions u32 | then u32 | else u32 | condition* | operation* | operation*
 //! operation   := write | read              see the writes of a commit
 //! ```
-//! Unlike a commit, whose writes are blind once its conditions hold, a transaction's operations may read:
-//! its own earlier writes as well as everything before it. All that it changes shares one revision.
+//! The writes of a commit are blind once its conditions hold. In contrast, a transaction's operations may read its own
+//! earlier writes and everything before it. All its changes share one revision.
 
 use crate::{
     command::{
@@ -20,7 +20,7 @@ use crate::{
 
 use bytes::Bytes;
 
-/// Builds a transaction.
+/// Builder of a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct TransactionBuilder {
     conditions: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct TransactionBuilder {
 }
 
 impl TransactionBuilder {
-    /// Without conditions and operations: without conditions, `then` is what happens.
+    /// Creates a transaction without conditions and operations. Without conditions, `then` is carried out.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -48,17 +48,17 @@ impl TransactionBuilder {
         Ok(self)
     }
 
-    /// What happens if all conditions hold.
+    /// Operations that are carried out if all conditions hold.
     pub fn then(&mut self) -> &mut Operations {
         &mut self.then
     }
 
-    /// What happens if one does not.
+    /// Operations that are carried out if a condition does not hold.
     pub fn otherwise(&mut self) -> &mut Operations {
         &mut self.otherwise
     }
 
-    /// Whether some operation brings new data; one that only deletes is let through on a full disk.
+    /// Returns true if an operation adds data. On a full disk the server accepts only transactions that do not.
     #[must_use]
     pub fn brings_data(&self) -> bool {
         self.then.brings_data() || self.otherwise.brings_data()
@@ -82,7 +82,7 @@ impl TransactionBuilder {
     }
 }
 
-/// A transaction's inside.
+/// The contents of a transaction.
 #[derive(Clone, Debug)]
 pub struct Transaction<'a> {
     bytes: &'a [u8],
@@ -100,13 +100,14 @@ impl<'a> Transaction<'a> {
         Ok(Self { bytes, conditions_at: reader.position(), conditions, then, otherwise })
     }
 
-    /// The conditions in order.
+    /// Iterates over the conditions in order.
     pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         (0..self.conditions).map(move |_| decode_condition(&mut reader))
     }
 
-    /// Both lists, what happens if the conditions hold first. Everything in them decodes.
+    /// Returns both lists of operations; the first one is for the case that all conditions hold. Everything in them
+    /// decodes.
     pub fn branches(&self) -> Result<[Writes<'a>; 2], Malformed> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         for _ in 0..self.conditions {
@@ -121,116 +122,116 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// What came of a transaction.
+/// Outcome of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transacted {
-    /// The first condition that did not hold, and its key's revision; `None` if all held.
+    /// First condition that did not hold, with its key's revision; `None` if all held.
     pub failed: Option<FailedCondition>,
-    /// The space's revision afterwards: the transaction's own if it wrote.
+    /// Revision of the space afterwards: the transaction's own revision if it wrote.
     pub revision: Revision,
-    /// Whether it wrote. One that did not uses no revision.
+    /// True if the transaction wrote. Otherwise it uses no revision.
     pub wrote: bool,
-    /// One for each operation of the list that was carried out.
+    /// Results of the operations that were carried out, in order.
     pub results: Vec<OperationResult>,
 }
 
 /// A condition that did not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedCondition {
-    /// Which, from 0.
+    /// Index of the condition, from 0.
     pub condition: u32,
-    /// The key's revision; `None` if it has no value.
+    /// Present revision of the key; `None` if it has no value.
     pub actual: Option<Revision>,
 }
 
-/// What came of an operation of a transaction.
+/// Result of one operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationResult {
-    /// The key has the value, at the transaction's revision.
+    /// The put set the value, at the transaction's revision.
     Put,
-    /// The key has no value.
+    /// The delete left the key without a value.
     Deleted {
-        /// Whether it had one.
+        /// True if the key had a value.
         existed: bool,
     },
-    /// The records are appended.
+    /// The records were appended.
     Appended(AppendedAt),
-    /// The counter has been added to.
+    /// The counter was changed.
     Added {
-        /// What it is now.
+        /// Value of the counter after the addition.
         value: i64,
     },
-    /// The key ends at another time, if there is one.
+    /// The key's deadline was changed, if the key exists.
     Touched {
-        /// Whether there was one.
+        /// True if the key has a value.
         existed: bool,
     },
-    /// No key has the prefix.
+    /// All keys with the prefix were deleted.
     PrefixDeleted {
-        /// How many had; `None` if they were too many to be counted at once.
+        /// Number of deleted keys; `None` if there were too many to count within the command.
         keys: Option<u64>,
     },
-    /// Records of a consumer group are acked or given back.
+    /// Records of a consumer group were acked or returned to it.
     Settled {
-        /// How many.
+        /// Number of records.
         records: u32,
     },
-    /// The key as the operations before left it; `None` if it has no value.
+    /// The value of the key after the operations before this one; `None` if it has no value.
     Got(Option<Got>),
-    /// Pairs as the operations before left them.
+    /// Pairs after the operations before this one.
     Scanned(ScanPage),
 }
 
 /// A key that a transaction read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Got {
-    /// When it was written.
+    /// Revision at which the value was written.
     pub revision: Revision,
-    /// The value.
+    /// Value of the key.
     pub value: Bytes,
 }
 
 /// A page of pairs that a transaction read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanPage {
-    /// In the order asked for.
+    /// Pairs in the requested order.
     pub items: Vec<ScannedItem>,
-    /// The last key looked at, if the page ended before the range did: go on after it.
+    /// Last key read, if the page ended before the range did. The next scan continues after it.
     pub after: Option<Bytes>,
 }
 
 /// A pair that a transaction read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedItem {
-    /// The key.
+    /// Key of the pair.
     pub key: Bytes,
-    /// When it was written.
+    /// Revision at which the value was written.
     pub revision: Revision,
-    /// The value; `None` if only keys were asked for.
+    /// Value of the pair; `None` if only keys were requested.
     pub value: Option<Bytes>,
 }
 
-/// Why an operation could not be carried out; then nothing of its transaction happens.
+/// Reason why an operation could not be carried out. Nothing of its transaction happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
-    /// The counter's key has a value that is no number.
+    /// The value at the counter's key is not a number.
     #[error("the value is not a whole number in decimal digits between -2^63 and 2^63-1")]
     NotANumber,
     /// The key holds a hash or a stream of Redis clients.
     #[error("the key holds a hash or a stream: read it with a Redis client")]
     HoldsCollection,
-    /// The sum is beyond 64 bits.
-    #[error("the sum {value} + {delta} is beyond 64 bits")]
+    /// The sum does not fit into 64 bits.
+    #[error("the sum {value} + {delta} does not fit into 64 bits")]
     Overflow {
-        /// What the counter is.
+        /// Present value of the counter.
         value: i64,
-        /// What was to be added.
+        /// Amount to add.
         delta: i64,
     },
-    /// The reads of the transaction find more than a reply may hold.
-    #[error("the transaction's reads come to more than {limit} bytes: read less at a time")]
+    /// The reads of the transaction return more than a reply may hold.
+    #[error("the transaction reads more than {limit} bytes: read less in one transaction")]
     ResultTooLarge {
-        /// Most bytes.
+        /// Maximum number of bytes.
         limit: usize,
     },
 }

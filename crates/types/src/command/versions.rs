@@ -1,23 +1,23 @@
-//! Which version of the state machine a command needs, and the commands about the state machine itself.
+//! Versions of the state machine that commands need, and the commands about the state machine itself.
 //!
-//! Owns: the wrapper of commands that need a version above the first, the command that raises the version in force, and
-//! the command that asks for a digest of the state. Does not own which version is in force, nor what is done with a
-//! command that needs another one: see `crates/state/src/machine/upgrade.rs`.
+//! Owns: the wrapper of commands that need a version above the first, the command that raises the version in force,
+//! and the command that requests a digest of the state. Does not own the version in force, nor the treatment of
+//! commands that need another one: see `crates/state/src/machine/upgrade.rs`.
 //!
 //! ```text
 //! command := 0xfe | version u16 | command      needs this version, 2 or above; the inner command is of another kind
 //!          | 26 | id u64                       keep a view of the state as of the end of this entry, for its digest
-//!          | 27 | to u16                       raise the version in force to this one, unless it is there already
+//!          | 27 | to u16                       raise the version in force to this one, unless it is at least that
 //! ```
-//! Invariant: each command has one encoding. A wrapper of version 0 or 1, an empty one, and one in another are malformed
-//! for every version.
+//! Invariant: each command has one encoding. A wrapper of version 0 or 1, an empty wrapper, and a wrapper around
+//! another one are malformed for every version.
 
 use crate::command::{DIGEST, RAISE_VERSION, WRAPPED};
 
-/// The version of the state machine that a new space begins with. Commands without a wrapper need this one.
+/// Version of the state machine in a new space. Commands without a wrapper need this version.
 pub const FIRST_VERSION: u16 = 1;
 
-/// Appends the command that has each node keep a view of the state as of the end of the command's entry, under `id`.
+/// Appends the command that makes each node keep a view of the state at the end of the command's entry, under `id`.
 pub fn encode_digest(out: &mut Vec<u8>, id: u64) {
     out.push(DIGEST);
     out.extend_from_slice(&id.to_le_bytes());
@@ -29,7 +29,7 @@ pub fn encode_raise_version(out: &mut Vec<u8>, to: u16) {
     out.extend_from_slice(&to.to_le_bytes());
 }
 
-/// Appends what `encode` writes as a command that needs `version`. The first version needs no wrapper.
+/// Appends the command that `encode` writes, wrapped for `version`. The first version needs no wrapper.
 pub fn encode_versioned(out: &mut Vec<u8>, version: u16, encode: impl FnOnce(&mut Vec<u8>)) {
     if version > FIRST_VERSION {
         out.push(WRAPPED);
@@ -41,13 +41,13 @@ pub fn encode_versioned(out: &mut Vec<u8>, version: u16, encode: impl FnOnce(&mu
 /// A command without its wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwrapped<'a> {
-    /// The version that it needs.
+    /// Version that the command needs.
     pub version: u16,
-    /// The inner command, or all bytes if there is no well-formed wrapper.
+    /// Bytes of the inner command, or all bytes if they have no well-formed wrapper.
     pub bytes: &'a [u8],
 }
 
-/// Takes the wrapper off. Bytes with a malformed wrapper stay as they are: they decode as no known kind.
+/// Removes the wrapper of a command. Bytes with a malformed wrapper stay unchanged and decode as an unknown kind.
 #[inline]
 #[must_use]
 pub fn unwrap(bytes: &[u8]) -> Unwrapped<'_> {
@@ -65,8 +65,8 @@ fn unwrap_inner<'a>(bytes: &'a [u8], version: u16, inner: &'a [u8]) -> Unwrapped
     Unwrapped { version: FIRST_VERSION, bytes }
 }
 
-/// The version of the state machine that a command needs to be carried out. Of the command that raises the version it is
-/// the one that is raised to: a node that does not know that one could not go on.
+/// Returns the version of the state machine that a command needs. For the command that raises the version in force it
+/// is the new version: a node that does not know that version could not go on.
 #[inline]
 #[must_use]
 pub fn version_needed(bytes: &[u8]) -> u16 {

@@ -1,4 +1,4 @@
-//! Caches: in memory, bounded, never logged.
+//! Frames of caches, which are bounded, held in memory and never logged.
 
 use crate::{
     codec::{List, Rest},
@@ -6,60 +6,62 @@ use crate::{
 };
 
 variants! {
-    /// How long an entry is to live.
+    /// Time to live of an entry.
     CacheTtl as "cache ttl" {
-        /// Until it is evicted.
+        /// The entry lives until the cache evicts it.
         Never = 0 "never" {},
-        /// At most so many microseconds.
+        /// The entry lives for at most this time.
         After = 1 "after" {
-            /// How many.
+            /// Time in microseconds.
             micros: u64
         },
-        /// As long as the entry that it takes the place of; without one, until it is evicted.
+        /// The entry keeps the deadline of the entry that it replaces. Without one, it lives until the cache evicts
+        /// it.
         Keep = 2 "keep" {},
     }
 }
 
 variants! {
-    /// What must hold of an entry before it is changed.
+    /// Condition on an entry that the server checks before it changes the entry.
     CacheExpect<'a> as "cache expect" {
-        /// Nothing.
+        /// No condition.
         Any = 0 "any" {},
-        /// There is none.
+        /// The key has no entry.
         Absent = 1 "absent" {},
-        /// There is one.
+        /// The key has an entry.
         Present = 2 "present" {},
-        /// It is at this version.
+        /// The entry has this version.
         Version = 3 "version" {
-            /// Which.
+            /// Version required.
             version: u64
         },
-        /// It has this value.
+        /// The entry has this value.
         Value = 4 "value" {
-            /// Which.
+            /// Value required.
             value: &'a [u8]
         },
     }
 }
 
 choices! {
-    /// What happens if there is no cache of a name.
+    /// Behaviour of [`OpenCache`] if no cache has the name.
     CacheCreate as "cache create" {
-        /// It is an error.
+        /// The request fails.
         Never = 0 "never",
-        /// It is created.
+        /// The server creates the cache.
         IfMissing = 1 "if missing",
     }
 }
 
 structure! {
-    /// Asks for the id of a cache: of this run of the server, see [`Welcome::run`](super::Welcome::run).
+    /// Requests the id of a cache. The id is valid for one run of the server, see
+    /// [`Welcome::run`](super::Welcome::run).
     OpenCache<'a> as "open cache" {
-        /// What happens if there is none.
+        /// Behaviour if no cache has the name.
         create: CacheCreate,
-        /// Most bytes that it holds if it is created; 0: as the server likes.
+        /// Capacity of a created cache in bytes; 0 selects the server's default.
         max_bytes: u64,
-        /// Its name.
+        /// Name of the cache.
         name: &'a str,
     }
 }
@@ -67,19 +69,19 @@ structure! {
 structure! {
     /// Reads an entry.
     CacheGet<'a> as "cache get" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// Its key.
+        /// Key to read.
         key: Rest<'a>,
     }
 }
 
 structure! {
-    /// Reads entries.
+    /// Reads several entries.
     CacheMultiGet<'a> as "cache multi get" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// Their keys.
+        /// Keys to read.
         keys: List<'a, &'a [u8]>,
     }
 }
@@ -87,15 +89,15 @@ structure! {
 structure! {
     /// Sets an entry.
     CachePut<'a> as "cache put" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// What must hold.
+        /// Condition on the present entry.
         expect: CacheExpect<'a>,
-        /// How long it lives.
+        /// Time to live of the new entry.
         ttl: CacheTtl,
-        /// Its key.
+        /// Key to set.
         key: &'a [u8],
-        /// Its value.
+        /// Value of the new entry.
         value: Rest<'a>,
     }
 }
@@ -103,21 +105,21 @@ structure! {
 structure! {
     /// A key and its value.
     CachePair<'a> as "cache pair" {
-        /// The key.
+        /// Key of the pair.
         key: &'a [u8],
-        /// Its value.
+        /// Value of the pair.
         value: &'a [u8],
     }
 }
 
 structure! {
-    /// Sets entries, each by itself: others may see some of them before the rest.
+    /// Sets several entries, one after the other: other clients may see some of them before the others are set.
     CacheMultiPut<'a> as "cache multi put" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// How long they live.
+        /// Time to live of the new entries.
         ttl: CacheTtl,
-        /// What.
+        /// Entries to set.
         pairs: List<'a, CachePair<'a>>,
     }
 }
@@ -125,187 +127,187 @@ structure! {
 structure! {
     /// Removes an entry.
     CacheDelete<'a> as "cache delete" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// What must hold.
+        /// Condition on the present entry.
         expect: CacheExpect<'a>,
-        /// Its key.
+        /// Key to remove.
         key: Rest<'a>,
     }
 }
 
 structure! {
-    /// Gives an entry another time to live.
+    /// Changes the time to live of an entry.
     CacheTouch<'a> as "cache touch" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// How long it lives from now on.
+        /// Time to live from now on.
         ttl: CacheTtl,
-        /// Its key.
+        /// Key of the entry.
         key: Rest<'a>,
     }
 }
 
 structure! {
-    /// Adds to a counter: decimal digits, as in keyspaces. One that is missing counts as 0.
+    /// Adds to a counter, which is stored as decimal digits, as in keyspaces. A missing counter counts as 0.
     CacheAdd<'a> as "cache add" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// How much.
+        /// Amount to add.
         delta: i64,
-        /// How long it lives.
+        /// Time to live of the entry.
         ttl: CacheTtl,
-        /// Its key.
+        /// Key of the counter.
         key: Rest<'a>,
     }
 }
 
 structure! {
-    /// Lists keys, in an order that means nothing. One that is there all the while is listed once.
+    /// Lists keys in an unspecified order. A key that is present throughout the scan is listed once.
     CacheScan as "cache scan" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
-        /// What the page before gave; none for the first.
+        /// Cursor of the previous page; none for the first page.
         cursor: Option<u64>,
-        /// At most so many keys.
+        /// Maximum number of keys in the page.
         limit: u32,
     }
 }
 
 structure! {
-    /// Forgets all entries; figures stay.
+    /// Removes all entries. The statistics of the cache stay.
     CacheClear as "cache clear" {
-        /// Of which cache.
+        /// Id of the cache.
         cache: u32,
     }
 }
 
 structure! {
-    /// Removes a cache. Its id is not used again in this run.
+    /// Drops a cache. The server does not use its id again in this run.
     DropCache as "drop cache" {
-        /// Which.
+        /// Id of the cache.
         cache: u32,
     }
 }
 
 structure! {
-    /// Asks for figures.
+    /// Requests statistics.
     ReadCacheStats as "read cache stats" {
-        /// Of which cache; 0: of all.
+        /// Id of the cache; 0 selects all caches.
         cache: u32,
     }
 }
 
 structure! {
-    /// A cache that was asked for.
+    /// Reply to [`OpenCache`].
     CacheOpened as "cache opened" {
-        /// Its id.
+        /// Id of the cache.
         cache: u32,
-        /// Whether it was created.
+        /// True if the request created the cache.
         created: bool,
-        /// Most bytes that it holds.
+        /// Capacity in bytes.
         max_bytes: u64,
     }
 }
 
 structure! {
-    /// An entry as it was read.
+    /// Reply to [`CacheGet`]: an entry as it was read.
     CacheValue<'a> as "cache value" {
-        /// Of the put that made it; 0: there is no entry.
+        /// Version that the put of this entry assigned; 0 means that there is no entry.
         version: u64,
-        /// Microseconds that it has left to live; 2^64-1: it does not end by itself.
+        /// Remaining time to live in microseconds; 2^64-1 means that the entry has no deadline.
         remaining: u64,
-        /// The value.
+        /// Value of the entry.
         value: Rest<'a>,
     }
 }
 
 structure! {
-    /// One of several entries that were read.
+    /// One entry of a [`CacheEntries`] reply.
     CacheEntry<'a> as "cache entry" {
-        /// Of the put that made it; 0: there is no entry.
+        /// Version that the put of this entry assigned; 0 means that there is no entry.
         version: u64,
-        /// Microseconds that it has left to live; 2^64-1: it does not end by itself.
+        /// Remaining time to live in microseconds; 2^64-1 means that the entry has no deadline.
         remaining: u64,
-        /// The value.
+        /// Value of the entry.
         value: &'a [u8],
     }
 }
 
 structure! {
-    /// Entries as they were read, in the order asked for.
+    /// Reply to [`CacheMultiGet`]: entries in the order of the requested keys.
     CacheEntries<'a> as "cache entries" {
-        /// One for each key.
+        /// One entry for each key.
         entries: List<'a, CacheEntry<'a>>,
     }
 }
 
 structure! {
-    /// An entry was set.
+    /// Reply to [`CachePut`]: the entry was set.
     CacheStored as "cache stored" {
-        /// Its version now.
+        /// Version of the new entry.
         version: u64,
     }
 }
 
 structure! {
-    /// An entry was removed or touched; or entries were set, or a cache cleared or dropped.
+    /// Reply to requests that remove or touch an entry, set several entries, or clear or drop a cache.
     CacheDone as "cache done" {
-        /// Whether there was such an entry, or cache.
+        /// True if the entry, or the cache, existed.
         existed: bool,
     }
 }
 
 structure! {
-    /// A counter was added to.
+    /// Reply to [`CacheAdd`].
     CacheCounter as "cache counter" {
-        /// What it is now.
+        /// Value of the counter after the addition.
         value: i64,
     }
 }
 
 structure! {
-    /// A page of keys.
+    /// Reply to [`CacheScan`]: a page of keys.
     CacheKeys<'a> as "cache keys" {
-        /// Where the next page begins; none at the end.
+        /// Cursor of the next page; none after the last page.
         cursor: Option<u64>,
-        /// Keys.
+        /// Keys of the page.
         keys: List<'a, &'a [u8]>,
     }
 }
 
 structure! {
-    /// Figures of a cache; counters count since it was created.
+    /// Statistics of a cache. Counters start at 0 when the cache is created.
     CacheFigures<'a> as "cache figures" {
-        /// Its id.
+        /// Id of the cache.
         cache: u32,
-        /// Entries.
+        /// Number of entries.
         entries: u64,
-        /// Bytes of keys, values and what they cost beside.
+        /// Bytes of keys and values, including the overhead of each entry.
         bytes: u64,
-        /// Most of them.
+        /// Capacity in bytes.
         max_bytes: u64,
-        /// Reads that found something.
+        /// Number of reads that found an entry.
         hits: u64,
-        /// Reads that did not.
+        /// Number of reads that found no entry.
         misses: u64,
-        /// Values set.
+        /// Number of values set.
         puts: u64,
-        /// Keys removed that were there.
+        /// Number of entries removed by clients.
         deletes: u64,
-        /// Entries that had to go for others.
+        /// Number of entries evicted to make room for others.
         evictions: u64,
-        /// Entries whose time was up.
+        /// Number of entries that expired.
         expirations: u64,
-        /// Its name.
+        /// Name of the cache.
         name: &'a str,
     }
 }
 
 structure! {
-    /// Figures that were asked for.
+    /// Reply to [`ReadCacheStats`].
     CacheStats<'a> as "cache stats" {
-        /// By id.
+        /// Statistics of each cache, ordered by id.
         caches: List<'a, CacheFigures<'a>>,
     }
 }

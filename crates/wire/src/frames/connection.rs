@@ -1,4 +1,5 @@
-//! Frames about the connection itself, and those that belong to any request: errors, credit, the end.
+//! Frames about the connection itself, and frames that belong to any request: errors, credit and the end of
+//! subscriptions.
 
 use thalweg_types::{
     Action, Classified, Durability, NodeId, SpaceId,
@@ -10,10 +11,10 @@ use crate::{
     layouts::{choices, structure},
 };
 
-/// `TLWG`: by which a connection is known to be meant for us.
+/// Magic number `TLWG`, which identifies a connection as Thalweg's native protocol.
 const MAGIC: u32 = u32::from_le_bytes(*b"TLWG");
 
-/// Stands for the magic number.
+/// The magic number as a field. Its encoding is always the bytes `TLWG`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Magic;
 
@@ -33,88 +34,90 @@ impl<'a> Field<'a> for Magic {
 }
 
 structure! {
-    /// The first frame of a connection. Its layout is the same in every version.
+    /// First frame of a connection, sent by the client. Its layout is the same in every version.
     Hello<'a> as "hello" {
-        /// By which it is known.
+        /// Magic number that identifies the protocol.
         magic: Magic,
         /// Lowest version that the client speaks.
         min_version: u16,
-        /// Highest version that it speaks.
+        /// Highest version that the client speaks.
         max_version: u16,
-        /// Largest frame that it takes.
+        /// Largest frame that the client accepts, in bytes behind the header.
         max_frame_bytes: u32,
-        /// After so much silence it wants to hear something; 0: it does not care.
+        /// Longest silence that the client wants from the server, in milliseconds; 0 leaves the interval to the
+        /// server.
         keep_alive_millis: u32,
-        /// What it calls itself, for people.
+        /// Name of the client, for people.
         name: &'a str,
-        /// Features that it would like, see [`features`](crate::handshake).
+        /// Features that the client wants to use, see [`handshake`](crate::handshake).
         features: List<'a, u16>,
     }
 }
 
 structure! {
-    /// The answer to a hello that is accepted.
+    /// Answer of the server to a hello that it accepts.
     Welcome<'a> as "welcome" {
-        /// The version that is spoken from here on.
+        /// Version that both sides use from here on.
         version: u16,
-        /// Largest frame that the server takes.
+        /// Largest frame that the server accepts, in bytes behind the header.
         max_frame_bytes: u32,
-        /// After so much silence either side says something; after three times as much it is gone.
+        /// Keep-alive interval in milliseconds. Either side sends something at least this often, and treats the peer
+        /// as gone after three times as much silence.
         keep_alive_millis: u32,
-        /// Requests under way on one channel; more are shed.
+        /// Maximum number of concurrent requests on one channel; the server rejects further ones as `overloaded`.
         max_requests: u32,
-        /// Subscriptions on one channel; more are refused.
+        /// Maximum number of subscriptions on one channel; the server rejects further ones.
         max_subscriptions: u32,
-        /// The level of acks where a request does not say.
+        /// Durability level of acknowledgements for requests that state no level.
         durability: Durability,
-        /// The server's node.
+        /// Id of the server's node.
         node: NodeId,
-        /// Another one each time the server starts: ids of caches are of a run.
+        /// Number of this run of the server. Each start has another number; ids of caches are valid within one run.
         run: u64,
-        /// The server's version, for people.
+        /// Version of the server, for people.
         server: &'a str,
-        /// Features that both have.
+        /// Features that both sides have.
         features: List<'a, u16>,
-        /// The spaces, the default one first.
+        /// Spaces of the server, the default space first.
         spaces: List<'a, Space<'a>>,
     }
 }
 
 structure! {
-    /// A space.
+    /// A space that the server offers.
     Space<'a> as "space" {
-        /// Its id.
+        /// Id of the space.
         id: SpaceId,
-        /// Its name.
+        /// Name of the space.
         name: &'a str,
     }
 }
 
-/// Why a side says goodbye. Codes that are not known here are kept.
+/// Reason for a goodbye. Codes unknown to this version are kept as [`Other`](Self::Other).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The client has done what it wanted.
+    /// The client has finished.
     Done,
-    /// The server stops, or restarts.
+    /// The server is stopping or restarting.
     Stopping,
-    /// Nothing was heard for three times the keep-alive interval.
+    /// The sender of the goodbye heard nothing for three times the keep-alive interval.
     Silent,
-    /// The peer sent what it may not.
+    /// The peer violated the protocol.
     Protocol,
-    /// There is no version that both speak.
+    /// The two sides have no version in common.
     Version,
-    /// As many connections as there may be.
+    /// The server has reached its maximum number of connections.
     Overloaded,
-    /// The peer does not take what it is sent.
+    /// The peer does not read the data that it is sent.
     Slow,
-    /// The peer has not shown who it is, or may not be here. Not used yet.
+    /// The peer is not authenticated or has no access. Not used yet.
     Refused,
-    /// One that a newer peer knows.
+    /// A reason that only a newer peer has.
     Other(u16),
 }
 
 impl Reason {
-    /// All but [`Other`](Self::Other), by code, as the document lists them.
+    /// All reasons except [`Other`](Self::Other) with their codes and names, in the order of the format document.
     pub const ALL: [(Self, u16, &'static str); 8] = [
         (Self::Done, 0, "done"),
         (Self::Stopping, 1, "stopping"),
@@ -126,7 +129,7 @@ impl Reason {
         (Self::Refused, 7, "refused"),
     ];
 
-    /// Its number.
+    /// Returns the number of the reason on the wire.
     #[must_use]
     pub fn code(self) -> u16 {
         match self {
@@ -153,112 +156,113 @@ impl<'a> Field<'a> for Reason {
 }
 
 structure! {
-    /// The last frame that a side sends. Its layout is the same in every version.
+    /// Last frame that a side sends on a connection. Its layout is the same in every version.
     Goodbye<'a> as "goodbye" {
-        /// Why.
+        /// Reason for the end of the connection.
         reason: Reason,
-        /// Whether connecting again helps.
+        /// Advice whether connecting again helps.
         class: Action,
         /// Lowest version that the sender speaks.
         min_version: u16,
-        /// Highest version that it speaks.
+        /// Highest version that the sender speaks.
         max_version: u16,
-        /// For people.
+        /// Explanation for people.
         message: &'a str,
     }
 }
 
 structure! {
-    /// Is answered with a [`Pong`] at once.
+    /// Request for a [`Pong`], which the receiver sends immediately.
     Ping as "ping" {
-        /// Comes back as it is.
+        /// Token that the pong repeats.
         token: u64,
     }
 }
 
 structure! {
-    /// The answer to a [`Ping`].
+    /// Answer to a [`Ping`].
     Pong as "pong" {
-        /// As it came.
+        /// Token of the ping.
         token: u64,
     }
 }
 
 choices! {
-    /// What becomes of what waits for a subscription that is cancelled.
+    /// Treatment of queued messages when a client cancels a subscription.
     CancelMode as "cancel mode" {
-        /// It is dropped.
+        /// The server drops the queued messages.
         Now = 0 "now",
-        /// It is still delivered, as far as credit goes; nothing new joins it.
+        /// The server still delivers the queued messages as far as credit allows, and queues no new ones.
         Drain = 1 "drain",
     }
 }
 
 structure! {
-    /// Ends the request or subscription whose id the frame has. What has ended already is not an error.
+    /// Ends the request or subscription that has the frame's id. If it has already ended, the server ignores the
+    /// frame.
     Cancel as "cancel" {
-        /// What becomes of what waits.
+        /// Treatment of queued messages.
         mode: CancelMode,
     }
 }
 
 structure! {
-    /// Up to which totals a subscription may send, see [`credit`](crate::credit). Never goes back.
+    /// New totals that a subscription may send, see [`credit`](crate::credit). Totals never decrease.
     Credit as "credit" {
-        /// Messages, records or changes since the subscription began.
+        /// Total of messages, records or changes permitted since the subscription began.
         messages: u64,
-        /// Bytes since then.
+        /// Total of bytes permitted since the subscription began.
         bytes: u64,
     }
 }
 
 choices! {
-    /// Whether a request that failed did something.
+    /// Effect of a request that failed.
     Effect as "effect" {
-        /// Nothing happened.
+        /// The request changed nothing.
         Nothing = 0 "nothing",
-        /// It may have happened all the same: what must not happen twice is not to be sent again as it is.
+        /// The request may have been carried out. The client must not resend it unchanged if it must not happen twice.
         Unknown = 1 "unknown",
     }
 }
 
 structure! {
-    /// A figure that helps to go on.
+    /// A named figure that helps the client to recover from an error, such as `next`.
     Detail<'a> as "detail" {
-        /// What it is, as in errors over HTTP.
+        /// Name of the figure, as in errors over HTTP.
         name: &'a str,
-        /// The figure.
+        /// Value of the figure.
         value: u64,
     }
 }
 
 structure! {
-    /// The reply to a request that was not carried out, or not to its end.
+    /// Reply to a request that was not carried out, or not completely.
     Failed<'a> as "failed" {
-        /// What to do: retry, fix the request, or stop.
+        /// Advice to the client: retry, fix the request, or stop.
         class: Action,
-        /// Whether something happened.
+        /// Effect of the request.
         effect: Effect,
-        /// The level of what the error shows of the data, if it shows some.
+        /// Durability level of the data that the error reveals, if it reveals any.
         shown: Level,
-        /// Stable, for programs.
+        /// Stable code of the error, for programs.
         code: &'a str,
-        /// For people: what happened and what to do next.
+        /// Message for people: the cause and the next step.
         message: &'a str,
-        /// Figures.
+        /// Figures that help to recover.
         details: List<'a, Detail<'a>>,
     }
 }
 
 impl<'a> Failed<'a> {
-    /// The reply that tells of an error which did nothing, without figures; `message` is its text.
+    /// Creates the reply for an error that changed nothing and has no figures. `message` is the error's text.
     #[must_use]
     pub fn of(error: &impl Classified, message: &'a str) -> Self {
         let (class, code) = (error.action(), error.code());
         Self { class, effect: Effect::Nothing, shown: Level(None), code, message, details: List::default() }
     }
 
-    /// The figure of that name.
+    /// Returns the figure with the given name.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<u64> {
         self.details.iter().find(|detail| detail.name == name).map(|detail| detail.value)
@@ -266,15 +270,15 @@ impl<'a> Failed<'a> {
 }
 
 structure! {
-    /// The last frame of a subscription: its id is free again.
+    /// Last frame of a subscription. Its id is free again.
     Ended<'a> as "ended" {
-        /// Whether beginning it again helps.
+        /// Advice whether beginning the subscription again helps.
         class: Action,
-        /// Stable, for programs: `cancelled`, `limit_reached`, or the code of an error.
+        /// Stable code for programs: `cancelled`, `limit_reached`, or the code of an error.
         code: &'a str,
-        /// For people.
+        /// Message for people.
         message: &'a str,
-        /// Figures, such as `next`: where to go on.
+        /// Figures such as `next`, the position at which a new subscription can go on.
         details: List<'a, Detail<'a>>,
     }
 }

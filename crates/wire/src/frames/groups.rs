@@ -1,5 +1,5 @@
-//! Consumer groups: fetching, pushing, describing. Creating, configuring, deleting, seeking, ack, nack and extend are
-//! commands.
+//! Frames of consumer groups: fetching, pushing and describing. Creating, configuring, deleting and seeking a group
+//! are commands, and so are ack, nack and extend.
 
 use thalweg_types::{Attempt, Durability, GroupId, Offset, SpaceTime, StreamId, command::groups::GroupConfig};
 
@@ -10,193 +10,193 @@ use crate::{
 };
 
 structure! {
-    /// Describes a group.
+    /// Requests the description of a group.
     FindGroup<'a> as "find group" {
-        /// Of which stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Its name.
+        /// Name of the group.
         name: &'a str,
     }
 }
 
 structure! {
-    /// Lists groups by id.
+    /// Requests a page of groups, ordered by id.
     ListGroups as "list groups" {
-        /// Of which stream; 0: of all.
+        /// Id of the stream; 0 selects all streams.
         stream: StreamId,
-        /// Those after this one; 0: from the first.
+        /// Last id of the previous page; 0 for the first page.
         after: GroupId,
-        /// At most so many.
+        /// Maximum number of groups in the page.
         limit: u32,
     }
 }
 
 structure! {
-    /// Delivers records to a member, once.
+    /// Requests one delivery of records to a member.
     Fetch<'a> as "fetch" {
-        /// From which group.
+        /// Id of the group.
         group: GroupId,
-        /// At most so many records.
+        /// Maximum number of records.
         max_records: u32,
-        /// At most so many bytes of keys, headers and payloads, but at least one record.
+        /// Maximum number of bytes of keys, headers and payloads. At least one record is delivered.
         max_bytes: u32,
-        /// Microseconds to wait for the first record.
+        /// Longest time to wait for the first record, in microseconds.
         wait: u64,
-        /// The ack of the delivery itself.
+        /// Durability level that the delivery itself must reach.
         level: Level,
-        /// Who fetches.
+        /// Name of the member that fetches.
         member: &'a str,
     }
 }
 
 choices! {
-    /// What becomes of what a receiver holds when its push ends.
+    /// Treatment of unsettled records when the push to a receiver ends.
     Release as "release" {
-        /// It comes again after its deadline.
+        /// The group delivers them again after their deadline.
         AtDeadline = 0 "at deadline",
-        /// It comes again at once, and this delivery counts.
+        /// The group delivers them again immediately. This delivery still counts.
         AtOnce = 1 "at once",
     }
 }
 
 structure! {
-    /// Begins deliveries that come by themselves.
+    /// Begins a subscription in which the server sends deliveries as records arrive.
     Push<'a> as "push" {
-        /// From which group.
+        /// Id of the group.
         group: GroupId,
-        /// At most so many records unsettled.
+        /// Maximum number of records delivered and not settled.
         held_records: u32,
-        /// At most so many bytes unsettled.
+        /// Maximum number of bytes delivered and not settled.
         held_bytes: u64,
-        /// The ack of the deliveries themselves.
+        /// Durability level that the deliveries themselves must reach.
         level: Level,
-        /// What becomes of what is held at the end.
+        /// Treatment of unsettled records at the end.
         release: Release,
-        /// What it may send.
+        /// Initial credit of the subscription.
         permit: Permit,
-        /// Who receives.
+        /// Name of the member that receives.
         member: &'a str,
     }
 }
 
 structure! {
-    /// Records that were delivered equally often.
+    /// Records that have been delivered equally often.
     DeliveryPart<'a> as "delivery part" {
-        /// How often, this time included.
+        /// Number of deliveries, including this one.
         deliveries: u32,
-        /// In order.
+        /// Records in order of their offsets.
         runs: List<'a, RecordRun<'a>>,
     }
 }
 
 structure! {
-    /// Records for a member, to be settled by their attempt.
+    /// Reply to [`Fetch`]: records for a member, which settles them by the number of their attempt.
     Delivery<'a> as "delivery" {
-        /// The level that the delivery reached.
+        /// Durability level that the delivery reached.
         durability: Durability,
-        /// By which it is settled; 0: there are no records.
+        /// Attempt that settles the records; 0 means that there are no records.
         attempt: Attempt,
-        /// When it lapses, in space time.
+        /// Deadline of the attempt, in space time.
         deadline: SpaceTime,
-        /// The records.
+        /// Records of the delivery.
         parts: List<'a, DeliveryPart<'a>>,
     }
 }
 
 structure! {
-    /// A push has begun. The bounds are those that hold, perhaps lower than asked for.
+    /// Reply to [`Push`]: the push has begun. The bounds in force may be lower than the requested ones.
     Pushing as "pushing" {
-        /// At most so many records unsettled.
+        /// Maximum number of records delivered and not settled.
         held_records: u32,
-        /// At most so many bytes unsettled.
+        /// Maximum number of bytes delivered and not settled.
         held_bytes: u64,
     }
 }
 
 structure! {
-    /// What a push sends: a delivery.
+    /// A delivery that a push sends.
     Pushed<'a> as "pushed" {
-        /// The level that the delivery reached.
+        /// Durability level that the delivery reached.
         durability: Durability,
-        /// By which it is settled.
+        /// Attempt that settles the records.
         attempt: Attempt,
-        /// When it lapses, in space time.
+        /// Deadline of the attempt, in space time.
         deadline: SpaceTime,
-        /// The records.
+        /// Records of the delivery.
         parts: List<'a, DeliveryPart<'a>>,
     }
 }
 
 structure! {
-    /// A member of a group.
+    /// A member of a consumer group.
     Member<'a> as "member" {
-        /// When it last fetched, within ten seconds, in space time.
+        /// Space time of the member's last fetch, exact to ten seconds.
         last_fetch: SpaceTime,
-        /// Records that it holds.
+        /// Number of records that the member holds.
         in_flight: u64,
-        /// Attempts that it holds.
+        /// Number of attempts that the member holds.
         attempts: u64,
-        /// As it calls itself.
+        /// Name of the member.
         name: &'a str,
     }
 }
 
 structure! {
-    /// A consumer group.
+    /// Description of a consumer group.
     Group<'a> as "group" {
-        /// Its id, by which commands name it. Never used for another one.
+        /// Id of the group, which commands use. The server never gives it to another group.
         id: GroupId,
-        /// Its stream.
+        /// Id of the group's stream.
         stream: StreamId,
-        /// Next to deliver that was never delivered.
+        /// Offset of the next record that has never been delivered.
         cursor: Offset,
-        /// All records below are settled.
+        /// Offset below which all records are settled.
         floor: Offset,
-        /// Records that were never delivered.
+        /// Number of records that have never been delivered.
         lag: u64,
-        /// Records that wait for an ack or to be delivered again.
+        /// Number of records that wait for an ack or for redelivery.
         pending: u64,
-        /// Of them, with members.
+        /// Number of pending records that members hold.
         in_flight: u64,
-        /// Of them, behind another record of their key.
+        /// Number of pending records that wait for another record of the same key.
         parked: u64,
-        /// Dead letters on their way.
+        /// Number of dead letters that are being written to their stream.
         dying: u64,
-        /// Records delivered, each time counted.
+        /// Number of deliveries of records since the group was created, redeliveries included.
         delivered: u64,
-        /// Of them, those that had been delivered before.
+        /// Number of these deliveries that were redeliveries.
         redelivered: u64,
-        /// Records acked.
+        /// Number of records acked.
         acked: u64,
-        /// Records that became dead letters.
+        /// Number of records that became dead letters.
         dead: u64,
-        /// Records delivered too often, without a stream for dead letters.
+        /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
         dropped: u64,
-        /// How it delivers.
+        /// Configuration of the group.
         config: GroupConfig,
-        /// Its name.
+        /// Name of the group.
         name: &'a str,
-        /// Its stream's name.
+        /// Name of the group's stream.
         stream_name: &'a str,
-        /// Who has fetched.
+        /// Members that have fetched.
         members: List<'a, Member<'a>>,
     }
 }
 
 structure! {
-    /// A group that was asked for.
+    /// Reply to [`FindGroup`].
     GroupFound<'a> as "group found" {
-        /// The group.
+        /// Description of the group.
         group: Group<'a>,
     }
 }
 
 structure! {
-    /// Groups by id.
+    /// Reply to [`ListGroups`].
     GroupList<'a> as "group list" {
-        /// Whether there are more behind the last.
+        /// True if more groups follow the last one.
         more: bool,
-        /// Those asked for.
+        /// Groups of the page, ordered by id.
         groups: List<'a, Group<'a>>,
     }
 }

@@ -1,4 +1,5 @@
-//! Keyspaces, keys and leases: what is read, and what answers to reads. Writes are commands, see [`write`](super::write).
+//! Frames that read keyspaces, keys and leases, and the replies to them. Writes are commands, see
+//! [`write`](super::write).
 
 use thalweg_types::{Durability, KeyspaceId, LeaseId, Revision, SpaceTime, command::KeyspaceConfig};
 
@@ -8,17 +9,17 @@ use crate::{
 };
 
 choices! {
-    /// Whether values are wanted.
+    /// Selection of values in a read.
     Values as "values" {
-        /// They are.
+        /// The reply contains values.
         Include = 0 "include",
-        /// They are not; cheaper where values stay in the log.
+        /// The reply contains no values. This is cheaper where values stay in the log.
         Omit = 1 "omit",
     }
 }
 
 choices! {
-    /// Which way a scan goes.
+    /// Direction of a scan.
     Order as "order" {
         /// Lowest key first.
         Ascending = 0 "ascending",
@@ -28,11 +29,12 @@ choices! {
 }
 
 choices! {
-    /// Whether a keyspace's keys are to be counted.
+    /// Counting of a keyspace's keys.
     Count as "count" {
-        /// They are not.
+        /// The reply contains no counts.
         Skip = 0 "skip",
-        /// They are: of a keyspace without exact counts that reads up to 100,000 keys.
+        /// The reply contains counts. If the keyspace keeps no exact counts, the server reads up to 100,000 keys to
+        /// estimate them.
         Estimate = 1 "estimate",
     }
 }
@@ -40,27 +42,27 @@ choices! {
 structure! {
     /// Reads a key.
     Get<'a> as "get" {
-        /// Of which keyspace.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// As of then; 0: now.
+        /// Revision to read at; 0 reads the present state.
         revision: Revision,
-        /// With or without the value.
+        /// Selection of the value.
         values: Values,
-        /// The key.
+        /// Key to read.
         key: Rest<'a>,
     }
 }
 
 structure! {
-    /// Reads keys, each as [`Get`] would.
+    /// Reads several keys, each like [`Get`].
     MultiGet<'a> as "multi get" {
-        /// Of which keyspace.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// As of then; 0: now.
+        /// Revision to read at; 0 reads the present state.
         revision: Revision,
-        /// With or without values.
+        /// Selection of values.
         values: Values,
-        /// The keys.
+        /// Keys to read.
         keys: List<'a, &'a [u8]>,
     }
 }
@@ -68,123 +70,124 @@ structure! {
 structure! {
     /// Reads a page of pairs.
     Scan<'a> as "scan" {
-        /// Of which keyspace.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// As of then; 0: now, or with a cursor what the first page showed.
+        /// Revision to read at. With 0 the first page reads the present state, and pages with a cursor read the first
+        /// page's revision.
         revision: Revision,
-        /// At most so many pairs; 0: as many as fit.
+        /// Maximum number of pairs; 0 selects as many as fit.
         limit: u32,
-        /// About so many bytes of keys and values; 0: as many as the server likes.
+        /// Approximate maximum of bytes of keys and values; 0 selects the server's default.
         max_bytes: u32,
-        /// Which way.
+        /// Direction of the scan.
         order: Order,
-        /// With or without values.
+        /// Selection of values.
         values: Values,
-        /// Only keys that begin with this.
+        /// Prefix of all keys to return.
         prefix: &'a [u8],
-        /// The lowest key wanted, whichever the order.
+        /// Lowest key to return, in either direction.
         start: Option<&'a [u8]>,
-        /// The first key above those wanted, whichever the order.
+        /// Exclusive upper bound of the keys to return, in either direction.
         end: Option<&'a [u8]>,
-        /// What the page before gave; empty for the first.
+        /// Cursor of the previous page; empty for the first page.
         cursor: &'a [u8],
     }
 }
 
 structure! {
-    /// Lists what a key was, newest first.
+    /// Requests the versions of a key, newest first.
     Versions<'a> as "versions" {
-        /// Of which keyspace.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// Only versions of before this revision; 0: all.
+        /// Exclusive upper bound of the revisions to list; 0 lists all versions.
         before: Revision,
-        /// At most so many.
+        /// Maximum number of versions.
         limit: u32,
-        /// The key.
+        /// Key whose versions to list.
         key: Rest<'a>,
     }
 }
 
 structure! {
-    /// Describes the keyspace of a name. Creating one is a command.
+    /// Requests the description of a keyspace by its name. Creating a keyspace is a command.
     FindKeyspace<'a> as "find keyspace" {
-        /// Whether to count.
+        /// Counting of the keys.
         count: Count,
-        /// Its name.
+        /// Name of the keyspace.
         name: &'a str,
     }
 }
 
 structure! {
-    /// Lists keyspaces by id.
+    /// Requests a page of keyspaces, ordered by id.
     ListKeyspaces as "list keyspaces" {
-        /// Those after this one; 0: from the first.
+        /// Last id of the previous page; 0 for the first page.
         after: KeyspaceId,
-        /// At most so many.
+        /// Maximum number of keyspaces in the page.
         limit: u32,
     }
 }
 
 structure! {
-    /// Describes a lease and its keys.
+    /// Requests the description of a lease and its keys.
     FindLease as "find lease" {
-        /// Which.
+        /// Id of the lease.
         lease: LeaseId,
-        /// At most so many keys.
+        /// Maximum number of keys.
         limit: u32,
     }
 }
 
 structure! {
-    /// Lists leases by id.
+    /// Requests a page of leases, ordered by id.
     ListLeases as "list leases" {
-        /// Those after this one; 0: from the first.
+        /// Last id of the previous page; 0 for the first page.
         after: LeaseId,
-        /// At most so many.
+        /// Maximum number of leases in the page.
         limit: u32,
     }
 }
 
 structure! {
-    /// A key as it was read.
+    /// Reply to [`Get`]: a key as it was read.
     Value<'a> as "value" {
-        /// The level of all that the answer shows.
+        /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// When it was written; 0: the key has no value.
+        /// Revision at which the value was written; 0 means that the key has no value.
         revision: Revision,
-        /// Microseconds that it has left to live; 2^64-1: it does not end by itself.
+        /// Remaining time to live in microseconds; 2^64-1 means that the key has no deadline.
         remaining: u64,
-        /// The lease that it hangs on; 0: none.
+        /// Lease that the key is attached to; 0 for none.
         lease: LeaseId,
-        /// Length of the value, also if it was not asked for.
+        /// Length of the value in bytes, also if the value was not requested.
         value_bytes: u64,
-        /// The value.
+        /// Value of the key; empty if it was not requested.
         value: Rest<'a>,
     }
 }
 
 structure! {
-    /// One of several keys that were read.
+    /// One key of an [`Entries`] reply.
     Entry<'a> as "entry" {
-        /// When it was written; 0: the key has no value.
+        /// Revision at which the value was written; 0 means that the key has no value.
         revision: Revision,
-        /// Microseconds that it has left to live; 2^64-1: it does not end by itself.
+        /// Remaining time to live in microseconds; 2^64-1 means that the key has no deadline.
         remaining: u64,
-        /// The lease that it hangs on; 0: none.
+        /// Lease that the key is attached to; 0 for none.
         lease: LeaseId,
-        /// Length of the value, also if it was not asked for.
+        /// Length of the value in bytes, also if the value was not requested.
         value_bytes: u64,
-        /// The value.
+        /// Value of the key; empty if it was not requested.
         value: &'a [u8],
     }
 }
 
 structure! {
-    /// Keys as they were read, in the order asked for.
+    /// Reply to [`MultiGet`]: keys as they were read, in the requested order.
     Entries<'a> as "entries" {
-        /// The level of all that the answer shows.
+        /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// One for each key.
+        /// One entry for each key.
         entries: List<'a, Entry<'a>>,
     }
 }
@@ -192,171 +195,171 @@ structure! {
 structure! {
     /// A key and its value.
     Pair<'a> as "pair" {
-        /// When it was written.
+        /// Revision at which the value was written.
         revision: Revision,
-        /// The key.
+        /// Key of the pair.
         key: &'a [u8],
-        /// The value; empty if it was not asked for.
+        /// Value of the pair; empty if it was not requested.
         value: &'a [u8],
     }
 }
 
 structure! {
-    /// A page of a scan.
+    /// Reply to [`Scan`]: a page of pairs.
     Pairs<'a> as "pairs" {
-        /// The level of all that the answer shows.
+        /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Which revision is shown.
+        /// Revision that the page shows.
         revision: Revision,
-        /// Where the next page begins; empty at the end.
+        /// Cursor of the next page; empty after the last page.
         cursor: &'a [u8],
-        /// In the order asked for.
+        /// Pairs in the requested direction.
         pairs: List<'a, Pair<'a>>,
     }
 }
 
 choices! {
-    /// What became of a version.
+    /// State of a version of a key.
     VersionState as "version state" {
-        /// It is there.
+        /// The version is the key's present value.
         Current = 0 "current",
-        /// Its deadline has passed, and it is about to be removed.
+        /// The version's deadline has passed, and the server is about to remove it.
         Ended = 1 "ended",
-        /// It was replaced.
+        /// A newer put replaced the version.
         Overwritten = 2 "overwritten",
-        /// It was deleted.
+        /// A delete removed the version.
         Deleted = 3 "deleted",
-        /// It was removed because its deadline had passed.
+        /// The server removed the version because its deadline had passed.
         Expired = 4 "expired",
     }
 }
 
 structure! {
-    /// What a key was for a time.
+    /// A version of a key: the value that the key had for some time.
     Version<'a> as "version" {
-        /// What became of it.
+        /// State of the version.
         state: VersionState,
-        /// Since then.
+        /// Revision at which the version was written.
         revision: Revision,
-        /// Until then, and without; 0 if it is there.
+        /// Revision that ended the version, exclusive; 0 if the version is current.
         until: Revision,
-        /// When that was, in space time; 0 if it is there.
+        /// Space time of that revision; 0 if the version is current.
         until_time: SpaceTime,
-        /// The value.
+        /// Value of the version.
         value: &'a [u8],
     }
 }
 
 structure! {
-    /// Versions of a key, newest first.
+    /// Reply to [`Versions`]: versions of a key, newest first.
     VersionList<'a> as "version list" {
-        /// The level of all that the answer shows.
+        /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// From here on all versions of the key are kept.
+        /// Oldest revision from which on all versions of the key are kept.
         oldest: Revision,
-        /// Older ones are found before this; 0: there are none.
+        /// Value of `before` that requests the next, older page; 0 means that there are no older versions.
         next: Revision,
-        /// Those asked for.
+        /// Versions of the page.
         versions: List<'a, Version<'a>>,
     }
 }
 
 structure! {
-    /// A keyspace.
+    /// Description of a keyspace.
     Keyspace<'a> as "keyspace" {
-        /// Its id, by which commands name it. Never used for another one.
+        /// Id of the keyspace, which commands use. The server never gives it to another keyspace.
         id: KeyspaceId,
-        /// When it was created, in space time.
+        /// Space time of the creation.
         created: SpaceTime,
-        /// What it does beyond storing.
+        /// Settings of the keyspace.
         config: KeyspaceConfig,
-        /// Its name.
+        /// Name of the keyspace.
         name: &'a str,
     }
 }
 
 structure! {
-    /// What a keyspace holds.
+    /// Size of a keyspace.
     KeyspaceCounts as "keyspace counts" {
-        /// Keys.
+        /// Number of keys.
         keys: u64,
         /// Bytes of keys and values.
         bytes: u64,
-        /// Whether both are exact.
+        /// True if both figures are exact.
         exact: bool,
-        /// Whether rows of deleted keys wait to be removed.
+        /// True if rows of deleted keys still have to be removed.
         sweeping: bool,
     }
 }
 
 structure! {
-    /// A keyspace, and what it holds if that was asked for.
+    /// Reply to [`FindKeyspace`].
     KeyspaceFound<'a> as "keyspace found" {
-        /// The keyspace.
+        /// Description of the keyspace.
         keyspace: Keyspace<'a>,
-        /// What it holds.
+        /// Size of the keyspace, if it was requested.
         counts: Option<KeyspaceCounts>,
     }
 }
 
 structure! {
-    /// Keyspaces by id.
+    /// Reply to [`ListKeyspaces`].
     KeyspaceList<'a> as "keyspace list" {
-        /// Whether there are more behind the last.
+        /// True if more keyspaces follow the last one.
         more: bool,
-        /// Those asked for.
+        /// Keyspaces of the page, ordered by id.
         keyspaces: List<'a, Keyspace<'a>>,
     }
 }
 
 structure! {
-    /// A lease.
+    /// Description of a lease.
     Lease as "lease" {
-        /// Its id.
+        /// Id of the lease.
         id: LeaseId,
-        /// Microseconds that it lives without being kept alive.
+        /// Time to live after each keep-alive, in microseconds.
         ttl: u64,
-        /// When it ends unless it is kept alive, in space time.
+        /// Deadline unless a keep-alive arrives, in space time.
         deadline: SpaceTime,
-        /// Microseconds until then.
+        /// Microseconds until the deadline.
         remaining: u64,
-        /// About how many keys hang on it.
+        /// Approximate number of keys attached to the lease.
         keys: u32,
     }
 }
 
 structure! {
-    /// A key that hangs on a lease.
+    /// A key that is attached to a lease.
     LeaseKey<'a> as "lease key" {
-        /// The keyspace's name.
+        /// Name of the keyspace.
         keyspace: &'a str,
-        /// The key.
+        /// Key in the keyspace.
         key: &'a [u8],
     }
 }
 
 structure! {
-    /// A lease and its keys.
+    /// Reply to [`FindLease`]: a lease and its keys.
     LeaseFound<'a> as "lease found" {
-        /// The level of all that the answer shows.
+        /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// The lease.
+        /// Description of the lease.
         lease: Lease,
-        /// Whether more keys hang on it.
+        /// True if more keys are attached to the lease.
         more: bool,
-        /// By keyspace and key.
+        /// Keys attached to the lease, ordered by keyspace and key.
         keys: List<'a, LeaseKey<'a>>,
     }
 }
 
 structure! {
-    /// Leases by id.
+    /// Reply to [`ListLeases`].
     LeaseList<'a> as "lease list" {
-        /// The level of all that the answer shows.
+        /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Whether there may be more behind the last.
+        /// True if more leases may follow the last one.
         more: bool,
-        /// Those asked for.
+        /// Leases of the page, ordered by id.
         leases: List<'a, Lease>,
     }
 }

@@ -1,10 +1,11 @@
-//! All frames there are: their numbers, who sends them, what is in them.
+//! All frames of the protocol: their numbers, their senders and their contents.
 //!
-//! Owns: [`Kind`], [`ClientFrame`] and [`ServerFrame`]; the modules below it own the frames' fields. Each frame is a
-//! struct whose fields are its layout. Does not own what frames mean together: `docs/formats/wire.md` does.
+//! Owns: [`Kind`], [`ClientFrame`] and [`ServerFrame`]; the modules below own the fields of the frames. Each frame is
+//! a struct whose fields are its layout. Does not own the rules by which frames follow each other, which are in
+//! `docs/formats/wire.md`.
 //!
-//! Kinds are numbered by area (the high byte) and, but for area 0, by direction: below `40` requests, from `40` on replies,
-//! from `80` on what is pushed. So a peer can tell what an unknown kind is.
+//! The high byte of a kind is its area. Except in area 0, the low byte shows the direction: below `40` requests, from
+//! `40` on replies, from `80` on pushes. A peer can therefore classify a kind that it does not know.
 
 mod cache;
 mod connection;
@@ -37,36 +38,37 @@ use crate::{
     header::{Fields, FieldsError, put_frame},
 };
 
-/// Kinds kept for authentication, which is not built: `auth` and its answer.
+/// Kinds reserved for authentication, which is not implemented: `auth` and its answer.
 pub const RESERVED_KINDS: [(u16, &str); 2] = [(0x0006, "auth"), (0x0007, "auth answer")];
 
-/// A frame can't be understood. The channel goes on: the frame's end is known, and so is its id.
+/// Error returned when a frame cannot be decoded. The channel goes on, because the end and the id of the frame are
+/// known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The kind is not known here.
-    #[error("frames of kind {kind:#06x} are not known here: the peer is newer, or this is no part of the protocol yet")]
+    /// This version does not know the kind.
+    #[error("unknown kind of frame {kind:#06x}: the peer is newer, or the kind is not part of the protocol yet")]
     UnknownKind {
-        /// Which.
+        /// Kind in the header.
         kind: u16,
     },
-    /// The kind is the other side's to send.
-    #[error("a {} frame comes from the other side", kind.name())]
+    /// Only the other side sends this kind.
+    #[error("only the other side sends a {} frame", kind.name())]
     WrongDirection {
-        /// Which.
+        /// Kind of the frame.
         kind: Kind,
     },
-    /// An optional field must be understood and is not known.
-    #[error("field {tag:#06x} is not known here and must be: the peer is newer, leave it out")]
+    /// The receiver must understand an optional field and does not know it.
+    #[error("unknown field {tag:#06x}, which must be understood: this side is older, leave the field out")]
     UnknownField {
-        /// Its tag.
+        /// Tag of the field.
         tag: u16,
     },
-    /// It is not what the format says.
+    /// The frame does not follow the format.
     #[error("malformed {kind} frame: {malformed}")]
     Malformed {
-        /// What kind it was to be, or what of it.
+        /// Name of the frame's kind, or of the part that is malformed.
         kind: &'static str,
-        /// Where and why.
+        /// Position and cause.
         malformed: Malformed,
     },
 }
@@ -86,51 +88,51 @@ impl Classified for DecodeError {
     }
 }
 
-/// Who sends a kind of frame.
+/// Side that sends a kind of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// Clients.
+    /// Only clients send it.
     Client,
-    /// Servers.
+    /// Only servers send it.
     Server,
-    /// Both.
+    /// Both sides send it.
     Both,
 }
 
-/// What a kind of frame is to a channel.
+/// Role of a kind of frame on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// About the connection; has no id.
+    /// The frame is about the connection. It has no id.
     Connection,
-    /// About a request or subscription that is under way, whose id it has; nothing answers to it.
+    /// The frame is about a request or subscription in progress, whose id it has. It gets no reply.
     Control,
-    /// Answered by one reply.
+    /// The frame gets one reply.
     Request,
-    /// Answered by one reply; then pushes may follow, and at last [`Ended`].
+    /// The frame gets one reply. Pushes may follow, and finally [`Ended`].
     Subscription,
-    /// Answers a request.
+    /// The frame is the reply to a request.
     Reply,
-    /// Belongs to a subscription whose id it has, or to those that it lists.
+    /// The frame belongs to the subscription whose id it has, or to the subscriptions that it lists.
     Push,
 }
 
-/// A frame's struct: what it is known by.
+/// A type that represents a kind of frame.
 pub trait Frame<'a>: Field<'a> + Structure {
-    /// Its kind.
+    /// Kind of the frame.
     const KIND: Kind;
 
-    /// Appends the frame; on error `out` is as it was.
+    /// Appends the frame. On error `out` is unchanged.
     fn encode_with(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
         put_frame(out, Self::KIND as u16, id, fields, |out| self.put(out))
     }
 
-    /// Appends the frame without optional fields.
+    /// Appends the frame without optional fields. On error `out` is unchanged.
     #[inline]
     fn encode(&self, out: &mut Vec<u8>, id: u32) -> Result<(), EncodeError> {
         self.encode_with(out, id, &Fields::default())
     }
 
-    /// Reads the body of a frame of this kind; all of it must be used.
+    /// Decodes the body of a frame of this kind. Bytes left over are an error.
     #[inline]
     fn decode_body(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::at(body, 0);
@@ -150,7 +152,7 @@ macro_rules! frames {
         server { $($server:ident $(<$server_lt:lifetime>)? = $server_code:literal $server_role:ident,)* }
         both { $($both:ident $(<$both_lt:lifetime>)? = $both_code:literal $both_role:ident,)* }
     ) => {
-        /// What kind of frame it is: the number in its header.
+        /// Kind of a frame: the number in its header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[allow(missing_docs)]
@@ -161,11 +163,11 @@ macro_rules! frames {
         }
 
         impl Kind {
-            /// All there are.
+            /// All kinds.
             pub const ALL: &'static [Self] =
                 &[$(Self::$client,)* $(Self::$server,)* $(Self::$both,)*];
 
-            /// The kind of that number.
+            /// Returns the kind that has this number.
             #[inline]
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
@@ -177,7 +179,7 @@ macro_rules! frames {
                 }
             }
 
-            /// Its name in `docs/formats/wire.md`.
+            /// Name of the kind in `docs/formats/wire.md`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -187,7 +189,7 @@ macro_rules! frames {
                 }
             }
 
-            /// Who sends it.
+            /// Side that sends frames of this kind.
             #[must_use]
             pub const fn sender(self) -> Sender {
                 match self {
@@ -197,7 +199,7 @@ macro_rules! frames {
                 }
             }
 
-            /// What it is to a channel.
+            /// Role of the kind on a channel.
             #[must_use]
             pub const fn role(self) -> Role {
                 match self {
@@ -207,7 +209,7 @@ macro_rules! frames {
                 }
             }
 
-            /// Its body as the document writes it.
+            /// Layout of the body in the notation of the format document.
             #[must_use]
             pub fn definition(self) -> String {
                 match self {
@@ -231,7 +233,7 @@ macro_rules! frames {
         }
 
         impl<'a> ClientFrame<'a> {
-            /// Reads a frame that a client has sent.
+            /// Decodes a frame that a client has sent.
             #[inline]
             pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
                 let code = raw.header.kind;
@@ -245,7 +247,7 @@ macro_rules! frames {
                 Ok(Envelope { id: raw.header.id, fields, frame })
             }
 
-            /// Appends the frame; on error `out` is as it was.
+            /// Appends the frame. On error `out` is unchanged.
             pub fn encode(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
                 match self {
                     $(Self::$client(frame) => frame.encode_with(out, id, fields),)*
@@ -253,7 +255,7 @@ macro_rules! frames {
                 }
             }
 
-            /// What kind it is.
+            /// Kind of the frame.
             #[must_use]
             pub fn kind(&self) -> Kind {
                 match self {
@@ -272,7 +274,7 @@ macro_rules! frames {
         }
 
         impl<'a> ServerFrame<'a> {
-            /// Reads a frame that a server has sent.
+            /// Decodes a frame that a server has sent.
             #[inline]
             pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
                 let code = raw.header.kind;
@@ -286,7 +288,7 @@ macro_rules! frames {
                 Ok(Envelope { id: raw.header.id, fields, frame })
             }
 
-            /// Appends the frame; on error `out` is as it was.
+            /// Appends the frame. On error `out` is unchanged.
             pub fn encode(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
                 match self {
                     $(Self::$server(frame) => frame.encode_with(out, id, fields),)*
@@ -294,7 +296,7 @@ macro_rules! frames {
                 }
             }
 
-            /// What kind it is.
+            /// Kind of the frame.
             #[must_use]
             pub fn kind(&self) -> Kind {
                 match self {
@@ -420,18 +422,18 @@ frames! {
     }
 }
 
-/// A decoded frame with what stood around it.
+/// A decoded frame with its id and optional fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope<'a, F> {
-    /// The request or subscription that it belongs to.
+    /// Id of the request or subscription that the frame belongs to.
     pub id: u32,
-    /// Its optional fields.
+    /// Optional fields of the frame.
     pub fields: Fields<'a>,
-    /// The frame.
+    /// Decoded frame.
     pub frame: F,
 }
 
-/// The optional fields, decoded, and the body.
+/// Splits a frame into its decoded optional fields and its body.
 #[inline]
 fn split(raw: RawFrame<'_>) -> Result<(Fields<'_>, &[u8]), DecodeError> {
     let malformed = |malformed| DecodeError::Malformed { kind: "optional fields of a", malformed };
@@ -446,7 +448,7 @@ fn split(raw: RawFrame<'_>) -> Result<(Fields<'_>, &[u8]), DecodeError> {
     Ok((fields, body))
 }
 
-/// The layouts that frames are made of, by name: `(name, definition)`.
+/// Returns the name and the layout of every structure that frames consist of, as `(name, definition)`.
 #[must_use]
 pub fn structures() -> Vec<(&'static str, String)> {
     macro_rules! list {

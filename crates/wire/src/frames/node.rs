@@ -1,4 +1,4 @@
-//! What a node says of itself.
+//! Frames about the status of a node.
 
 use thalweg_types::{Durability, NodeId, SpaceTime};
 
@@ -8,54 +8,54 @@ use crate::{
 };
 
 structure! {
-    /// Asks how the node is.
+    /// Requests the status of the node.
     ReadStatus as "read status" {}
 }
 
 choices! {
-    /// Whether a node takes writes.
+    /// Ability of a node to accept writes.
     Health as "health" {
-        /// It does.
+        /// The node accepts writes.
         Good = 0 "good",
-        /// It takes deletes and trims.
+        /// The disk is full: the node accepts only deletes and trims.
         DiskFull = 1 "disk full",
-        /// It does not: it must be restarted or repaired.
+        /// The node accepts no writes until it is restarted or repaired.
         Failed = 2 "failed",
-        /// It is stopping.
+        /// The node is stopping.
         Stopping = 3 "stopping",
     }
 }
 
 structure! {
-    /// A figure of a node.
+    /// A named figure of a node.
     Figure<'a> as "figure" {
-        /// Its name, as in `/v1/status`, levels joined by dots.
+        /// Name of the figure: its path in `/v1/status`, levels joined by dots.
         name: &'a str,
-        /// What it is.
+        /// Value of the figure.
         value: u64,
     }
 }
 
 structure! {
-    /// How a node is.
+    /// Reply to [`ReadStatus`]: the status of a node.
     Status<'a> as "status" {
-        /// Whether it takes writes.
+        /// Ability of the node to accept writes.
         health: Health,
-        /// The level of acks where a request does not say.
+        /// Durability level of acknowledgements for requests that state no level.
         durability: Durability,
-        /// Which node.
+        /// Id of the node.
         node: NodeId,
-        /// Microseconds since it started.
+        /// Microseconds since the node started.
         uptime: u64,
-        /// The time of the space.
+        /// Present space time.
         space_time: SpaceTime,
-        /// Its version.
+        /// Version of the node's software.
         version: &'a str,
-        /// Its state backend.
+        /// Name of the node's state backend.
         backend: &'a str,
-        /// Why it failed, if it did.
+        /// Cause of a failure; empty if the node has not failed.
         reason: &'a str,
-        /// More.
+        /// Further figures of the node.
         figures: List<'a, Figure<'a>>,
     }
 }

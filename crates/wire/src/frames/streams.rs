@@ -1,4 +1,5 @@
-//! Streams: reading, tailing, describing. Appending, creating, configuring, trimming and deleting are commands.
+//! Frames of streams: reading, tailing and describing. Appending, creating, configuring, trimming and deleting are
+//! commands.
 
 use thalweg_types::{Durability, Offset, SpaceTime, StreamId, command::StreamConfig};
 
@@ -8,100 +9,101 @@ use crate::{
 };
 
 variants! {
-    /// Where reading begins.
+    /// Position in a stream at which reading begins.
     Position as "position" {
-        /// With the oldest record kept.
+        /// The oldest record kept.
         Start = 0 "start" {},
-        /// With what comes next.
+        /// The next record to be appended.
         End = 1 "end" {},
-        /// At this offset.
+        /// A given offset.
         Offset = 2 "offset" {
-            /// Which.
+            /// Offset to begin at.
             offset: Offset
         },
-        /// With the first record that is not older.
+        /// The first record that is not older than a given time.
         Time = 3 "time" {
-            /// In space time.
+            /// Space time to begin at.
             time: SpaceTime
         },
-        /// So many offsets before the end.
+        /// A given number of offsets before the end.
         Last = 4 "last" {
-            /// How many.
+            /// Number of offsets.
             records: u64
         },
     }
 }
 
 structure! {
-    /// What the receiver of a subscription permits at its begin, as [`Credit`](super::Credit) does later.
+    /// Initial credit of a subscription. Later [`Credit`](super::Credit) frames raise it.
     Permit as "permit" {
-        /// Messages, records or changes.
+        /// Total of messages, records or changes permitted.
         messages: u64,
-        /// Bytes.
+        /// Total of bytes permitted.
         bytes: u64,
     }
 }
 
 structure! {
-    /// Reads records.
+    /// Reads a page of records.
     Read as "read" {
-        /// Of which stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// From where.
+        /// Position of the first record.
         from: Position,
-        /// At most so many records; 0: as many as the server likes.
+        /// Maximum number of records; 0 selects the server's default.
         max_records: u32,
-        /// About so many bytes, but at least one record; 0: as many as the server likes.
+        /// Approximate maximum of bytes, but at least one record; 0 selects the server's default.
         max_bytes: u32,
     }
 }
 
 structure! {
-    /// Begins a tail: what there is from a position on, and then what comes, without gap or duplicate.
+    /// Begins a tail: a subscription to the existing records from a position on and then to new ones, without gaps or
+    /// duplicates.
     Tail as "tail" {
-        /// Of which stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// From where.
+        /// Position of the first record.
         from: Position,
-        /// What it may send.
+        /// Initial credit of the subscription.
         permit: Permit,
     }
 }
 
 structure! {
-    /// Describes the stream of a name.
+    /// Requests the description of a stream by its name.
     FindStream<'a> as "find stream" {
-        /// Its name.
+        /// Name of the stream.
         name: &'a str,
     }
 }
 
 structure! {
-    /// Lists streams by id.
+    /// Requests a page of streams, ordered by id.
     ListStreams as "list streams" {
-        /// Those after this one; 0: from the first.
+        /// Last id of the previous page; 0 for the first page.
         after: StreamId,
-        /// At most so many.
+        /// Maximum number of streams in the page.
         limit: u32,
     }
 }
 
 structure! {
-    /// Asks for the first offset whose record is not older than a time.
+    /// Requests the first offset whose record is not older than a given time.
     FindOffset as "find offset" {
-        /// Of which stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// In space time.
+        /// Space time to search for.
         time: SpaceTime,
     }
 }
 
 structure! {
-    /// Lists producers that a stream knows.
+    /// Requests the producers that a stream remembers.
     ListProducers<'a> as "list producers" {
-        /// Of which stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Only this one; empty: all.
+        /// Id of the only producer to list; empty lists all.
         producer: &'a str,
     }
 }
@@ -109,119 +111,119 @@ structure! {
 structure! {
     /// Consecutive records of one append.
     RecordRun<'a> as "record run" {
-        /// Offset of the first.
+        /// Offset of the first record.
         first: Offset,
-        /// When they were appended, in space time.
+        /// Space time of the append.
         time: SpaceTime,
-        /// How many.
+        /// Number of records.
         count: u32,
-        /// A record batch, as in `command.md`: the bytes that were appended.
+        /// Record batch as in `command.md`: the bytes that were appended.
         records: &'a [u8],
     }
 }
 
 structure! {
-    /// Records that were read. Gaps between runs are where compaction has dropped some.
+    /// Reply to [`Read`]: records. A gap between two runs means that compaction has dropped records.
     Records<'a> as "records" {
-        /// The level of all that the answer shows.
+        /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Read on from here.
+        /// Offset to continue reading at.
         next: Offset,
-        /// The stream's next offset at the time of reading.
+        /// Next offset that the stream would assign at the time of reading.
         high_watermark: Offset,
-        /// In order.
+        /// Records in order of their offsets.
         runs: List<'a, RecordRun<'a>>,
     }
 }
 
 structure! {
-    /// A tail has begun.
+    /// Reply to [`Tail`]: the tail has begun.
     Tailing as "tailing" {
-        /// With this offset.
+        /// First offset of the tail.
         next: Offset,
-        /// The stream's next offset.
+        /// Next offset that the stream assigns.
         high_watermark: Offset,
     }
 }
 
 structure! {
-    /// What a tail sends: the records from where the last one ended.
+    /// Records that a tail sends. They follow the records of the previous frame.
     Tailed<'a> as "tailed" {
-        /// The level of all that it shows.
+        /// Durability level that all data in this frame has reached.
         durability: Durability,
-        /// A tail from here on goes on without a gap.
+        /// Offset from which a new tail continues without a gap.
         next: Offset,
-        /// The stream's next offset.
+        /// Next offset that the stream assigns.
         high_watermark: Offset,
-        /// In order.
+        /// Records in order of their offsets.
         runs: List<'a, RecordRun<'a>>,
     }
 }
 
 structure! {
-    /// A stream.
+    /// Description of a stream.
     Stream<'a> as "stream" {
-        /// Its id, by which commands name it. Never used for another one.
+        /// Id of the stream, which commands use. The server never gives it to another stream.
         id: StreamId,
         /// Oldest offset kept.
         start: Offset,
-        /// Next to assign.
+        /// Next offset to assign.
         next: Offset,
-        /// Encoded bytes of what is kept.
+        /// Encoded bytes of the records kept.
         bytes: u64,
-        /// When the last record was appended, in space time; 0: never.
+        /// Space time of the last append; 0 if there was none.
         last_time: SpaceTime,
-        /// What it keeps.
+        /// Configuration of the stream.
         config: StreamConfig,
-        /// Its name.
+        /// Name of the stream.
         name: &'a str,
     }
 }
 
 structure! {
-    /// A stream that was asked for.
+    /// Reply to [`FindStream`].
     StreamFound<'a> as "stream found" {
-        /// The stream.
+        /// Description of the stream.
         stream: Stream<'a>,
     }
 }
 
 structure! {
-    /// Streams by id.
+    /// Reply to [`ListStreams`].
     StreamList<'a> as "stream list" {
-        /// Whether there are more behind the last.
+        /// True if more streams follow the last one.
         more: bool,
-        /// Those asked for.
+        /// Streams of the page, ordered by id.
         streams: List<'a, Stream<'a>>,
     }
 }
 
 structure! {
-    /// An offset that was asked for.
+    /// Reply to [`FindOffset`].
     OffsetFound as "offset found" {
-        /// Which.
+        /// Offset found.
         offset: Offset,
     }
 }
 
 structure! {
-    /// A producer that a stream knows.
+    /// A producer that a stream remembers.
     Producer<'a> as "producer" {
-        /// Its epoch.
+        /// Epoch of the producer.
         epoch: u32,
-        /// What comes next in it.
+        /// Next sequence number of the epoch.
         next_sequence: u64,
-        /// When it last appended or was opened, in space time.
+        /// Space time at which the producer last appended or was opened.
         last_time: SpaceTime,
-        /// Its id.
+        /// Id of the producer.
         id: &'a str,
     }
 }
 
 structure! {
-    /// Producers by id.
+    /// Reply to [`ListProducers`].
     ProducerList<'a> as "producer list" {
-        /// Those asked for.
+        /// Producers ordered by id.
         producers: List<'a, Producer<'a>>,
     }
 }

@@ -1,4 +1,5 @@
-//! Subjects: publishing, subscribing, request and reply. The batches themselves are in [`batch`](crate::batch).
+//! Frames of subjects: publishing, subscribing, and request and reply. The module [`batch`](crate::batch) owns the
+//! batches themselves.
 
 use super::Permit;
 use crate::{
@@ -7,41 +8,42 @@ use crate::{
 };
 
 structure! {
-    /// Publishes batches, each of one subject.
+    /// Publishes batches. Each batch has one subject.
     Publish<'a> as "publish" {
-        /// [`Batch`](crate::Batch)es.
+        /// Encoded [`Batch`](crate::Batch)es.
         batches: List<'a, &'a [u8]>,
     }
 }
 
 choices! {
-    /// What happens to a subscription whose queue is full.
+    /// Behaviour of a subscription whose queue is full.
     Policy as "policy" {
-        /// Its publishers wait.
+        /// Publishers wait until there is room.
         Block = 0 "block",
-        /// What comes is dropped.
+        /// The server drops new messages.
         DropNew = 1 "drop new",
-        /// What has waited longest is dropped.
+        /// The server drops the messages that have waited longest.
         DropOld = 2 "drop old",
-        /// The channel ends.
+        /// The server ends the channel.
         Disconnect = 3 "disconnect",
     }
 }
 
 structure! {
-    /// Begins a subscription.
+    /// Begins a subscription to subjects.
     Subscribe<'a> as "subscribe" {
-        /// What happens when its queue is full.
+        /// Behaviour when the queue is full.
         policy: Policy,
-        /// Messages that may wait for credit; 0: as the server likes.
+        /// Maximum number of messages that wait for credit; 0 selects the server's default.
         queue_messages: u64,
-        /// Bytes that may wait; 0: as the server likes.
+        /// Maximum number of bytes that wait for credit; 0 selects the server's default.
         queue_bytes: u64,
-        /// What it may send.
+        /// Initial credit of the subscription.
         permit: Permit,
-        /// To which subjects: names separated by dots, `*` for any one, `>` at the end for any more.
+        /// Pattern of subjects: names joined by dots, `*` for any one name, `>` at the end for one or more names.
         pattern: Short<'a>,
-        /// Of those with the same queue group one gets each message; empty: this one gets all.
+        /// Name of the queue group. One subscription of the group gets each message. If empty, this subscription gets
+        /// all.
         queue: Short<'a>,
     }
 }
@@ -49,53 +51,55 @@ structure! {
 structure! {
     /// Publishes one message and waits for one answer to it.
     Ask<'a> as "ask" {
-        /// A [`Batch`](crate::Batch) of one message. Its reply subject is the server's to choose and empty here.
+        /// A [`Batch`](crate::Batch) of one message. Its reply subject must be empty: the server chooses one.
         batch: Rest<'a>,
     }
 }
 
 structure! {
-    /// Batches were handed out.
+    /// Reply to [`Publish`]: the batches are in the queues.
     Published as "published" {
-        /// Subscriptions that have them in their queue, counted for each batch; a queue group counts as one.
+        /// Number of subscriptions that queued a batch, summed over the batches. A queue group counts as one
+        /// subscription.
         delivered: u64,
-        /// Subscriptions that had no room and are told that they missed them.
+        /// Number of subscriptions that had no room. The server reports the loss to them.
         missed: u64,
     }
 }
 
 structure! {
-    /// A subscription has begun. The bounds are those that hold.
+    /// Reply to [`Subscribe`]: the subscription has begun with these bounds.
     Subscribed as "subscribed" {
-        /// Messages that may wait.
+        /// Maximum number of messages that wait for credit.
         queue_messages: u64,
-        /// Bytes that may wait.
+        /// Maximum number of bytes that wait for credit.
         queue_bytes: u64,
     }
 }
 
 structure! {
-    /// An answer to what was asked.
+    /// Reply to [`Ask`].
     Answer<'a> as "answer" {
-        /// A [`Batch`](crate::Batch) of one message, as the one who answered published it.
+        /// A [`Batch`](crate::Batch) of one message, as the responder published it.
         batch: Rest<'a>,
     }
 }
 
 structure! {
-    /// A batch for some of the channel's subscriptions.
+    /// A batch for one or more subscriptions of the channel.
     Deliver<'a> as "deliver" {
-        /// Their ids: at least one, at most 1,024.
+        /// Ids of the subscriptions: 1 to 1,024.
         subscriptions: List<'a, u32>,
-        /// A [`Batch`](crate::Batch), the same bytes for all who get it.
+        /// A [`Batch`](crate::Batch); all its receivers get the same bytes.
         batch: Rest<'a>,
     }
 }
 
 structure! {
-    /// A subscription has missed messages because its queue was full: here, between what came before and what comes next.
+    /// Notice that a subscription has missed messages because its queue was full. The gap lies between the messages
+    /// before this frame and those after it.
     Dropped as "dropped" {
-        /// How many since the last such frame.
+        /// Number of messages missed since the last such frame.
         messages: u64,
     }
 }

@@ -1,4 +1,4 @@
-//! Watches: changes of keys as they happen.
+//! Frames of watches, which report changes of keys as they happen.
 
 use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
 
@@ -9,88 +9,89 @@ use crate::{
 };
 
 variants! {
-    /// Which keys a watch is about.
+    /// Selection of the keys that a watch observes.
     WatchKeys<'a> as "watch keys" {
-        /// One key.
+        /// A single key.
         Key = 0 "key" {
-            /// Which.
+            /// Key to watch.
             key: &'a [u8]
         },
-        /// All that begin with a prefix; the empty one for all.
+        /// All keys that begin with a prefix. The empty prefix selects all keys.
         Prefix = 1 "prefix" {
-            /// Which.
+            /// Prefix of the keys.
             prefix: &'a [u8]
         },
-        /// All from one key up to and without another.
+        /// All keys of a half-open range.
         Range = 2 "range" {
-            /// The lowest.
+            /// Lowest key, inclusive; none for no lower bound.
             start: Option<&'a [u8]>,
-            /// The first above.
+            /// Upper bound, exclusive; none for no upper bound.
             end: Option<&'a [u8]>
         },
     }
 }
 
 structure! {
-    /// Begins a watch: every change from a revision on, past or to come, without a gap.
+    /// Begins a watch: a subscription to every change from a revision on, past and future, without gaps.
     Watch<'a> as "watch" {
-        /// Of which keyspace.
+        /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// The first revision wanted; 0: from now on.
+        /// First revision to report; 0 begins with the next one.
         from: Revision,
-        /// What it may send.
+        /// Initial credit of the subscription.
         permit: Permit,
-        /// Of which keys.
+        /// Keys to watch.
         keys: WatchKeys<'a>,
     }
 }
 
 structure! {
-    /// A watch has begun.
+    /// Reply to [`Watch`]: the watch has begun.
     Watching as "watching" {
-        /// With this revision.
+        /// First revision that the watch reports.
         next: Revision,
     }
 }
 
 choices! {
-    /// What happened to a key.
+    /// Kind of a change to a key.
     ChangeKind as "change kind" {
-        /// It was set.
+        /// A client set the key.
         Put = 0 "put",
-        /// It was deleted; told also if it had no value.
+        /// A client deleted the key. Deletes of keys without a value are reported too.
         Delete = 1 "delete",
-        /// Its time was up.
+        /// The key expired.
         Expire = 2 "expire",
-        /// All keys with this prefix were deleted.
+        /// All keys with the given prefix were deleted.
         DeletePrefix = 3 "delete prefix",
     }
 }
 
 structure! {
-    /// A change of one key.
+    /// A change of one key, or of all keys with a prefix.
     Change<'a> as "change" {
-        /// What happened.
+        /// Kind of the change.
         kind: ChangeKind,
-        /// Of the commit that made it.
+        /// Revision of the commit that made the change.
         revision: Revision,
-        /// When, in space time.
+        /// Space time of the commit.
         time: SpaceTime,
-        /// The key, or the prefix.
+        /// Key that changed, or the deleted prefix.
         key: &'a [u8],
-        /// The value; empty if there is none.
+        /// New value; empty if there is none.
         value: &'a [u8],
     }
 }
 
 structure! {
-    /// What a watch sends. Changes of one commit are in one frame. Without changes: nothing was missed so far.
+    /// Changes that a watch sends. One frame contains all changes of a commit, if they fit. A frame without changes
+    /// reports that nothing below `next` was missed.
     Changes<'a> as "changes" {
-        /// The level of all that it shows.
+        /// Durability level that all data in this frame has reached.
         durability: Durability,
-        /// A watch from here on goes on without a gap.
+        /// Revision from which a new watch continues without a gap.
         next: Revision,
-        /// In order.
+        /// Changes in the order of their revisions.
         changes: List<'a, Change<'a>>,
     }
 }

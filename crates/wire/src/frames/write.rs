@@ -1,11 +1,11 @@
-//! Writes, which are commands, and what comes of them.
+//! Frames that write, which carry commands, and the replies to them.
 //!
-//! A write carries a command as `docs/formats/command.md` describes it, byte for byte what goes into the log. So there
-//! is one encoding of what can be written, the server proposes the bytes as they came, and whatever a commit or a
-//! transaction can hold, a client can send. What it costs a client: keyspaces, streams and groups are named by
-//! id, so it asks for them once ([`FindKeyspace`](super::FindKeyspace) and the like, or the command that creates them)
-//! and remembers; ids are never used twice, so one that is remembered for too long is refused and never misread.
-//! What may be sent is checked by [`ClientCommand`](crate::ClientCommand).
+//! A write carries a command as `docs/formats/command.md` describes it, byte for byte as it goes into the log. There
+//! is only one encoding of writes: the server proposes the received bytes, and a client can send everything that a
+//! commit or a transaction can hold. The cost for clients is that commands name keyspaces, streams and groups by id. A
+//! client looks an id up once ([`FindKeyspace`](super::FindKeyspace) and the like, or the command that creates the
+//! object) and stores it. Ids are never reused, so the server rejects an outdated id instead of misreading it.
+//! [`ClientCommand`](crate::ClientCommand) checks whether a client may send a command.
 
 use thalweg_types::{Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId, command::CommandError};
 
@@ -17,16 +17,16 @@ use crate::{
 };
 
 structure! {
-    /// Carries out a command.
+    /// Requests the execution of a command.
     Write<'a> as "write" {
-        /// Which ack is wanted.
+        /// Durability level of the acknowledgement.
         level: Level,
-        /// The command, without an entry's frame around it.
+        /// Encoded command, without the frame of a log entry around it.
         command: Rest<'a>,
     }
 }
 
-/// Appends a [`Write`] frame whose command `encode` writes in place: saves the copy of a large one.
+/// Appends a [`Write`] frame whose command `encode` writes in place, which avoids copying a large command.
 pub fn put_write(
     out: &mut Vec<u8>,
     id: u32,
@@ -49,10 +49,10 @@ pub fn put_write(
     }
 }
 
-/// A command can't be sent. The buffer is as it was.
+/// Error returned when a command cannot be sent. The buffer is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PutWriteError {
-    /// It breaks a limit of commands.
+    /// The command exceeds a limit of commands.
     #[error(transparent)]
     Command(#[from] CommandError),
     /// The frame is too large.
@@ -61,40 +61,42 @@ pub enum PutWriteError {
 }
 
 structure! {
-    /// Carries out a command, and if that was done at the level wanted, publishes batches: at most once, and not if the
-    /// server stops in between. What must not be lost is an append in the same command.
+    /// Requests the execution of a command. If it reaches the wanted level, the server then publishes batches: at most
+    /// once, and not if the server stops in between. Messages that must not be lost belong into an append in the same
+    /// command.
     WriteAndPublish<'a> as "write and publish" {
-        /// Which ack is wanted.
+        /// Durability level of the acknowledgement.
         level: Level,
-        /// [`Batch`](crate::Batch)es.
+        /// Encoded [`Batch`](crate::Batch)es to publish.
         batches: List<'a, &'a [u8]>,
-        /// The command.
+        /// Encoded command.
         command: Rest<'a>,
     }
 }
 
 structure! {
-    /// Where an append put its records.
+    /// Position of the records of one append.
     Appended as "appended" {
-        /// The stream.
+        /// Id of the stream.
         stream: StreamId,
-        /// Offset of the first.
+        /// Offset of the first record.
         first: Offset,
-        /// How many.
+        /// Number of records.
         count: u32,
     }
 }
 
 structure! {
-    /// A commit was carried out, or at level `none`: taken, and its outcome is not known.
+    /// Reply to a commit that was carried out. At level `none` the server has only queued the commit, and its outcome
+    /// is unknown.
     Committed<'a> as "committed" {
-        /// The level that was reached.
+        /// Durability level that the commit reached.
         durability: Durability,
-        /// Whether it had been carried out before: a producer sent it again.
+        /// True if the commit had been carried out before and the producer sent it again.
         duplicate: bool,
-        /// The commit's revision; 0 at level `none`.
+        /// Revision of the commit; 0 at level `none`.
         revision: Revision,
-        /// One for each append, in order.
+        /// Positions of the appends, in order.
         appends: List<'a, Appended>,
     }
 }
@@ -102,9 +104,9 @@ structure! {
 structure! {
     /// A condition that did not hold.
     FailedCondition as "failed condition" {
-        /// Which, from 0.
+        /// Index of the condition, from 0.
         condition: u32,
-        /// What the key is at; 0: it has no value.
+        /// Present revision of the key; 0 means that the key has no value.
         revision: Revision,
     }
 }
@@ -112,171 +114,171 @@ structure! {
 structure! {
     /// A pair that a transaction read.
     ScannedPair<'a> as "scanned pair" {
-        /// When it was written.
+        /// Revision at which the value was written.
         revision: Revision,
-        /// The key.
+        /// Key of the pair.
         key: &'a [u8],
-        /// The value, if it was asked for.
+        /// Value of the pair, if it was requested.
         value: Option<&'a [u8]>,
     }
 }
 
 variants! {
-    /// What came of an operation of a transaction.
+    /// Result of one operation of a transaction.
     OperationResult<'a> as "result" {
-        /// The key has the value.
+        /// The put set the key's value.
         Put = 0 "put" {},
-        /// The key has no value.
+        /// The delete left the key without a value.
         Deleted = 1 "deleted" {
-            /// Whether it had one.
+            /// True if the key had a value.
             existed: bool
         },
-        /// The records are appended.
+        /// The records were appended.
         Appended = 2 "appended" {
-            /// Where.
+            /// Position of the records.
             at: Appended
         },
-        /// The counter has been added to.
+        /// The counter was changed.
         Added = 3 "added" {
-            /// What it is now.
+            /// Value of the counter after the addition.
             value: i64
         },
-        /// The key ends at another time.
+        /// The key's deadline was changed.
         Touched = 4 "touched" {
-            /// Whether there was one.
+            /// True if the key had a value.
             existed: bool
         },
-        /// No key has the prefix.
+        /// All keys with the prefix were deleted.
         PrefixDeleted = 5 "prefix deleted" {
-            /// How many had, if they were counted.
+            /// Number of deleted keys, if they were counted.
             keys: Option<u64>
         },
-        /// Records of a group are acked or given back.
+        /// Records of a group were acked or returned to it.
         Settled = 6 "settled" {
-            /// How many.
+            /// Number of records.
             records: u32
         },
         /// A key was read.
         Got = 7 "got" {
-            /// When it was written; 0: it has no value.
+            /// Revision at which the value was written; 0 means that the key has no value.
             revision: Revision,
-            /// The value.
+            /// Value of the key.
             value: &'a [u8]
         },
-        /// Pairs were read.
+        /// A page of pairs was read.
         Scanned = 8 "scanned" {
-            /// The last key looked at, if the page ended before the range did.
+            /// Last key read, if the page ended before the range did.
             after: Option<&'a [u8]>,
-            /// In the order asked for.
+            /// Pairs in the requested order.
             pairs: List<'a, ScannedPair<'a>>
         },
     }
 }
 
 structure! {
-    /// One of a transaction's lists was carried out.
+    /// Reply to a transaction: the server carried out one of its two lists of operations.
     Transacted<'a> as "transacted" {
-        /// The level that was reached.
+        /// Durability level that the transaction reached.
         durability: Durability,
-        /// Whether it wrote.
+        /// True if the transaction wrote.
         wrote: bool,
-        /// Its revision if it wrote, else the last one before it.
+        /// Revision of the transaction if it wrote, else the last revision before it.
         revision: Revision,
-        /// The first condition that did not hold.
+        /// First condition that did not hold; none if all held.
         failed: Option<FailedCondition>,
-        /// One for each operation of the list.
+        /// Results of the operations of the list, in order.
         results: List<'a, OperationResult<'a>>,
     }
 }
 
 structure! {
-    /// Something was configured, trimmed, deleted or dropped.
+    /// Reply to a command that configures, trims, deletes or drops.
     Done as "done" {
-        /// The level that was reached.
+        /// Durability level that the command reached.
         durability: Durability,
-        /// The command's revision; 0: it has none.
+        /// Revision of the command; 0 if it has none.
         revision: Revision,
     }
 }
 
 structure! {
-    /// A keyspace, stream or group exists.
+    /// Reply to a command that creates a keyspace, stream or group.
     Created as "created" {
-        /// The level that was reached.
+        /// Durability level that the command reached.
         durability: Durability,
-        /// Whether this command created it.
+        /// True if this command created the object; false if it already existed.
         created: bool,
-        /// Its id.
+        /// Id of the object.
         id: u32,
     }
 }
 
 structure! {
-    /// A lease lives.
+    /// Reply to a command that grants a lease or keeps one alive.
     Granted as "granted" {
-        /// The level that was reached.
+        /// Durability level that the command reached.
         durability: Durability,
-        /// Its id.
+        /// Id of the lease.
         lease: LeaseId,
-        /// Microseconds that it lives without being kept alive.
+        /// Time to live after each keep-alive, in microseconds.
         ttl: u64,
-        /// When it ends unless it is kept alive, in space time.
+        /// Deadline unless a keep-alive arrives, in space time.
         deadline: SpaceTime,
     }
 }
 
 structure! {
-    /// A producer is open; the next sequence is 0.
+    /// Reply to the command that opens a producer. Its next sequence number is 0.
     ProducerOpened as "producer opened" {
-        /// The level that was reached.
+        /// Durability level that the command reached.
         durability: Durability,
-        /// Its epoch.
+        /// Epoch of the producer.
         epoch: u32,
     }
 }
 
 structure! {
-    /// What was not settled because its attempt has lapsed or it was settled before.
+    /// Records that were not settled because their attempt has lapsed or they were settled before.
     Lapsed as "lapsed" {
-        /// The attempt.
+        /// Attempt that was to be settled.
         attempt: Attempt,
-        /// First of the records.
+        /// Offset of the first record.
         first: Offset,
-        /// How many; 0: all that the attempt had.
+        /// Number of records; 0 means all records of the attempt.
         count: u32,
     }
 }
 
 structure! {
-    /// Records of a group are acked or given back.
+    /// Reply to an ack or nack of records of a group.
     Settled<'a> as "settled" {
-        /// The level that was reached.
+        /// Durability level that the command reached.
         durability: Durability,
-        /// How many.
+        /// Number of records settled.
         settled: u32,
-        /// What was not.
+        /// Records that were not settled.
         lapsed: List<'a, Lapsed>,
     }
 }
 
 structure! {
-    /// Attempts have another deadline.
+    /// Reply to a command that extends attempts.
     Extended<'a> as "extended" {
-        /// The level that was reached.
+        /// Durability level that the command reached.
         durability: Durability,
-        /// The new one, in space time.
+        /// New deadline of the attempts, in space time.
         deadline: SpaceTime,
-        /// Attempts that hold nothing any more.
+        /// Attempts that hold no records any more.
         lapsed: List<'a, Attempt>,
     }
 }
 
 structure! {
-    /// A group delivers from another offset on.
+    /// Reply to the command that moves the cursor of a group.
     Sought as "sought" {
-        /// The level that was reached.
+        /// Durability level that the command reached.
         durability: Durability,
-        /// Next to deliver.
+        /// Offset of the next record to deliver.
         cursor: Offset,
     }
 }
@@ -299,6 +301,6 @@ mod tests {
         let long = vec![0; MAX_KEY_BYTES + 1];
         let refused = put_write(&mut in_place, 6, level, |out| encode_put(out, KeyspaceId(1), &long, b"v"));
         assert_eq!(refused, Err(PutWriteError::Command(CommandError::KeyTooLong { got: long.len() })));
-        assert_eq!(in_place, copied, "as it was");
+        assert_eq!(in_place, copied, "the buffer is unchanged");
     }
 }

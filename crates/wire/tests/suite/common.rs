@@ -1,4 +1,5 @@
-//! Frames made of nothing but the tables of `docs/formats/wire.md`: a second reading of the format, beside the code's.
+//! A generator of frames that uses only the tables of `docs/formats/wire.md`. It is an implementation of the format
+//! independent of the crate's code.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -8,7 +9,7 @@ use thalweg_types::command::{
 };
 use thalweg_wire::{ClientFrame, DecodeError, Decoder, HEADER_BYTES, Header, Kind, RawFrame, Sender, ServerFrame};
 
-/// A small generator of numbers: xorshift64* (Vigna 2016).
+/// Small random number generator: xorshift64* (Vigna 2016).
 pub struct Random(u64);
 
 impl Random {
@@ -27,7 +28,7 @@ impl Random {
         (self.next() >> 11) % bound
     }
 
-    /// Near zero, near the top, or anything.
+    /// Returns a number near zero, near the maximum, or anywhere.
     fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(4),
@@ -51,7 +52,7 @@ impl Random {
     }
 }
 
-/// Seeds of a randomised test: `THALWEG_TEST_SEED`, or the first few.
+/// Seeds of a randomised test: the value of `THALWEG_TEST_SEED`, or else 1 to `count`.
 pub fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("THALWEG_TEST_SEED") {
         Ok(seed) => vec![seed.parse().expect("THALWEG_TEST_SEED is a number")],
@@ -64,7 +65,7 @@ pub fn document() -> String {
     std::fs::read_to_string(path).expect("the document")
 }
 
-/// Layouts by name.
+/// Layouts by name, read from the document.
 pub struct Grammar {
     structures: BTreeMap<String, String>,
     bodies: BTreeMap<u16, String>,
@@ -91,7 +92,7 @@ impl Grammar {
 
     fn put_fields(&self, fields: &str, out: &mut Vec<u8>, random: &mut Random) {
         for field in split(fields) {
-            let (_, layout) = field.split_once(' ').unwrap_or_else(|| panic!("{field:?} has a name and a layout"));
+            let (_, layout) = field.split_once(' ').unwrap_or_else(|| panic!("{field:?} has no name and layout"));
             self.put(layout, out, random);
         }
     }
@@ -163,7 +164,7 @@ impl Grammar {
     }
 }
 
-/// Splits at commas that are in no parentheses.
+/// Splits at commas outside of parentheses.
 fn split(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0, 0);
     for (at, character) in list.char_indices() {
@@ -203,7 +204,7 @@ fn group_config(random: &mut Random) -> GroupConfig {
     }
 }
 
-/// Optional fields, known ones only: others are not written again.
+/// Encodes random optional fields. All have known tags, because decoding and encoding again drops unknown ones.
 fn fields(random: &mut Random) -> Vec<u8> {
     let mut out = Vec::new();
     let mut field = |tag: u16, bytes: &[u8]| {
@@ -225,7 +226,7 @@ fn fields(random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// A frame of that kind, as the document says.
+/// Creates a random frame of `kind` according to the document.
 pub fn frame(grammar: &Grammar, kind: Kind, random: &mut Random) -> Vec<u8> {
     let fields = fields(random);
     let mut body = Vec::new();
@@ -240,28 +241,28 @@ pub fn frame(grammar: &Grammar, kind: Kind, random: &mut Random) -> Vec<u8> {
     out
 }
 
-/// The frame that fills `bytes`, whatever its length says.
+/// The frame that fills `bytes`, whatever length its header states.
 pub fn raw(bytes: &[u8]) -> RawFrame<'_> {
     let header = Header::decode(bytes[..HEADER_BYTES].try_into().unwrap());
     RawFrame { header, payload: &bytes[HEADER_BYTES..] }
 }
 
-/// Decodes a frame as whoever gets it, and encodes it again.
+/// Decodes a frame as its receiver does, and encodes it again.
 pub fn decode_and_encode(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let raw = raw(bytes);
     let mut out = Vec::new();
     let kind = Kind::from_code(raw.header.kind).ok_or(DecodeError::UnknownKind { kind: raw.header.kind })?;
     if kind.sender() == Sender::Server {
         let envelope = ServerFrame::decode(raw)?;
-        envelope.frame.encode(&mut out, envelope.id, &envelope.fields).expect("it was a frame before");
+        envelope.frame.encode(&mut out, envelope.id, &envelope.fields).expect("a decoded frame can be encoded");
     } else {
         let envelope = ClientFrame::decode(raw)?;
-        envelope.frame.encode(&mut out, envelope.id, &envelope.fields).expect("it was a frame before");
+        envelope.frame.encode(&mut out, envelope.id, &envelope.fields).expect("a decoded frame can be encoded");
     }
     Ok(out)
 }
 
-/// A frame decoded as by whoever gets it, as text.
+/// Decodes a frame as its receiver does, and returns it as text.
 pub fn shown(bytes: &[u8]) -> Result<String, DecodeError> {
     let raw = raw(bytes);
     match Kind::from_code(raw.header.kind).map(Kind::sender) {
@@ -270,7 +271,7 @@ pub fn shown(bytes: &[u8]) -> Result<String, DecodeError> {
     }
 }
 
-/// All frames of a stream of bytes through the decoder, in pieces of that size.
+/// Feeds `bytes` to a decoder in pieces of `step` bytes, and returns all frames.
 pub fn through_decoder(bytes: &[u8], step: usize) -> Vec<Vec<u8>> {
     let mut decoder = Decoder::new();
     decoder.set_max_bytes(1 << 20);

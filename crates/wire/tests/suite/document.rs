@@ -1,4 +1,4 @@
-//! `docs/formats/wire.md` and the code say the same, and the document alone is enough to make frames that the code reads.
+//! `docs/formats/wire.md` and the code agree, and the document alone suffices to build frames that the code decodes.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use thalweg_wire::{KNOWN_FIELDS, Kind, MUST_UNDERSTAND, RESERVED_KINDS, Reason, 
 
 use crate::common::{Grammar, Random, decode_and_encode, document, frame, seeds};
 
-/// Cells of all rows of tables with such a heading.
+/// Cells of all rows of the tables with this heading.
 fn rows(heading: &str) -> Vec<Vec<String>> {
     let text = document();
     let mut rows = Vec::new();
@@ -46,7 +46,7 @@ fn every_kind_of_frame_is_documented_and_the_reverse() {
         };
         assert_eq!(row, (kind.name().to_owned(), from.to_owned(), kind.definition()), "{kind:?}");
     }
-    assert!(documented.is_empty(), "documented, and not in the code: {documented:?}");
+    assert!(documented.is_empty(), "documented but not in the code: {documented:?}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn numbers_tell_the_direction() {
     }
 }
 
-/// Frames made of the document's layouts are read by the code, and written again as the same bytes.
+/// The code decodes frames built from the document's layouts, and encodes them to the same bytes again.
 #[test]
 fn frames_made_of_the_document_come_back_byte_for_byte() {
     let grammar = Grammar::of_document();

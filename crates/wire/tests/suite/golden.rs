@@ -1,7 +1,7 @@
-//! One frame of each kind, byte for byte as before.
+//! One frame of each kind, pinned byte for byte.
 //!
-//! `THALWEG_BLESS=1 cargo test -p thalweg-wire --test suite golden` writes the file anew; a difference in a frame that has been
-//! released is a new version of the protocol.
+//! `THALWEG_BLESS=1 cargo test -p thalweg-wire --test suite golden` rewrites the file. A difference in a frame that
+//! has been released is a new version of the protocol.
 
 use std::{collections::BTreeSet, fmt::Write as _, path::Path};
 
@@ -21,7 +21,7 @@ fn every_kind_of_frame_is_pinned() {
         assert_eq!(decode_and_encode(&bytes).as_deref(), Ok(&bytes[..]), "{shown}");
         let back = crate::common::shown(&bytes).unwrap();
         let back = back.strip_prefix(&format!("{kind:?}(")).and_then(|back| back.strip_suffix(')')).unwrap();
-        assert!(shown.ends_with(back), "{back} came back of {shown}");
+        assert!(shown.ends_with(back), "{shown} was decoded as {back}");
         write!(text, "\n{:04x} {}\n{shown}\n", kind as u16, kind.name()).unwrap();
         for line in bytes.chunks(32) {
             let hex: Vec<_> = line.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -40,7 +40,7 @@ fn every_kind_of_frame_is_pinned() {
     for (now, before) in text.split("\n\n").zip(golden.split("\n\n")) {
         assert_eq!(now, before);
     }
-    assert_eq!(text.len(), golden.len(), "frames came or went: write the file anew");
+    assert_eq!(text.len(), golden.len(), "frames were added or removed: rewrite the file");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The protocol's bytes against its document. What is allocated is counted in `../allocation.rs`, alone.
+//! Tests of the protocol's bytes against its document. The test in `../allocation.rs` has a process of its own,
+//! because it counts allocations.
 
 mod common;
 mod samples;

@@ -1,5 +1,5 @@
-//! Bytes from outside: cut anywhere, changed anywhere, or made up. Never a panic, and what is taken for a frame is one: it
-//! encodes to the same bytes again.
+//! Bytes from outside: cut anywhere, changed anywhere, or random. Decoding never panics, and bytes accepted as a frame
+//! encode to the same bytes again.
 
 use thalweg_types::limits::MAX_HELLO_BYTES;
 use thalweg_wire::{Batch, ClientCommand, DecodeError, Decoder, HEADER_BYTES, Kind, Messages};
@@ -17,7 +17,8 @@ fn corpus(seed: u64) -> Vec<(Kind, Vec<u8>)> {
     Kind::ALL.iter().map(|&kind| (kind, frame(&grammar, kind, &mut random))).collect()
 }
 
-/// What is decoded is written again as the same bytes, but for optional fields that were skipped.
+/// Decodes the bytes. If they are accepted, encoding gives the same bytes, except for optional fields that were
+/// skipped.
 fn decode_or_refuse(bytes: &[u8], context: &dyn Fn() -> String) {
     if let Ok(back) = decode_and_encode(bytes) {
         let fields = |bytes: &[u8]| usize::from(raw(bytes).header.fields);
@@ -83,7 +84,7 @@ fn noise_is_no_command_batch_or_message_and_no_panic() {
     for seed in seeds(2000) {
         let mut random = Random::new(seed);
         let len = random.below(200);
-        // Small numbers now and then, so that lengths and counts mean something.
+        // Mix in small numbers, so that some lengths and counts are plausible.
         let noise: Vec<u8> = (0..len)
             .map(|_| if random.below(3) == 0 { random.below(256) as u8 } else { random.below(4) as u8 })
             .collect();
@@ -140,7 +141,7 @@ fn fields_of_newer_peers_are_skipped_or_refused_in_any_frame() {
             let fields = usize::from(raw(&bytes).header.fields);
             let mut newer = header.to_vec();
             newer.extend_from_slice(&payload[..fields]);
-            // Behind those that there are: tags rise.
+            // Insert the new field behind the existing ones, since tags rise.
             let known = newer.len();
             newer.extend_from_slice(&tag.to_le_bytes());
             newer.extend_from_slice(b"\x03\0new");
@@ -151,7 +152,7 @@ fn fields_of_newer_peers_are_skipped_or_refused_in_any_frame() {
             match decode_and_encode(&newer) {
                 Ok(back) => assert!(is_taken && back == bytes, "{kind:?}"),
                 Err(DecodeError::UnknownField { tag: found }) => assert!(!is_taken && found == tag, "{kind:?}"),
-                // The skipped one comes after a field that must be understood.
+                // The skipped field comes after a field that must be understood.
                 Err(error) => assert!(is_taken && has_space, "{kind:?}: {error}"),
             }
         }

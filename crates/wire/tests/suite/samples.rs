@@ -1,4 +1,4 @@
-//! A frame of each kind, with values that can be told apart.
+//! Sample frames of each kind, with distinguishable values.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use thalweg_wire::*;
 
 const TIME: SpaceTime = SpaceTime(1_795_168_800_000_000);
 
-/// A batch of two messages.
+/// Encodes a batch of two messages.
 pub fn batch() -> Vec<u8> {
     let mut writer = BatchWriter::new(b"orders.eu", b"answers.7").unwrap();
     writer.push_payload(b"first").unwrap();
@@ -35,7 +35,7 @@ fn show<'a, F: Frame<'a> + std::fmt::Debug>(
     see(F::KIND, format!("id {id}{shown} {frame:?}"), bytes);
 }
 
-/// Shows each sample: its kind, its contents, its bytes.
+/// Passes each sample to `see`: its kind, its contents as text, and its bytes.
 #[allow(clippy::too_many_lines, reason = "a list")]
 pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     let plain = Fields::default();

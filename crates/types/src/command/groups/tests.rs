@@ -88,7 +88,7 @@ fn wishes_above_a_limit_are_cut_to_it_and_foreign_ones_are_malformed() {
     assert_eq!(fetch.max, MAX_FETCH_RECORDS);
     let last = Offset(4 + MAX_FETCH_KEYS as u64 - 1);
     assert_eq!((fetch.key_at(last), fetch.key_at(last.plus(1))), (Some(7), None));
-    // Behind the kind and the group's id stands how many are wanted.
+    // The maximum follows the kind and the group's id.
     let mut foreign = bytes;
     foreign[5..9].copy_from_slice(&(MAX_FETCH_RECORDS + 1).to_le_bytes());
     assert!(Command::decode(&foreign).is_err());
@@ -97,7 +97,7 @@ fn wishes_above_a_limit_are_cut_to_it_and_foreign_ones_are_malformed() {
     let bytes = encoded(|out| encode_nack(out, GroupId(1), Again::Never, &reason, &settlements()));
     let Ok(Command::Group(GroupCommand::Settle(settle))) = Command::decode(&bytes) else { panic!() };
     let cut = &reason[..MAX_NACK_REASON_BYTES];
-    assert_eq!(settle.how, How::Nack { again: Again::Never, reason: cut }, "at a whole character");
+    assert_eq!(settle.how, How::Nack { again: Again::Never, reason: cut }, "cut at a character boundary");
 }
 
 #[test]

@@ -1,0 +1,169 @@
+//! Data of an open database that all its handles share.
+//!
+//! Owns: proposing a command of this thread, and reading values that stay in the log. Does not own: the handles, and the
+//! work of the background thread, which other modules add as methods of [`Inner`].
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+use bytes::Bytes;
+use thalweg_log::Purpose;
+use thalweg_replica::{Committed, ProposeError};
+use thalweg_state::keyspaces::StoredValue;
+use thalweg_types::{BlobRef, Durability, KeyspaceId, Revision, command::Framed};
+
+use crate::{
+    ack::Ack,
+    digests::Digests,
+    error::{ReadError, WriteError, holds, refusal},
+    maintenance::Maintenance,
+    open::Opened,
+    options::Options,
+    snapshot::{Counters, Pins},
+};
+
+/// Data that all handles share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) open: Opened,
+    pub(crate) options: Options,
+    pub(crate) totals: Mutex<Maintenance>,
+    /// Pins that keep segments of the log from being freed.
+    pub(crate) snapshots: Arc<Pins>,
+    pub(crate) snapshot_counters: Arc<Counters>,
+    /// Number of views that Redis commands have read.
+    pub(crate) redis_views: AtomicU64,
+    /// Error of the last round of maintenance, if it failed.
+    pub(crate) complaint: Mutex<Option<String>>,
+    pub(crate) digests: Digests,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Inner {
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.open.disk.free_bytes().unwrap_or(u64::MAX)
+    }
+
+    /// Returns true if the database rejects new data for lack of space, or will when the segment in use is full.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        self.open.log.short_bytes() > 0
+    }
+
+    /// Stores the result of a round of maintenance for [`Stats`].
+    pub(crate) fn note_round(&self, error: Option<&WriteError>) {
+        *self.complaint.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
+    }
+
+    pub(crate) fn complaint(&self) -> Option<String> {
+        self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Encodes a command into this thread's buffer and proposes it.
+    #[inline]
+    pub(crate) fn propose<E>(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Committed, WriteError>
+    where
+        WriteError: From<E>,
+    {
+        COMMAND.with_borrow_mut(|command| {
+            command.encode(encode)?;
+            let committed = self.open.solo.propose(command, level, purpose);
+            command.shrink(MAX_KEPT_COMMAND_BYTES);
+            Ok(committed?)
+        })
+    }
+
+    /// Like [`propose`](Self::propose), for a command whose outcome is an [`Ack`] on success.
+    #[inline]
+    pub(crate) fn propose_for_ack<E>(
+        &self,
+        level: Durability,
+        purpose: Purpose,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<Ack, WriteError>
+    where
+        WriteError: From<E>,
+    {
+        let mut ack = Ack { durability: level, revision: None, appends: Vec::new(), duplicate: false };
+        COMMAND.with_borrow_mut(|command| {
+            command.encode(encode)?;
+            let proposed = self.open.solo.propose_then(command, level, purpose, |durability, outcome| {
+                ack.durability = durability;
+                ack.take(outcome)
+            });
+            command.shrink(MAX_KEPT_COMMAND_BYTES);
+            match proposed {
+                Ok(None) => Ok(()),
+                Ok(Some(outcome)) => refusal(outcome).map(drop),
+                Err(error) => Err(<WriteError as From<ProposeError>>::from(error)),
+            }
+        })?;
+        Ok(ack)
+    }
+
+    /// Reads the bytes of a value that stays in the log. The node moves bytes that are still needed before it frees
+    /// their segment. In that case the pointer is looked up again; if the key's revision has changed, so has the
+    /// value.
+    pub(crate) fn resolve(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        revision: Revision,
+        blob: BlobRef,
+    ) -> Result<Bytes, ReadError> {
+        let mut blob = blob;
+        loop {
+            match self.open.log.read_blob(&blob) {
+                Err(thalweg_log::ReadError::Gone { .. }) => {}
+                read => return Ok(read?),
+            }
+            // The value may have expired. It is not hidden here, because the view shows all keys that had not expired
+            // when it was taken.
+            let now = self.open.machine.stored(keyspace, key)?;
+            match now {
+                Some(stored) if stored.revision == revision => match stored.value {
+                    StoredValue::Blob(moved) if moved != blob => blob = moved,
+                    StoredValue::Blob(_) => {
+                        return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
+                    }
+                    StoredValue::Inline(bytes) => return Ok(bytes),
+                    StoredValue::Collection(collection) => return Err(holds(&collection)),
+                },
+                // The value has been replaced. It is still readable if the keyspace keeps history.
+                _ => match self.open.machine.read_view().version(keyspace, key, revision)? {
+                    Some(StoredValue::Blob(moved)) if moved != blob => blob = moved,
+                    Some(StoredValue::Blob(_)) => {
+                        return Err(ReadError::Corrupt(format!("the log has lost segment {}", blob.generation)));
+                    }
+                    Some(StoredValue::Inline(bytes)) => return Ok(bytes),
+                    Some(StoredValue::Collection(collection)) => return Err(holds(&collection)),
+                    None => return Err(ReadError::ViewExpired),
+                },
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.open.solo.close();
+        self.open.tails.close();
+        self.open.watches.close();
+    }
+}
+
+/// Largest command buffer in bytes that a thread keeps between calls.
+const MAX_KEPT_COMMAND_BYTES: usize = 256 * 1024;
+
+thread_local! {
+    static COMMAND: RefCell<Framed> = RefCell::default();
+}

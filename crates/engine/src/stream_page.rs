@@ -1,0 +1,131 @@
+//! Pages of a stream: batches as the log stores them, decoded while they are iterated.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use thalweg_state::streams::{BatchForm, BatchRef};
+use thalweg_types::{
+    Offset, SpaceTime,
+    record::{Record, Records},
+    sparse::{Run, Runs},
+};
+
+use crate::error::ReadError;
+
+/// Reads a batch's bytes. A batch of which compaction left nothing has none.
+pub(crate) fn read_batch(log: &thalweg_log::Log, batch: &BatchRef) -> Result<Bytes, thalweg_log::ReadError> {
+    if batch.blob.len == 0 { Ok(Bytes::new()) } else { log.read_blob(&batch.blob) }
+}
+
+/// Splits a batch into parts of one append each: a whole batch is one part, and a sparse batch has one part for each
+/// run.
+pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>, ReadError> {
+    if batch.form == BatchForm::Whole {
+        let BatchRef { first, count, time, .. } = *batch;
+        return Ok(vec![StreamBatch { first, count, skip: 0, total: count, time, bytes: bytes.clone() }]);
+    }
+    let part = |run: Run<'_>| StreamBatch {
+        first: batch.first.plus(u64::from(run.delta)),
+        count: run.count,
+        skip: 0,
+        total: run.count,
+        time: run.time,
+        bytes: bytes.slice(run.batch_at..run.batch_at + run.batch.len()),
+    };
+    let within = |part: &StreamBatch| part.end() <= batch.end();
+    let found: Option<Vec<_>> = Runs::new(bytes).map(|run| run.ok().map(part).filter(within)).collect();
+    found.ok_or_else(|| ReadError::Corrupt(format!("the sparse batch at offset {} does not decode", batch.first)))
+}
+
+/// Returns the part of a batch from `from` on, with at most `left` records.
+pub(crate) fn cut(batch: StreamBatch, from: Offset, left: u64) -> StreamBatch {
+    let skip = u32::try_from(from.0.saturating_sub(batch.first.0)).unwrap_or(u32::MAX).min(batch.count);
+    let count = (batch.count - skip).min(u32::try_from(left).unwrap_or(u32::MAX));
+    StreamBatch { first: batch.first.plus(u64::from(skip)), count, skip, ..batch }
+}
+
+/// A page of a stream: encoded batches, which are decoded as they are iterated.
+#[derive(Clone, Debug, Default)]
+pub struct StreamPage {
+    /// Batches in order, with gaps between them only where compaction has dropped records.
+    pub batches: Vec<StreamBatch>,
+    /// Offset to continue reading at.
+    pub next: Offset,
+    /// Next offset of the stream at the time of reading.
+    pub high_watermark: Offset,
+}
+
+/// Consecutive records of one append, which share a timestamp.
+#[derive(Clone, Debug)]
+pub struct StreamBatch {
+    /// Offset of the first wanted record.
+    pub first: Offset,
+    /// Number of wanted records.
+    pub count: u32,
+    /// Number of records in `bytes` before the first wanted one.
+    pub skip: u32,
+    /// Number of records in `bytes`.
+    pub total: u32,
+    /// Space time of the append.
+    pub time: SpaceTime,
+    /// Encoded batch, see [`thalweg_types::record`].
+    pub bytes: Bytes,
+}
+
+impl StreamBatch {
+    /// Exclusive end: the offset after the last wanted record.
+    #[must_use]
+    pub fn end(&self) -> Offset {
+        self.first.plus(u64::from(self.count))
+    }
+
+    /// Iterates over the wanted records with their offsets.
+    pub fn records(&self) -> impl Iterator<Item = Result<(Offset, Record<'_>), ReadError>> {
+        let mut records = Records::new(&self.bytes);
+        for _ in 0..self.skip {
+            if !matches!(records.skip_one(), Some(Ok(()))) {
+                break;
+            }
+        }
+        let offsets = (self.first.0..).map(Offset);
+        records.take(self.count as usize).zip(offsets).map(|(record, offset)| match record {
+            Ok(record) => Ok((offset, record)),
+            Err(malformed) => Err(ReadError::Corrupt(format!("record at offset {offset}: {malformed}"))),
+        })
+    }
+}
+
+impl StreamPage {
+    /// Removes the records from `end` on. In a stream with gaps a number of records spans more offsets than that
+    /// number.
+    pub(crate) fn truncate(&mut self, end: Offset) {
+        self.next = self.next.min(end);
+        self.batches.retain_mut(|batch| {
+            let wanted = end.0.saturating_sub(batch.first.0);
+            batch.count = batch.count.min(u32::try_from(wanted).unwrap_or(u32::MAX));
+            batch.count > 0
+        });
+    }
+
+    /// Calls `visit` for each record in order until it breaks.
+    pub fn for_each(
+        &self,
+        visit: &mut dyn FnMut(Offset, SpaceTime, &Record<'_>) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        for batch in &self.batches {
+            for record in batch.records() {
+                let (offset, record) = record?;
+                if visit(offset, batch.time, &record).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of records in the page.
+    #[must_use]
+    pub fn record_count(&self) -> u64 {
+        self.batches.iter().map(|batch| u64::from(batch.count)).sum()
+    }
+}

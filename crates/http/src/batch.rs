@@ -1,0 +1,118 @@
+//! Records as clients send them: one raw payload, one a line, or JSON with keys and headers.
+
+use axum::http::{StatusCode, header};
+use serde::Deserialize;
+use thalweg_serving::error::ApiError;
+use thalweg_types::{
+    Action,
+    record::{Record, RecordBatch},
+};
+
+use crate::{
+    call::Call,
+    json::{self, bytes_of, required_bytes},
+    parse::{Media, request_media},
+};
+
+/// A record in JSON.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JsonRecord {
+    key: Option<String>,
+    key_base64: Option<String>,
+    #[serde(default)]
+    headers: Vec<JsonHeader>,
+    payload: Option<String>,
+    payload_base64: Option<String>,
+    /// The key is gone; there is no payload then.
+    #[serde(default)]
+    tombstone: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonHeader {
+    name: String,
+    value: Option<String>,
+    value_base64: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonRecords {
+    /// As publishes call them.
+    #[serde(alias = "messages")]
+    records: Vec<JsonRecord>,
+}
+
+/// The media type of a request's body; raw bytes if it says none.
+pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
+    let Some(given) = call.header(&header::CONTENT_TYPE) else { return Ok(Media::Binary) };
+    request_media(given).filter(|media| *media != Media::Events).ok_or_else(|| {
+        ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            Action::Fix,
+            "Content-Type must be application/octet-stream, application/x-ndjson or application/json (curl's --data says \
+             another one unless -H does)",
+        )
+    })
+}
+
+/// The batch that a body holds; never empty.
+pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatch, ApiError> {
+    if key.is_some() && media != Media::Binary {
+        return Err(ApiError::bad_request(
+            "bad_parameter",
+            "?key= goes with one raw payload; JSON records name their own",
+        ));
+    }
+    let mut batch = RecordBatch::new();
+    match media {
+        Media::Binary | Media::Events => batch.push(&Record { key, payload: body, ..Record::default() })?,
+        Media::Ndjson => push_lines(&mut batch, body)?,
+        Media::Json => {
+            let array = body.trim_ascii_start().first() == Some(&b'[');
+            let records = if array { json::parse(body)? } else { json::parse::<JsonRecords>(body)?.records };
+            push_records(&mut batch, &records)?;
+        }
+    }
+    if batch.is_empty() {
+        return Err(ApiError::bad_request("no_records", "the body holds no record"));
+    }
+    Ok(batch)
+}
+
+/// Each line is a payload as it stands; empty lines are none. A line that is not JSON is an error, since
+/// whoever sends this type says that it is.
+fn push_lines(batch: &mut RecordBatch, body: &[u8]) -> Result<(), ApiError> {
+    for (number, line) in body.split(|&byte| byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        serde_json::from_slice::<serde::de::IgnoredAny>(line)
+            .map_err(|error| ApiError::bad_request("bad_json", format!("line {} is not JSON: {error}", number + 1)))?;
+        batch.push_payload(line)?;
+    }
+    Ok(())
+}
+
+/// Adds JSON records to a batch.
+pub(crate) fn push_records(batch: &mut RecordBatch, records: &[JsonRecord]) -> Result<(), ApiError> {
+    for record in records {
+        let key = bytes_of("key", record.key.as_ref(), record.key_base64.as_ref())?;
+        let payload = match record.tombstone {
+            true => bytes_of("payload", record.payload.as_ref(), record.payload_base64.as_ref())?.unwrap_or_default(),
+            false => required_bytes("payload", record.payload.as_ref(), record.payload_base64.as_ref())?,
+        };
+        let mut values = Vec::with_capacity(record.headers.len());
+        for header in &record.headers {
+            values.push(required_bytes("value", header.value.as_ref(), header.value_base64.as_ref())?);
+        }
+        let headers = record.headers.iter().zip(&values).map(|(header, value)| (header.name.as_str(), &**value));
+        let (key, is_tombstone) = (key.as_deref(), record.tombstone);
+        batch.push(&Record { key, headers: headers.collect(), payload: &payload, is_tombstone })?;
+    }
+    Ok(())
+}

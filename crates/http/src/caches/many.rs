@@ -1,0 +1,173 @@
+//! Several entries of a cache at once: reading, putting, listing, forgetting. Each entry by itself: others may see some
+//! of them before the rest.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde::Deserialize;
+use serde_json::json;
+use thalweg_broker::{Expiry, ScanCursor};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_CACHE_KEYS, SCAN_PAGE_BYTES},
+};
+use thalweg_types::{
+    Action,
+    limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS, MAX_TRANSACTION_RESULT_BYTES},
+};
+
+use super::{
+    find,
+    keys::{expiry_of, seconds_left},
+    name,
+};
+use crate::{
+    body,
+    call::{Answer, Call},
+    json::{self, push_bytes, push_number, required_bytes},
+    parse::{ListQuery, Media},
+    reply,
+    ttl::JsonTtl,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonGet {
+    keys: Vec<JsonKey>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum JsonKey {
+    Text(String),
+    Base64 { key_base64: String },
+}
+
+impl JsonKey {
+    fn bytes(&self) -> Result<std::borrow::Cow<'_, [u8]>, ApiError> {
+        match self {
+            Self::Text(text) => Ok(text.as_bytes().into()),
+            Self::Base64 { key_base64 } => required_bytes("key", None, Some(key_base64)),
+        }
+    }
+}
+
+fn too_many(entries: usize) -> Result<(), ApiError> {
+    if entries <= MAX_CACHE_ENTRIES_AT_ONCE {
+        return Ok(());
+    }
+    let message = format!("at most {MAX_CACHE_ENTRIES_AT_ONCE} entries at once, not {entries}: send several requests");
+    Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_entries", Action::Fix, message))
+}
+
+/// `POST /v1/caches/{cache}/get`
+pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    call.require_json()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let sent: JsonGet = json::parse(&body)?;
+    too_many(sent.keys.len())?;
+    let cache = find(app, &name(call, "/get")?)?.cache;
+    let now = app.views.now();
+    let (mut out, mut bytes) = (b"{\"entries\":[".to_vec(), 0);
+    for (at, key) in sent.keys.iter().enumerate() {
+        let key = key.bytes()?;
+        if at > 0 {
+            out.push(b',');
+        }
+        out.push(b'{');
+        push_bytes(&mut out, "key", &key);
+        let Some(entry) = cache.get(now, &key) else {
+            out.extend_from_slice(b",\"found\":false}");
+            continue;
+        };
+        bytes += entry.value.len();
+        if bytes > MAX_TRANSACTION_RESULT_BYTES {
+            let message = format!("the values come to more than {MAX_TRANSACTION_RESULT_BYTES} bytes: ask for fewer");
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "result_too_large", Action::Fix, message));
+        }
+        out.extend_from_slice(b",\"found\":true,");
+        push_bytes(&mut out, "value", &entry.value);
+        out.push(b',');
+        push_number(&mut out, "version", entry.version.0);
+        if let Some(seconds) = seconds_left(&entry, now) {
+            out.extend_from_slice(format!(",\"ttl_seconds\":{seconds:.6}").as_bytes());
+        }
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"]}\n");
+    Ok(json_body(reply::counted_body(app, out.into())?))
+}
+
+fn json_body(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(Media::Json.name()));
+    response
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonPut {
+    items: Vec<JsonItem>,
+    ttl_seconds: Option<JsonTtl>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonItem {
+    key: Option<String>,
+    key_base64: Option<String>,
+    value: Option<String>,
+    value_base64: Option<String>,
+}
+
+/// `POST /v1/caches/{cache}/put`: makes the cache if there is none. If one item is too large for it, none is put.
+pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    call.require_json()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let sent: JsonPut = json::parse(&body)?;
+    too_many(sent.items.len())?;
+    let mut pairs = Vec::with_capacity(sent.items.len());
+    for item in &sent.items {
+        let key = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;
+        pairs.push((key, required_bytes("value", item.value.as_ref(), item.value_base64.as_ref())?));
+    }
+    let (named, _) = app.views.cache(&name(call, "/put")?, None)?;
+    let now = app.views.now();
+    let ttl = sent.ttl_seconds.as_ref().map(JsonTtl::deadline).transpose()?;
+    let expiry = ttl.map_or(Ok(Expiry::Never), |ttl| expiry_of(ttl, now))?;
+    named.cache.put_many(now, pairs.iter().map(|(key, value)| (&**key, &**value)), expiry)?;
+    Ok(reply::json(StatusCode::OK, &json!({ "put": pairs.len() })))
+}
+
+/// `GET /v1/caches/{cache}/keys`
+pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
+    let query = ListQuery::<u64>::parse(call.head.uri.query())?;
+    let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
+    let cache = find(app, &name(call, "/keys")?)?.cache;
+    let page = cache.scan(app.views.now(), query.cursor.map(ScanCursor), count, SCAN_PAGE_BYTES);
+    let mut out = b"{\"keys\":[".to_vec();
+    for (at, key) in page.keys.iter().enumerate() {
+        out.extend_from_slice(if at == 0 { b"{" } else { b",{" });
+        push_bytes(&mut out, "key", key);
+        out.push(b'}');
+    }
+    out.push(b']');
+    if let Some(ScanCursor(next)) = page.next {
+        out.extend_from_slice(format!(",\"cursor\":\"{next}\"").as_bytes());
+    }
+    out.extend_from_slice(b"}\n");
+    Ok(json_body(out.into()))
+}
+
+/// `POST /v1/caches/{cache}/clear`: figures stay.
+pub(crate) fn clear(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    find(app, &name(call, "/clear")?)?.cache.clear();
+    Ok(reply::empty(StatusCode::NO_CONTENT))
+}

@@ -1,0 +1,160 @@
+//! `POST /v1/commit`: conditions and writes across keyspaces and streams, all or nothing.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thalweg_broker::Batch;
+use thalweg_engine::{Ack, Database};
+use thalweg_serving::{app::App, error::ApiError};
+use thalweg_types::{Action, Durability, command::CommitBuilder};
+
+use crate::{
+    body,
+    call::{Answer, Call},
+    json,
+    names::Names,
+    operations::{self, JsonCondition, JsonOperation, level_of, targets},
+    reply,
+    subjects::JsonPublish,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonCommit {
+    #[serde(default)]
+    conditions: Vec<JsonCondition>,
+    writes: Vec<JsonOperation>,
+    durability: Option<String>,
+    /// What is published once the writes are carried out at their level.
+    #[serde(default)]
+    publish: Vec<JsonPublish>,
+}
+
+impl JsonCommit {
+    /// Its level; an error if it can't be carried out whatever there is.
+    fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
+        let level = level_of(self.durability.as_ref(), asked)?;
+        if self.writes.is_empty() {
+            return Err(ApiError::bad_request("bad_json", "a commit has at least one write"));
+        }
+        if !self.publish.is_empty() && level == Durability::None {
+            let message = "a publish rides on a commit that has happened: at level none that is not known";
+            return Err(ApiError::bad_request("outcome_unknown", message));
+        }
+        Ok(level)
+    }
+
+    fn build(&self, names: &Names) -> Result<CommitBuilder, ApiError> {
+        let mut builder = CommitBuilder::new();
+        for condition in &self.conditions {
+            let id = names.keyspace(&condition.keyspace)?;
+            condition.with(|key, expect| Ok(builder.expect(id, key, expect).map(|_| ())?))?;
+        }
+        self.writes.iter().try_for_each(|write| write.write(&mut builder, names))?;
+        Ok(builder)
+    }
+
+    fn appends(&self) -> Vec<Asked> {
+        let appends = self.writes.iter().filter_map(|write| match write {
+            JsonOperation::Append { stream, producer, .. } => {
+                Some(Asked { stream: stream.clone(), produced: producer.is_some() })
+            }
+            _ => None,
+        });
+        appends.collect()
+    }
+}
+
+/// An append as it was asked for, to name it in the answer.
+struct Asked {
+    stream: String,
+    produced: bool,
+}
+
+/// `POST /v1/commit`
+pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    call.require_json()?;
+    let asked = call.level(app)?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let sent: JsonCommit = json::parse(&body)?;
+    let level = sent.level(asked)?;
+    let batches = sent.publish.iter().map(JsonPublish::batch).collect::<Result<Vec<_>, _>>()?;
+    let names = Names::of(app, targets(&sent.conditions, sent.writes.iter())).await?;
+    let appends = sent.appends();
+    let committed = app.db.commit(&sent.build(&names)?, level);
+    let conditions = sent.conditions;
+    // Counted as long as there is something of it: conditions, to say which did not hold, or what is to be published.
+    let kept = (!conditions.is_empty() || !batches.is_empty()).then_some(body);
+    let carried_out = async move {
+        let _kept = kept;
+        committed.await.map_err(|error| operations::failed(error, &conditions))
+    };
+    let (ack, published) = match batches.is_empty() {
+        true => (carried_out.await?, None),
+        false => publish_after(app, carried_out, batches).await?,
+    };
+    Ok(reply::acked_json(&ack, StatusCode::OK, answer(&ack, &appends, published)))
+}
+
+/// Publishes once a commit is carried out, also if the client leaves before: so both are in a task of their own, which is
+/// not dropped with the connection.
+async fn publish_after(
+    app: &Arc<App>,
+    carried_out: impl Future<Output = Result<Ack, ApiError>> + Send + 'static,
+    batches: Vec<Batch>,
+) -> Result<(Ack, Option<Vec<Value>>), ApiError> {
+    let app = Arc::clone(app);
+    let task = tokio::spawn(async move {
+        let ack = carried_out.await?;
+        // A repetition has been published before, or the node has stopped in between: at most once.
+        let published = (!ack.duplicate).then(|| app.views.publish_committed(&batches));
+        Ok((ack, published))
+    });
+    task.await.unwrap_or_else(|_| {
+        let message = "the commit may have been carried out: see the server's log";
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message))
+    })
+}
+
+/// Carries out a commit that is written as `POST /v1/commit` takes it, and answers as that does. For whoever has the
+/// database open in his own process: it publishes nothing, since subjects are a server's.
+pub fn commit_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
+    let sent: JsonCommit = json::parse(body)?;
+    let level = sent.level(db.durability())?;
+    if !sent.publish.is_empty() {
+        let message = "only a server has subjects to publish to: leave out `publish`, or ask the server";
+        return Err(ApiError::bad_request("no_server", message));
+    }
+    let names = Names::of_database(db, targets(&sent.conditions, sent.writes.iter()))?;
+    let committed = db.with_durability(level).commit(&sent.build(&names)?);
+    let ack = committed.map_err(|error| operations::failed(error, &sent.conditions))?;
+    Ok(reply::with_ack(&ack, answer(&ack, &sent.appends(), None)))
+}
+
+/// Whether a body is the JSON of a commit.
+pub fn check(body: &[u8]) -> Result<(), ApiError> {
+    json::parse::<JsonCommit>(body).map(|_| ())
+}
+
+fn answer(ack: &Ack, asked: &[Asked], published: Option<Vec<Value>>) -> Value {
+    // Of a repeated commit only the appends of producers are remembered.
+    let mut object = json!({});
+    if ack.duplicate {
+        object["duplicate"] = json!(true);
+    }
+    if let Some(published) = published {
+        object["published"] = published.into();
+    }
+    object["appends"] = asked
+        .iter()
+        .filter(|asked| asked.produced || !ack.duplicate)
+        .zip(&ack.appends)
+        .map(|(asked, at)| {
+            json!({ "stream": asked.stream, "first": at.first.0, "last": reply::last(at.first, at.count), "count": at.count })
+        })
+        .collect();
+    object
+}

@@ -1,0 +1,330 @@
+//! A connection's socket, watched: what the HTTP library leaves unbounded is bounded here.
+//!
+//! Owns: counting what goes in and out ([`Watched`]), and the judgement, a few times per bound, whether
+//! a connection has sat too long ([`Watch::verdict`]): with half a request head, with nothing, or with
+//! a reply that the client does not take. One timer a connection, none a request.
+//! Does not own: the time that a request's body may take (that gets a proper reply).
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use thalweg_serving::{admission::Held, config::Config};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    net::TcpStream,
+    runtime::Handle,
+    time::timeout,
+};
+
+/// What a connection has done so far; shared by its socket, its service and its watch.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    read: AtomicU64,
+    written: AtomicU64,
+    /// A write waits for the client to take bytes.
+    write_waits: AtomicBool,
+    /// It speaks HTTP/2.
+    http2: AtomicBool,
+    /// Requests whose handler runs.
+    busy: AtomicU32,
+    /// `read` when the last handler ended: more means that another head has begun to arrive.
+    read_at_last_end: AtomicU64,
+}
+
+/// Marks a request as being handled until dropped.
+#[derive(Debug)]
+pub(crate) struct Busy(Arc<Activity>);
+
+impl Busy {
+    /// From now on.
+    #[must_use]
+    pub(crate) fn new(activity: &Arc<Activity>) -> Self {
+        activity.busy.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(activity))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.read_at_last_end.store(self.0.read.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The bounds in time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// For a request's head.
+    pub header: Duration,
+    /// For anything at all.
+    pub idle: Duration,
+    /// For the client to take some of a reply.
+    pub write: Duration,
+}
+
+impl Patience {
+    /// As configured.
+    #[must_use]
+    pub(crate) fn new(config: &Config) -> Self {
+        Self { header: config.header_timeout.0, idle: config.idle_timeout.0, write: config.write_timeout.0 }
+    }
+
+    /// How often to look: a bound is exceeded by a quarter of the shortest one at most.
+    #[must_use]
+    pub(crate) fn tick(&self) -> Duration {
+        (self.header.min(self.idle).min(self.write) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
+    }
+}
+
+/// What the watch says of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Go on.
+    Fine,
+    /// Nothing happens on it: say goodbye.
+    Idle,
+    /// It holds things up: cut it.
+    Stuck(&'static str),
+}
+
+/// Remembers when things last changed on a connection.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    patience: Patience,
+    read: u64,
+    written: u64,
+    /// Last time that something useful happened.
+    moved_at: Instant,
+    /// Last time that no reply was waiting for the client, or the client took some of it.
+    write_moved_at: Instant,
+    /// Since when part of a head has been there without the rest.
+    head_since: Option<Instant>,
+}
+
+impl Watch {
+    /// From `now` on: a new connection owes a head.
+    #[must_use]
+    pub(crate) fn new(patience: Patience, now: Instant) -> Self {
+        Self { patience, read: 0, written: 0, moved_at: now, write_moved_at: now, head_since: Some(now) }
+    }
+
+    /// Looks at a connection. To be called every [`Patience::tick`].
+    pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant) -> Verdict {
+        let read = activity.read.load(Ordering::Relaxed);
+        let written = activity.written.load(Ordering::Relaxed);
+        let http2 = activity.http2.load(Ordering::Relaxed);
+        let busy = activity.busy.load(Ordering::Relaxed) > 0;
+        let wrote = written != self.written;
+        // An HTTP/2 client that only trickles bytes never makes the server write, so reads don't count.
+        if busy || wrote || (read != self.read && !http2) {
+            self.moved_at = now;
+        }
+        if wrote || !activity.write_waits.load(Ordering::Relaxed) {
+            self.write_moved_at = now;
+        }
+        (self.read, self.written) = (read, written);
+        let owes_head = written == 0 || (!http2 && read != activity.read_at_last_end.load(Ordering::Relaxed));
+        self.head_since = match self.head_since {
+            _ if busy || wrote || !owes_head => None,
+            since => Some(since.unwrap_or(now)),
+        };
+        let waited = |since: Instant| now.saturating_duration_since(since);
+        if waited(self.write_moved_at) >= self.patience.write {
+            return Verdict::Stuck("the client does not take the reply");
+        }
+        if self.head_since.is_some_and(|since| waited(since) >= self.patience.header) {
+            return Verdict::Stuck("the request's head does not arrive");
+        }
+        if waited(self.moved_at) >= self.patience.idle {
+            return Verdict::Idle;
+        }
+        Verdict::Fine
+    }
+}
+
+/// How long a closed connection is read on, so that a client that still sends gets to see the reply
+/// instead of a reset.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// A socket that counts what passes, and closes politely.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    /// `None` only while being dropped.
+    inner: Option<TcpStream>,
+    activity: Arc<Activity>,
+    peer_closed: bool,
+    /// Its place among the connections, kept while it lingers.
+    held: Option<Held>,
+}
+
+impl Watched {
+    /// Counts into `activity`.
+    #[must_use]
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Held) -> Self {
+        Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
+    }
+
+    fn socket(&mut self) -> Pin<&mut TcpStream> {
+        Pin::new(self.inner.as_mut().expect("taken only when dropped"))
+    }
+
+    fn wrote(&self, result: &Poll<io::Result<usize>>) {
+        match result {
+            Poll::Ready(Ok(bytes)) => {
+                self.activity.written.fetch_add(*bytes as u64, Ordering::Relaxed);
+                self.activity.write_waits.store(false, Ordering::Relaxed);
+            }
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.activity.write_waits.store(true, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let (Some(stream), Ok(runtime)) = (self.inner.take(), Handle::try_current()) else { return };
+        if !self.peer_closed {
+            runtime.spawn(linger(stream, self.held.take()));
+        }
+    }
+}
+
+/// Closing a socket that holds unread bytes resets it, and the client may lose a reply that it has not
+/// read: so say that nothing more comes, and read on for a moment.
+async fn linger(mut stream: TcpStream, _held: Option<Held>) {
+    let drain = async {
+        let mut scratch = [0_u8; 4096];
+        stream.shutdown().await?;
+        while stream.read(&mut scratch).await? > 0 {}
+        io::Result::Ok(())
+    };
+    // Whatever comes of it, the connection is over.
+    let _ = timeout(LINGER, drain).await;
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let result = self.socket().poll_read(context, buf);
+        let bytes = buf.filled().len() - before;
+        if bytes > 0 && self.activity.read.fetch_add(bytes as u64, Ordering::Relaxed) == 0 {
+            let http2 = buf.filled()[before..].starts_with(b"PRI");
+            self.activity.http2.store(http2, Ordering::Relaxed);
+        }
+        self.peer_closed |= bytes == 0 && buf.remaining() > 0 && result.is_ready();
+        result
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        let result = self.socket().poll_write(context, data);
+        self.wrote(&result);
+        result
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = self.socket().poll_write_vectored(context, parts);
+        self.wrote(&result);
+        result
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket().poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience =
+        Patience { header: Duration::from_secs(10), idle: Duration::from_secs(75), write: Duration::from_secs(30) };
+
+    /// Looks every two seconds until something is wrong; says after how many seconds.
+    fn seconds_until_verdict(activity: &Activity, mut each: impl FnMut(&Activity, u64)) -> (u64, Verdict) {
+        let start = Instant::now();
+        let mut watch = Watch::new(PATIENCE, start);
+        for second in (0..1000).step_by(2) {
+            each(activity, second);
+            let verdict = watch.verdict(activity, start + Duration::from_secs(second));
+            if verdict != Verdict::Fine {
+                return (second, verdict);
+            }
+        }
+        (1000, Verdict::Fine)
+    }
+
+    fn one_request(activity: &Arc<Activity>) {
+        activity.read.fetch_add(100, Ordering::Relaxed);
+        drop(Busy::new(activity));
+        activity.written.fetch_add(100, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn silence_and_trickle_from_the_start_are_cut_at_the_head_bound() {
+        let stuck = Verdict::Stuck("the request's head does not arrive");
+        assert_eq!(seconds_until_verdict(&Activity::default(), |_, _| ()), (10, stuck));
+        let trickle = |activity: &Activity, _| {
+            activity.read.fetch_add(1, Ordering::Relaxed);
+        };
+        assert_eq!(seconds_until_verdict(&Activity::default(), trickle), (10, stuck));
+    }
+
+    #[test]
+    fn a_trickling_second_head_is_cut_and_silence_after_a_request_is_idle() {
+        let activity = Arc::new(Activity::default());
+        one_request(&activity);
+        assert_eq!(seconds_until_verdict(&activity, |_, _| ()), (76, Verdict::Idle));
+        let trickle = |activity: &Activity, _| {
+            activity.read.fetch_add(1, Ordering::Relaxed);
+        };
+        let (after, verdict) = seconds_until_verdict(&activity, trickle);
+        assert!((10..=14).contains(&after) && matches!(verdict, Verdict::Stuck(_)), "{after} {verdict:?}");
+    }
+
+    #[test]
+    fn a_busy_or_streaming_connection_is_left_alone() {
+        let activity = Arc::new(Activity::default());
+        let busy = Busy::new(&activity);
+        assert_eq!(seconds_until_verdict(&activity, |_, _| ()).1, Verdict::Fine);
+        drop(busy);
+        let streaming = |activity: &Activity, second: u64| {
+            if second.is_multiple_of(16) {
+                activity.written.fetch_add(10, Ordering::Relaxed);
+            }
+        };
+        assert_eq!(seconds_until_verdict(&activity, streaming).1, Verdict::Fine);
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_cut() {
+        let activity = Arc::new(Activity::default());
+        one_request(&activity);
+        activity.write_waits.store(true, Ordering::Relaxed);
+        let busy = Busy::new(&activity);
+        let (after, verdict) = seconds_until_verdict(&activity, |_, _| ());
+        assert_eq!((after, verdict), (30, Verdict::Stuck("the client does not take the reply")));
+        drop(busy);
+    }
+}

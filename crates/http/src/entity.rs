@@ -1,0 +1,73 @@
+//! `/v0/entity` and `/v0/entities`: the simple entity API, over the keyspace `default`.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+};
+
+use crate::{
+    body,
+    call::{Answer, Call},
+    kv,
+    parse::{Key, Media, ParseError, ScanQuery, pair_range},
+    reply,
+    scan::{self, Shape},
+};
+
+/// The keyspace behind the simple APIs.
+pub(crate) const KEYSPACE: &str = "default";
+
+fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
+    Key::parse(call.head.uri.query(), "id")?.required("id")
+}
+
+/// `GET /v0/entity?id=`
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
+    let id = id(call)?;
+    let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
+        Some(keyspace) => keyspace.get(&id)?,
+        None => None,
+    };
+    let level = app.db.blocking().visible_durability();
+    let entry = entry.ok_or_else(|| ApiError { shown: Some(level), ..no_such_key() })?;
+    let mut response = reply::shown(Media::Binary, reply::counted_body(app, entry.value)?, level);
+    reply::put_revision(response.headers_mut(), entry.revision);
+    Ok(response)
+}
+
+/// `PUT /v0/entity?id=`
+pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+    let (id, level) = (id(call)?, call.level(app)?);
+    let value = body::read(app, call.body.get_mut()).await?;
+    let keyspace = app.keyspace(KEYSPACE).await?;
+    let ack = kv::store(app, &keyspace, &id, value, None, level).await?;
+    let mut response = reply::empty(StatusCode::CREATED);
+    reply::put_ack(response.headers_mut(), &ack);
+    Ok(response)
+}
+
+/// `DELETE /v0/entity?id=`
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    let (id, level) = (id(call)?, call.level(app)?);
+    let keyspace = app.keyspace(KEYSPACE).await?;
+    let ack = kv::remove(app, &keyspace, &id, None, level).await?;
+    let mut response = reply::empty(StatusCode::ACCEPTED);
+    reply::put_ack(response.headers_mut(), &ack);
+    Ok(response)
+}
+
+/// `GET /v0/entities?start=&end=`: each pair a chunk `key\nvalue`, `end` exclusive.
+pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
+    let range = pair_range(call.head.uri.query())?;
+    let start = range.start.filter(|start| !start.is_empty()).ok_or(ParseError::Missing { name: "start" })?;
+    if range.end.as_ref().is_some_and(Vec::is_empty) {
+        return Err(ParseError::Missing { name: "end" }.into());
+    }
+    let query = ScanQuery { start: Some(start), end: range.end, limit: range.limit, ..ScanQuery::default() };
+    let keyspace = app.db.blocking().find_keyspace(KEYSPACE);
+    let (body, level) = scan::body(app, keyspace.as_ref(), query, Shape::Chunks).await?;
+    Ok(reply::shown(Media::Binary, body, level))
+}

@@ -1,0 +1,26 @@
+//! Fetches over HTTP.
+
+use std::sync::Arc;
+
+use thalweg_serving::{app::App, fetching::wait_and_fetch};
+
+use super::{
+    find,
+    json::{JsonFetch, delivered},
+    sent,
+};
+use crate::{
+    call::{Answer, Call},
+    parse::Media,
+    reply,
+};
+
+/// `POST /v1/streams/{stream}/groups/{group}/fetch`
+pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent: JsonFetch = sent(app, call).await?;
+    let group = find(app, call)?;
+    let level = call.level(app)?;
+    let request = sent.request(app.config.max_body_bytes.0)?;
+    let delivery = wait_and_fetch(app, &group, &request, level).await?;
+    Ok(reply::shown(Media::Json, reply::told_body(app, delivered(&delivery)?.into()), delivery.durability))
+}

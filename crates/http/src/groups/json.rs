@@ -1,0 +1,304 @@
+//! What requests about groups say and what their answers look like, whoever carries them out.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thalweg_engine::{Delivery, Extended, FetchRequest, GroupInfo, GroupStart, Settled};
+use thalweg_serving::error::ApiError;
+use thalweg_types::{
+    Attempt, Offset, SpaceTime,
+    command::groups::{Again, GroupConfig, GroupOrder, Lapsed, OffsetRun, Settlement},
+};
+
+use crate::{
+    json::{given, push_number, push_text, span_of_seconds},
+    parse::rfc3339,
+    record_json::push_json,
+};
+
+/// Longest wait of a fetch; a longer wish is cut to it.
+const MAX_WAIT: Duration = Duration::from_secs(300);
+
+/// A group's figures and configuration.
+pub(super) fn describe(info: &GroupInfo) -> Value {
+    let members = info.members.iter().map(|member| {
+        json!({
+            "name": member.name,
+            "in_flight": member.in_flight,
+            "attempts": member.attempts,
+            "last_fetch": rfc3339(member.last_fetch),
+        })
+    });
+    json!({
+        "name": info.name,
+        "stream": info.stream_name,
+        "id": info.id.0,
+        "cursor": info.cursor.0,
+        "floor": info.floor.0,
+        "lag": info.lag,
+        "pending": info.pending,
+        "in_flight": info.in_flight,
+        "parked": info.parked,
+        "dying": info.dying,
+        "delivered": info.delivered,
+        "redelivered": info.redelivered,
+        "acked": info.acked,
+        "dead": info.dead,
+        "dropped": info.dropped,
+        "members": members.collect::<Vec<_>>(),
+        "config": describe_config(&info.config),
+    })
+}
+
+/// How a group delivers.
+pub(super) fn describe_config(config: &GroupConfig) -> Value {
+    json!({
+        "order": match config.order { GroupOrder::Competing => "competing", GroupOrder::PerKey => "per_key" },
+        "ack_deadline_seconds": config.ack_deadline.as_secs_f64(),
+        "max_deliveries": config.max_deliveries,
+        "max_pending": config.max_pending,
+        "dead_letters": config.dead_letters,
+    })
+}
+
+/// How a group delivers, as sent; what is left out stays, or is the default of a new group.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JsonConfig {
+    order: Option<JsonOrder>,
+    ack_deadline_seconds: Option<f64>,
+    #[serde(default, deserialize_with = "given")]
+    max_deliveries: Option<Option<u32>>,
+    max_pending: Option<u32>,
+    #[serde(default, deserialize_with = "given")]
+    dead_letters: Option<Option<String>>,
+    /// Only when it is created.
+    pub start: Option<JsonStart>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JsonOrder {
+    Competing,
+    PerKey,
+}
+
+/// Where a group begins or goes on: an offset, `start` or `end`, or a time in microseconds.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum JsonStart {
+    Start,
+    End,
+    Offset(u64),
+    TimeMicros(u64),
+}
+
+impl JsonStart {
+    /// As the engine takes it.
+    pub(super) fn place(&self) -> GroupStart {
+        match *self {
+            Self::Start => GroupStart::Beginning,
+            Self::End => GroupStart::End,
+            Self::Offset(offset) => GroupStart::Offset(Offset(offset)),
+            Self::TimeMicros(time) => GroupStart::Time(SpaceTime(time)),
+        }
+    }
+}
+
+impl JsonConfig {
+    /// What is sent over what there is.
+    pub(super) fn over(self, mut config: GroupConfig) -> Result<GroupConfig, ApiError> {
+        match self.order {
+            Some(JsonOrder::Competing) => config.order = GroupOrder::Competing,
+            Some(JsonOrder::PerKey) => config.order = GroupOrder::PerKey,
+            None => {}
+        }
+        if let Some(deadline) = self.ack_deadline_seconds {
+            config.ack_deadline = span_of_seconds("ack_deadline_seconds", deadline)?;
+        }
+        if let Some(max) = self.max_deliveries {
+            config.max_deliveries = max;
+        }
+        if let Some(max) = self.max_pending {
+            config.max_pending = max;
+        }
+        if let Some(stream) = self.dead_letters {
+            config.dead_letters = stream;
+        }
+        Ok(config)
+    }
+}
+
+/// A fetch as sent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JsonFetch {
+    member: Option<String>,
+    max_records: Option<u32>,
+    max_bytes: Option<u64>,
+    wait_seconds: Option<f64>,
+}
+
+impl JsonFetch {
+    /// As the engine takes it. What is read is held in memory until it is sent: never more than `most_bytes`.
+    pub(super) fn request(self, most_bytes: u64) -> Result<FetchRequest, ApiError> {
+        let mut request = FetchRequest::default();
+        if let Some(member) = self.member {
+            request.member = member;
+        }
+        request.max_records = self.max_records.unwrap_or(request.max_records);
+        if request.max_records == 0 {
+            return Err(ApiError::bad_request("bad_json", "max_records is at least 1"));
+        }
+        request.max_bytes = self.max_bytes.unwrap_or(request.max_bytes).min(most_bytes);
+        request.wait = span_of_seconds("wait_seconds", self.wait_seconds.unwrap_or(0.0))?.min(MAX_WAIT);
+        Ok(request)
+    }
+}
+
+/// What a fetch brought, as a JSON object with a newline behind it.
+pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
+    let mut out = b"{".to_vec();
+    if !delivery.is_empty() {
+        push_number(&mut out, "attempt", delivery.attempt.0);
+        out.push(b',');
+        push_number(&mut out, "deadline_micros", delivery.deadline.0);
+        out.push(b',');
+    }
+    out.extend_from_slice(b"\"messages\":[");
+    let mut first = true;
+    delivery.for_each(&mut |message| {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        push_json(&mut out, message.offset, message.time, message.record);
+        out.pop();
+        out.push(b',');
+        push_number(&mut out, "deliveries", message.deliveries.into());
+        out.push(b'}');
+        ControlFlow::Continue(())
+    })?;
+    out.extend_from_slice(b"],\"durability\":");
+    push_text(&mut out, delivery.durability.name());
+    out.extend_from_slice(b"}\n");
+    Ok(out)
+}
+
+/// Records of an attempt: ranges of first and last offset, or all that it still holds.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JsonSettlement {
+    attempt: u64,
+    #[serde(default)]
+    ranges: Vec<(u64, u64)>,
+}
+
+impl JsonSettlement {
+    /// As the engine takes it.
+    fn settlement(&self) -> Result<Settlement, ApiError> {
+        let run = |&(first, last): &(u64, u64)| {
+            let count =
+                last.checked_sub(first).and_then(|more| u32::try_from(more).ok()).and_then(|more| more.checked_add(1));
+            let bad =
+                || ApiError::bad_request("bad_json", "a range is [first, last], and holds less than 2^32 offsets");
+            Ok(OffsetRun { first: Offset(first), count: count.ok_or_else(bad)? })
+        };
+        let runs = self.ranges.iter().map(run).collect::<Result<_, ApiError>>()?;
+        Ok(Settlement { attempt: Attempt(self.attempt), runs })
+    }
+}
+
+/// All settlements of a request, which are at least one.
+pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError> {
+    if sent.is_empty() {
+        return Err(ApiError::bad_request("bad_json", "name at least one attempt"));
+    }
+    sent.iter().map(JsonSettlement::settlement).collect()
+}
+
+/// Acks as sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JsonAck {
+    /// Of these.
+    pub attempts: Vec<JsonSettlement>,
+}
+
+/// How records are given back, as sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JsonNack {
+    /// Which.
+    pub attempts: Vec<JsonSettlement>,
+    delay_seconds: Option<f64>,
+    #[serde(default)]
+    reject: bool,
+    #[serde(default)]
+    uncounted: bool,
+    /// Goes into dead letters.
+    #[serde(default)]
+    pub reason: String,
+}
+
+impl JsonNack {
+    /// When they are delivered again.
+    pub(super) fn again(&self) -> Result<Again, ApiError> {
+        again(self.delay_seconds, self.reject, self.uncounted)
+    }
+}
+
+/// When what is nacked is delivered again.
+pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Again, ApiError> {
+    match (delay_seconds, reject, uncounted) {
+        (None, true, false) => Ok(Again::Never),
+        (None, false, true) => Ok(Again::Uncounted),
+        (delay, false, false) => Ok(Again::After(span_of_seconds("delay_seconds", delay.unwrap_or(0.0))?)),
+        _ => Err(ApiError::bad_request("bad_json", "give one of delay_seconds, reject and uncounted")),
+    }
+}
+
+/// What came of an ack or nack.
+pub(super) fn settled_json(settled: &Settled) -> Value {
+    let lapsed = |lapsed: &Lapsed| match lapsed.run {
+        None => json!({ "attempt": lapsed.attempt.0 }),
+        Some(run) => json!({ "attempt": lapsed.attempt.0, "range": [run.first.0, run.end().0.saturating_sub(1)] }),
+    };
+    json!({
+        "settled": settled.settled,
+        "lapsed": settled.lapsed.iter().map(lapsed).collect::<Vec<_>>(),
+        "durability": settled.durability.name(),
+    })
+}
+
+/// An extension as sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JsonExtend {
+    attempts: Vec<u64>,
+    by_seconds: f64,
+}
+
+impl JsonExtend {
+    /// As the engine takes it.
+    pub(super) fn parts(&self) -> Result<(Vec<Attempt>, Duration), ApiError> {
+        Ok((self.attempts.iter().copied().map(Attempt).collect(), span_of_seconds("by_seconds", self.by_seconds)?))
+    }
+}
+
+/// What came of an extension.
+pub(super) fn extended_json(extended: &Extended) -> Value {
+    json!({
+        "deadline_micros": extended.deadline.0,
+        "lapsed": extended.lapsed.iter().map(|attempt| attempt.0).collect::<Vec<_>>(),
+        "durability": extended.durability.name(),
+    })
+}
+
+/// A seek as sent.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JsonSeek {
+    /// Where to.
+    pub to: JsonStart,
+}

@@ -1,0 +1,93 @@
+//! Requests about groups without a server around them: for whoever has the database open in his own process.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use thalweg_engine::{Database, GroupStart};
+use thalweg_serving::error::ApiError;
+use thalweg_types::command::groups::GroupConfig;
+
+use super::{
+    changed, created_json, find_named,
+    json::{
+        JsonAck, JsonConfig, JsonExtend, JsonFetch, JsonNack, JsonSeek, JsonStart, delivered, describe,
+        describe_config, extended_json, settled_json,
+    },
+    settlements,
+};
+
+/// What is asked of a stream's groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupCall {
+    /// All of all streams.
+    ListAll,
+    /// All of them.
+    List,
+    /// One's figures.
+    Get,
+    /// Create one.
+    Create,
+    /// Change how one delivers.
+    Configure,
+    /// Delete one.
+    Delete,
+    /// Deliver records to a member.
+    Fetch,
+    /// Ack records.
+    Ack,
+    /// Give records back.
+    Nack,
+    /// Move deadlines.
+    Extend,
+    /// Move the cursor.
+    Seek,
+}
+
+/// A body that is not read from a socket has no bound of a configuration to keep to.
+const MOST_BYTES: u64 = 64 << 20;
+
+fn parsed<T: DeserializeOwned>(body: &Value) -> Result<T, ApiError> {
+    T::deserialize(body).map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
+}
+
+/// Does what the server would, with bodies as `docs/http.md` has them.
+pub fn group_json(db: &Database, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, ApiError> {
+    if call == GroupCall::ListAll {
+        return Ok(json!({ "groups": db.groups()?.iter().map(describe).collect::<Vec<_>>() }));
+    }
+    if call == GroupCall::List {
+        let stream = db.find_stream(stream).ok_or_else(|| thalweg_serving::error::no_such_stream(stream))?;
+        return Ok(json!({ "groups": stream.groups()?.iter().map(describe).collect::<Vec<_>>() }));
+    }
+    if call == GroupCall::Create {
+        let sent: JsonConfig = parsed(body)?;
+        let start = sent.start.as_ref().map_or(GroupStart::Beginning, JsonStart::place);
+        let config = sent.over(GroupConfig::default())?;
+        let (group, created) = db.stream(stream)?.create_group(group, start, &config)?;
+        return created_json(&group, created);
+    }
+    let group = find_named(db, stream, group)?;
+    match call {
+        GroupCall::Configure => {
+            let config = changed(&group, parsed(body)?)?;
+            let ack = group.configure(&config)?;
+            Ok(json!({ "config": describe_config(&config), "durability": ack.durability.name() }))
+        }
+        GroupCall::Delete => Ok(json!({ "durability": group.delete()?.durability.name() })),
+        GroupCall::Fetch => {
+            let request = parsed::<JsonFetch>(body)?.request(MOST_BYTES)?;
+            let object = delivered(&group.fetch(&request)?)?;
+            Ok(serde_json::from_slice(&object).expect("JSON of our own"))
+        }
+        GroupCall::Ack => Ok(settled_json(&group.ack(&settlements(&parsed::<JsonAck>(body)?.attempts)?)?)),
+        GroupCall::Nack => {
+            let sent: JsonNack = parsed(body)?;
+            Ok(settled_json(&group.nack(&settlements(&sent.attempts)?, sent.again()?, &sent.reason)?))
+        }
+        GroupCall::Extend => {
+            let (attempts, by) = parsed::<JsonExtend>(body)?.parts()?;
+            Ok(extended_json(&group.extend(&attempts, by)?))
+        }
+        GroupCall::Seek => Ok(json!({ "cursor": group.seek(parsed::<JsonSeek>(body)?.to.place())?.0 })),
+        GroupCall::ListAll | GroupCall::List | GroupCall::Get | GroupCall::Create => Ok(describe(&group.info()?)),
+    }
+}

@@ -1,0 +1,197 @@
+//! `/v1/streams/{stream}/groups`: consumer groups.
+//!
+//! Owns: the handlers; below it, what is sent and answered (`json`), waiting fetches (`fetch`), push with
+//! credit (`push`), and the same requests without a server around them (`local`). Does not own what is
+//! delivered when: that is the engine's.
+
+mod fetch;
+mod json;
+mod local;
+mod push;
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::{
+    body::Body,
+    http::{Response, StatusCode},
+};
+use serde_json::{Value, json};
+use thalweg_engine::{Database, Group, GroupStart, Stream};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_LISTED, MAX_LISTED},
+};
+use thalweg_types::{Action, Durability, GroupId, StreamId, command::groups::GroupConfig};
+
+pub(crate) use fetch::fetch;
+pub(crate) use json::{JsonSettlement, again, settlements};
+pub use local::{GroupCall, group_json};
+pub(crate) use push::push;
+
+use self::json::{JsonAck, JsonConfig, JsonExtend, JsonNack, JsonSeek, JsonStart, describe, describe_config};
+use crate::{
+    body,
+    call::{Answer, Call},
+    parse::{ListQuery, name_segment},
+    reply,
+};
+
+/// The stream's and the group's name in a path.
+fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {
+    let rest = call.path_after("/v1/streams/");
+    let (stream, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    let group = rest.strip_prefix("groups/").unwrap_or_default();
+    let group = group.split_once('/').map_or(group, |(group, _)| group);
+    Ok((name_segment(stream)?, name_segment(group)?))
+}
+
+fn find(app: &App, call: &Call) -> Result<Group, ApiError> {
+    call.no_query()?;
+    let (stream, group) = names(call)?;
+    find_named(app.db.blocking(), &stream, &group)
+}
+
+/// A group by the names of its stream and of itself.
+pub(crate) fn find_named(db: &Database, stream: &str, group: &str) -> Result<Group, ApiError> {
+    let found =
+        db.find_stream(stream).ok_or_else(|| thalweg_serving::error::no_such_stream(stream))?.find_group(group)?;
+    found.ok_or_else(|| no_such_group(stream, group))
+}
+
+/// 404 for a group that is not there.
+pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
+    let message = format!("stream {stream:?} has no consumer group {group:?}: PUT creates one");
+    ApiError::not_found("no_such_group", message)
+}
+
+async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
+    let body = body::read(app, call.body.get_mut()).await?;
+    if body.is_empty() { Ok(T::default()) } else { crate::json::parse(&body) }
+}
+
+/// A body that must be there.
+async fn required<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
+    crate::json::parse(&body::read(app, call.body.get_mut()).await?)
+}
+
+fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body> {
+    let mut response = reply::json(status, value);
+    response.headers_mut().insert(reply::DURABILITY, reply::level_value(level));
+    response
+}
+
+/// `GET /v1/streams/{stream}/groups`
+pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
+    let stream = app.find_stream(&names(call)?.0)?.id();
+    listed(app, call, Some(stream)).await
+}
+
+/// `GET /v1/groups`
+pub(crate) async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
+    listed(app, call, None).await
+}
+
+/// A page of groups by id. Off thread: each is looked at, with what waits in it.
+async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer {
+    let query = ListQuery::<u32>::parse(call.head.uri.query())?;
+    let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED) as usize;
+    let (db, after) = (app.db.blocking().clone(), GroupId(query.cursor.unwrap_or_default()));
+    let made = tokio::task::spawn_blocking(move || {
+        let (groups, more) = db.groups_after(stream, after, limit)?;
+        let mut page = json!({ "groups": groups.iter().map(describe).collect::<Vec<_>>() });
+        if let Some(last) = groups.last().filter(|_| more) {
+            page["cursor"] = last.id.0.to_string().into();
+        }
+        Ok(shown(StatusCode::OK, &page, db.visible_durability()))
+    });
+    made.await.unwrap_or_else(|error| {
+        let message = format!("listing failed: {error}");
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message))
+    })
+}
+
+/// `GET /v1/streams/{stream}/groups/{group}`
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
+    let info = find(app, call)?.info()?;
+    Ok(shown(StatusCode::OK, &describe(&info), app.db.blocking().visible_durability()))
+}
+
+/// `PUT /v1/streams/{stream}/groups/{group}`: creates it, and the stream; one that exists is left as it is.
+pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let sent: JsonConfig = sent(app, call).await?;
+    let start = sent.start.as_ref().map_or(GroupStart::Beginning, JsonStart::place);
+    let config = sent.over(GroupConfig::default())?;
+    let (stream, group) = names(call)?;
+    let stream: Stream = app.stream(&stream).await?;
+    let db = call.db_at_level(app)?;
+    let (group, created) = db.create_group(&stream, &group, start, &config).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(reply::json(status, &created_json(&group, created)?))
+}
+
+/// A group that was created, or was there.
+fn created_json(group: &Group, created: bool) -> Result<Value, ApiError> {
+    let mut object = describe(&group.info()?);
+    object["created"] = created.into();
+    Ok(object)
+}
+
+/// `PATCH /v1/streams/{stream}/groups/{group}`
+pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent: JsonConfig = sent(app, call).await?;
+    let group = find(app, call)?;
+    let config = changed(&group, sent)?;
+    let ack = app.db.configure_group(&group, &config, call.level(app)?).await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": describe_config(&config) })))
+}
+
+/// A group's configuration with what is sent over it.
+fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
+    if sent.start.is_some() {
+        return Err(ApiError::bad_request("bad_json", "start is for a new group: POST to seek moves this one"));
+    }
+    sent.over(group.info()?.config)
+}
+
+/// `DELETE /v1/streams/{stream}/groups/{group}`
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    let group = find(app, call)?;
+    let ack = app.db.delete_group(&group, call.level(app)?).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+/// `POST /v1/streams/{stream}/groups/{group}/ack`
+pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
+    let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
+    let group = find(app, call)?;
+    let settled = app.db.ack_group(&group, &settlements, call.level(app)?).await?;
+    Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
+}
+
+/// `POST /v1/streams/{stream}/groups/{group}/nack`
+pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent: JsonNack = required(app, call).await?;
+    let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
+    let group = find(app, call)?;
+    let settled = app.db.nack_group(&group, &settlements, again, &sent.reason, call.level(app)?).await?;
+    Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
+}
+
+/// `POST /v1/streams/{stream}/groups/{group}/extend`
+pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
+    let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
+    let group = find(app, call)?;
+    let extended = app.db.extend_group(&group, &attempts, by, call.level(app)?).await?;
+    Ok(shown(StatusCode::OK, &json::extended_json(&extended), extended.durability))
+}
+
+/// `POST /v1/streams/{stream}/groups/{group}/seek`
+pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
+    let to = required::<JsonSeek>(app, call).await?.to.place();
+    let group = find(app, call)?;
+    let level = call.level(app)?;
+    let cursor = app.db.seek_group(&group, to, level).await?;
+    Ok(shown(StatusCode::OK, &json!({ "cursor": cursor.0 }), level))
+}

@@ -1,0 +1,125 @@
+//! One request, from its head to its reply.
+//!
+//! Owns: the order of things: admit, dispatch, turn errors into JSON, count; request ids; the router.
+//! Does not own: which handler an operation has (`dispatch`).
+//! Invariant: every reply carries the request's id and is counted exactly once.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{HeaderMap, HeaderValue, Response, request::Parts},
+    routing::MethodRouter,
+};
+use bytes::Bytes;
+use prometheus_client::collector::Collector;
+use sync_wrapper::SyncWrapper;
+use thalweg_serving::{admission::Held, app::App, error::ApiError, limits::MAX_REQUEST_ID_BYTES};
+use thalweg_types::Durability;
+
+use crate::{
+    call::Call,
+    dispatch::{Operation, ROUTES, dispatch},
+    reply::{self, DURABILITY, REQUEST_ID},
+    shared::Http,
+};
+
+/// All requests over HTTP, to [`Solitude`](thalweg_serving::solitude::Solitude): no channel has that number.
+const HTTP: u64 = 0;
+
+/// The router over all routes. It only picks the operation; `Http::handle` does the rest, so there is
+/// no stack of layers to pay for.
+pub fn router(http: &Arc<Http>) -> Router {
+    let handler = |operation| {
+        let http = Arc::clone(http);
+        move |request: Request| Arc::clone(&http).handle(operation, request)
+    };
+    let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let mut router = Router::new();
+    for path in paths {
+        let methods = ROUTES
+            .iter()
+            .filter(|route| route.path == path)
+            .fold(MethodRouter::new(), |methods, route| methods.on(route.filter, handler(route.operation)));
+        router = router.route(path, methods);
+    }
+    router.fallback(handler(Operation::Unknown)).method_not_allowed_fallback(handler(Operation::WrongMethod))
+}
+
+impl Http {
+    /// Creates HTTP over an app. `others` collect the figures that `/metrics` shows after those of HTTP.
+    #[must_use]
+    pub fn new(app: &Arc<App>, others: Vec<Box<dyn Collector>>) -> Arc<Self> {
+        let operations = Operation::ALL.iter().map(|operation| operation.name()).collect();
+        Self::with_operations(app, operations, others)
+    }
+
+    /// Gives back what is kept for clients that might come again: the server stops.
+    pub fn stop(&self) {
+        self.snapshots.clear();
+    }
+
+    /// Handles one request.
+    async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
+        let started = Instant::now();
+        self.app.solitude.at_work(HTTP, started);
+        let (head, body) = request.into_parts();
+        let id = self.request_id(&head.headers);
+        let mut call = Call { head, body: SyncWrapper::new(body) };
+        let answer = match self.admit(operation) {
+            Ok(_held) => dispatch(operation, &self, &mut call).await,
+            Err(error) => Err(error),
+        };
+        let mut response = answer.unwrap_or_else(|error| self.refuse(operation, &call.head, error, &id));
+        let level = response.headers().get(&DURABILITY).and_then(level_of_value);
+        response.headers_mut().insert(REQUEST_ID, id);
+        let took = started.elapsed();
+        self.requests.record(operation as usize, level, response.status(), took);
+        tracing::debug!(
+            operation = operation.name(),
+            status = response.status().as_u16(),
+            micros = took.as_micros() as u64,
+            request_id = response.headers().get(&REQUEST_ID).and_then(|id| id.to_str().ok()),
+            "request"
+        );
+        response
+    }
+
+    fn admit(&self, operation: Operation) -> Result<Option<Held>, ApiError> {
+        if operation.is_exempt() {
+            return Ok(None);
+        }
+        let held = self.app.admission.requests.take(1);
+        held.map(Some).ok_or_else(|| ApiError::overloaded("too many requests in flight: retry later"))
+    }
+
+    fn refuse(&self, operation: Operation, head: &Parts, error: ApiError, id: &HeaderValue) -> Response<Body> {
+        let id = id.to_str().unwrap_or_default();
+        if error.status.is_server_error() && error.code != "overloaded" {
+            let (name, path) = (operation.name(), head.uri.path());
+            tracing::warn!(operation = name, path, code = error.code, request_id = id, "{}", error.message);
+        }
+        reply::refusal(error, Some(id))
+    }
+
+    /// The client's id if it is short and visible, else a new one.
+    fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
+        match headers.get(&REQUEST_ID) {
+            Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES && id.to_str().is_ok() => id.clone(),
+            _ => {
+                let number = self.app.new_number();
+                let digits: [u8; 16] =
+                    std::array::from_fn(|at| b"0123456789abcdef"[(number >> (60 - 4 * at) & 15) as usize]);
+                HeaderValue::from_maybe_shared(Bytes::copy_from_slice(&digits)).expect("hexadecimal digits")
+            }
+        }
+    }
+}
+
+fn level_of_value(value: &HeaderValue) -> Option<Durability> {
+    Durability::ALL.into_iter().find(|level| level.name().as_bytes() == value.as_bytes())
+}

@@ -1,0 +1,111 @@
+//! Bytes in JSON: as text when they are UTF-8, else as base64 in a field of another name.
+//!
+//! `"key": "a"` and `"key_base64": "/w=="` name the same kind of thing; a reader looks at which field
+//! is there. Standard base64 with padding.
+
+use std::{borrow::Cow, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use thalweg_serving::error::ApiError;
+
+/// Appends `"name":"text"` or `"name_base64":"..."`.
+pub(crate) fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    match std::str::from_utf8(bytes) {
+        Ok(text) => {
+            out.extend_from_slice(b"\":");
+            push_text(out, text);
+        }
+        Err(_) => {
+            out.extend_from_slice(b"_base64\":\"");
+            let at = out.len();
+            out.resize(at + bytes.len().div_ceil(3) * 4, 0);
+            let written = STANDARD.encode_slice(bytes, &mut out[at..]).unwrap_or(0);
+            out.truncate(at + written);
+            out.push(b'"');
+        }
+    }
+}
+
+/// As [`push_bytes`], into an object.
+pub(crate) fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.to_owned(), text.into()),
+        Err(_) => object.insert(format!("{name}_base64"), STANDARD.encode(bytes).into()),
+    };
+}
+
+/// Appends a JSON string.
+pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("writing a string to memory");
+}
+
+/// Appends `"name":number`.
+pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
+    use std::io::Write as _;
+    write!(out, "\"{name}\":{number}").expect("writing to memory");
+}
+
+/// Tells a field that is `null` from one that is left out.
+pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+/// A span as sent, in seconds.
+pub(crate) fn span_of_seconds(name: &str, seconds: f64) -> Result<Duration, ApiError> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| ApiError::bad_request("bad_json", format!("{name}: {error}")))
+}
+
+/// Bytes that came as text or as base64; `None` if neither field is there.
+pub(crate) fn bytes_of<'a>(
+    name: &'static str,
+    text: Option<&'a String>,
+    base64: Option<&String>,
+) -> Result<Option<Cow<'a, [u8]>>, ApiError> {
+    match (text, base64) {
+        (None, None) => Ok(None),
+        (Some(text), None) => Ok(Some(Cow::Borrowed(text.as_bytes()))),
+        (None, Some(base64)) => STANDARD.decode(base64).map(|bytes| Some(Cow::Owned(bytes))).map_err(|error| {
+            ApiError::bad_request("bad_base64", format!("{name}_base64 is not standard base64 with padding: {error}"))
+        }),
+        (Some(_), Some(_)) => Err(ApiError::bad_request("bad_json", format!("give {name} or {name}_base64, not both"))),
+    }
+}
+
+/// As [`bytes_of`], for fields that must be there.
+pub(crate) fn required_bytes<'a>(
+    name: &'static str,
+    text: Option<&'a String>,
+    base64: Option<&String>,
+) -> Result<Cow<'a, [u8]>, ApiError> {
+    bytes_of(name, text, base64)?
+        .ok_or_else(|| ApiError::bad_request("bad_json", format!("{name} or {name}_base64 is missing")))
+}
+
+/// Reads a JSON body.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        ApiError::bad_request("bad_json", format!("the body is not the JSON that this route takes: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back_whatever_they_are() {
+        for bytes in [b"".as_slice(), b"text \"\\\n\0", "é".as_bytes(), b"\xff", b"\xc3", &[0x80; 100]] {
+            let mut out = b"{".to_vec();
+            push_bytes(&mut out, "key", bytes);
+            out.push(b'}');
+            let object: serde_json::Value = serde_json::from_slice(&out).unwrap();
+            let text = object["key"].as_str().map(str::to_owned);
+            let base64 = object["key_base64"].as_str().map(str::to_owned);
+            assert_eq!(text.is_some(), std::str::from_utf8(bytes).is_ok());
+            assert_eq!(&*required_bytes("key", text.as_ref(), base64.as_ref()).unwrap(), bytes);
+        }
+    }
+}

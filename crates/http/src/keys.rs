@@ -1,0 +1,150 @@
+//! `/keys`: values as JSON, over the keyspace `default`.
+//!
+//! The key is in the path or in `?key=`; with neither, a `PUT` takes `{"key", "value"}`.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+    limits::DEFAULT_RANGE_ITEMS,
+};
+use thalweg_types::command::CommitBuilder;
+
+use crate::{
+    body,
+    call::{Answer, Call},
+    entity::KEYSPACE,
+    json::{self, push_bytes, push_number, required_bytes},
+    kv,
+    parse::{Key, Media, ParseError, ScanQuery, decode, pair_range},
+    reply,
+    scan::{self, Shape},
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonPair {
+    key: Option<String>,
+    key_base64: Option<String>,
+    value: Option<String>,
+    value_base64: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonPairs {
+    items: Vec<JsonPair>,
+}
+
+/// The key in the path or the query.
+fn named_key(call: &Call) -> Result<Option<Vec<u8>>, ApiError> {
+    let in_path = call.path_after("/keys/");
+    if in_path.is_empty() {
+        return Ok(Key::parse(call.head.uri.query(), "key")?.0.filter(|key| !key.is_empty()));
+    }
+    call.no_query()?;
+    Ok(Some(decode(in_path.as_bytes())?.into_owned()))
+}
+
+fn required_key(call: &Call) -> Result<Vec<u8>, ApiError> {
+    named_key(call)?.ok_or_else(|| ParseError::Missing { name: "key" }.into())
+}
+
+/// `{"key": ...}`
+fn key_object(key: &[u8]) -> Value {
+    let mut out = vec![b'{'];
+    push_bytes(&mut out, "key", key);
+    out.push(b'}');
+    serde_json::from_slice(&out).unwrap_or_default()
+}
+
+/// `PUT /keys/{key}`, `PUT /keys?key=` with a raw value; `PUT /keys` with a JSON pair.
+pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+    let (key, level) = (named_key(call)?, call.level(app)?);
+    if key.is_none() {
+        call.require_json()?;
+    }
+    let body = body::read(app, call.body.get_mut()).await?;
+    let keyspace = app.keyspace(KEYSPACE).await?;
+    if let Some(key) = key {
+        let ack = kv::store(app, &keyspace, &key, body, None, level).await?;
+        return Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)));
+    }
+    let pair: JsonPair = json::parse(&body)?;
+    let key = required_bytes("key", pair.key.as_ref(), pair.key_base64.as_ref())?;
+    let value = required_bytes("value", pair.value.as_ref(), pair.value_base64.as_ref())?;
+    let ack = app.db.put(keyspace.id(), &key, &value, level).await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
+}
+
+/// `GET /keys/{key}`
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
+    let key = required_key(call)?;
+    let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
+        Some(keyspace) => keyspace.get(&key)?,
+        None => None,
+    };
+    let level = app.db.blocking().visible_durability();
+    let entry = entry.ok_or_else(|| ApiError { shown: Some(level), ..no_such_key() })?;
+    let mut out = vec![b'{'];
+    push_bytes(&mut out, "key", &key);
+    out.push(b',');
+    push_bytes(&mut out, "value", &entry.value);
+    out.push(b',');
+    push_number(&mut out, "revision", entry.revision.0);
+    out.extend_from_slice(b"}\n");
+    let mut response = reply::shown(Media::Json, out.into(), level);
+    reply::put_revision(response.headers_mut(), entry.revision);
+    Ok(response)
+}
+
+/// `DELETE /keys/{key}`
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    let (key, level) = (required_key(call)?, call.level(app)?);
+    let keyspace = app.keyspace(KEYSPACE).await?;
+    let ack = kv::remove(app, &keyspace, &key, None, level).await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
+}
+
+/// `GET /keys/range?start=&end=&limit=`
+pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
+    let range = pair_range(call.head.uri.query())?;
+    let query = ScanQuery {
+        start: range.start,
+        end: range.end,
+        limit: Some(range.limit.unwrap_or(DEFAULT_RANGE_ITEMS)),
+        ..ScanQuery::default()
+    };
+    let keyspace = app.db.blocking().find_keyspace(KEYSPACE);
+    let (body, level) = scan::body(app, keyspace.as_ref(), query, Shape::Object).await?;
+    Ok(reply::shown(Media::Json, body, level))
+}
+
+/// `POST /keys/batch`: `{"items": [{"key", "value"}, ...]}` or the array alone; all or nothing.
+pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    call.require_json()?;
+    let level = call.level(app)?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let array = body.trim_ascii_start().first() == Some(&b'[');
+    let items: Vec<JsonPair> = if array { json::parse(&body)? } else { json::parse::<JsonPairs>(&body)?.items };
+    if items.is_empty() {
+        return Err(ApiError::bad_request("bad_json", "a batch has at least one item"));
+    }
+    let keyspace = app.keyspace(KEYSPACE).await?.id();
+    let mut builder = CommitBuilder::new();
+    for item in &items {
+        let key: Cow<'_, [u8]> = required_bytes("key", item.key.as_ref(), item.key_base64.as_ref())?;
+        let value = required_bytes("value", item.value.as_ref(), item.value_base64.as_ref())?;
+        builder.put(keyspace, &key, &value)?;
+    }
+    let count = items.len();
+    let committed = app.db.commit(&builder, level);
+    drop((builder, items, body));
+    let ack = committed.await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "count": count })))
+}

@@ -1,0 +1,159 @@
+//! `/v1/keyspaces`: keyspaces as a whole.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, KeyspaceStats};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_keyspace},
+};
+use thalweg_types::command::{Deadline, KeyspaceConfig, KeyspaceHistory};
+
+use crate::{
+    body,
+    call::{Answer, Call},
+    json::{self, given, span_of_seconds},
+    parse::name_segment,
+    reply,
+};
+
+/// A configuration as sent: what is left out stays as it is.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonConfig {
+    exact_counts: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
+    default_ttl_seconds: Option<Option<f64>>,
+    #[serde(default, deserialize_with = "given")]
+    history: Option<Option<JsonHistory>>,
+}
+
+/// What is kept of the past; what is left out has no bound.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonHistory {
+    revisions: Option<u32>,
+    age_seconds: Option<f64>,
+}
+
+impl JsonHistory {
+    fn bounds(self) -> Result<KeyspaceHistory, ApiError> {
+        let age = self.age_seconds.map(|seconds| span_of_seconds("age_seconds", seconds)).transpose()?;
+        let history = KeyspaceHistory { revisions: self.revisions, age };
+        if !history.is_kept() {
+            let message = "history: name revisions, age_seconds or both; null keeps nothing";
+            return Err(ApiError::bad_request("bad_json", message));
+        }
+        Ok(history.check().map(|()| history)?)
+    }
+}
+
+impl JsonConfig {
+    fn over(&self, mut config: KeyspaceConfig) -> Result<KeyspaceConfig, ApiError> {
+        config.exact_counts = self.exact_counts.unwrap_or(config.exact_counts);
+        if let Some(ttl) = self.default_ttl_seconds {
+            config.default_ttl = ttl.map(|seconds| span_of_seconds("default_ttl_seconds", seconds)).transpose()?;
+            config.default_ttl.map_or(Ok(Deadline::Never), |ttl| Deadline::After(ttl).check())?;
+        }
+        if let Some(history) = self.history {
+            config.history = history.map(JsonHistory::bounds).transpose()?.unwrap_or_default();
+        }
+        Ok(config)
+    }
+}
+
+fn config_json(config: &KeyspaceConfig) -> Value {
+    json!({
+        "exact_counts": config.exact_counts,
+        "default_ttl_seconds": config.default_ttl.map(|ttl| ttl.as_secs_f64()),
+        "history": config.history.is_kept().then(|| json!({
+            "revisions": config.history.revisions,
+            "age_seconds": config.history.age.map(|age| age.as_secs_f64()),
+        })),
+    })
+}
+
+/// A keyspace, without statistics.
+#[must_use]
+pub fn info_json(info: &KeyspaceInfo) -> Value {
+    json!({
+        "name": info.name, "id": info.id.0, "created_micros": info.created.0, "config": config_json(&info.config),
+    })
+}
+
+/// What a keyspace holds.
+#[must_use]
+pub fn stats_json(stats: &KeyspaceStats) -> Value {
+    json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping })
+}
+
+async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
+    call.no_query()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    if body.is_empty() {
+        return Ok(JsonConfig::default());
+    }
+    call.require_json()?;
+    json::parse(&body)
+}
+
+fn name(call: &Call) -> Result<String, ApiError> {
+    Ok(name_segment(call.path_after("/v1/keyspaces/"))?.into_owned())
+}
+
+/// `GET /v1/keyspaces`
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let all: Vec<_> = app.db.blocking().keyspaces().iter().map(info_json).collect();
+    Ok(reply::json(StatusCode::OK, &json!({ "keyspaces": all })))
+}
+
+/// `GET /v1/keyspaces/{keyspace}`: with statistics.
+pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let name = name(call)?;
+    let keyspace = app.find_keyspace(&name)?;
+    let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
+    // Bounded by what a scan costs, so it counts as one.
+    let held = app.admission.scans.take(1);
+    let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
+    let stats = tokio::task::spawn_blocking(move || keyspace.stats(DEFAULT_STATS_KEYS)).await;
+    let stats = stats.map_err(|_| {
+        let action = thalweg_types::Action::Stop;
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", action, "counting failed: see the server's log")
+    })??;
+    let mut object = info_json(&info);
+    object["stats"] = stats_json(&stats);
+    Ok(reply::json(StatusCode::OK, &object))
+}
+
+/// `PUT /v1/keyspaces/{keyspace}`
+pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent = sent_config(app, call).await?;
+    let (keyspace, created) =
+        call.db_at_level(app)?.create_keyspace(&name(call)?, &sent.over(KeyspaceConfig::default())?).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
+}
+
+/// `PATCH /v1/keyspaces/{keyspace}`
+pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent = sent_config(app, call).await?;
+    let name = name(call)?;
+    let keyspace = app.find_keyspace(&name)?;
+    let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
+    let config = sent.over(info.config)?;
+    let ack = call.db_at_level(app)?.configure_keyspace(keyspace.id(), &config).await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": config_json(&config) })))
+}
+
+/// `DELETE /v1/keyspaces/{keyspace}`
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let keyspace = app.find_keyspace(&name(call)?)?;
+    let ack = call.db_at_level(app)?.drop_keyspace(keyspace.id()).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}

@@ -1,0 +1,178 @@
+//! `/v1/kv`: raw values under binary keys.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use serde_json::json;
+use thalweg_engine::{Ack, Keyspace};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+};
+use thalweg_types::{
+    Action, Durability, Revision,
+    command::{CommitBuilder, Expect},
+};
+
+use crate::{
+    body,
+    call::{Answer, Call},
+    parse::{Freshness, Media, RevisionQuery, kv_path, read_freshness, write_condition},
+    past::{self, WithValue},
+    reply,
+    ttl::{Terms, put_remaining},
+};
+
+const PREFIX: &str = "/v1/kv/";
+
+/// `GET /v1/kv/{keyspace}/{key}`
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
+    let asked = RevisionQuery::parse(call.head.uri.query())?;
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.find_keyspace(&name)?;
+    if let Some(revision) = asked.0 {
+        return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
+    }
+    let entry = keyspace.get(&key.unwrap_or_default())?;
+    let level = app.db.blocking().visible_durability();
+    let entry = entry.ok_or_else(|| missing(level))?;
+    if let Some(other) = stale(call, entry.revision, level)? {
+        return Ok(other);
+    }
+    let mut response = reply::shown(Media::Binary, reply::counted_body(app, entry.value)?, level);
+    reply::put_revision(response.headers_mut(), entry.revision);
+    put_remaining(app, &mut response, &entry.expiry)?;
+    Ok(response)
+}
+
+/// `HEAD /v1/kv/{keyspace}/{key}`: does not read a value that stays in the log.
+pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
+    let asked = RevisionQuery::parse(call.head.uri.query())?;
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.find_keyspace(&name)?;
+    if let Some(revision) = asked.0 {
+        return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
+    }
+    let head = keyspace.head(&key.unwrap_or_default())?;
+    let level = app.db.blocking().visible_durability();
+    let head = head.ok_or_else(|| missing(level))?;
+    if let Some(other) = stale(call, head.revision, level)? {
+        return Ok(other);
+    }
+    let mut response = reply::shown(Media::Binary, Body::empty(), level);
+    let headers = response.headers_mut();
+    reply::put_revision(headers, head.revision);
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(head.value_bytes));
+    put_remaining(app, &mut response, &head.expiry)?;
+    Ok(response)
+}
+
+/// A key without a value is also something shown: its delete may not be durable yet.
+fn missing(level: Durability) -> ApiError {
+    ApiError { shown: Some(level), ..no_such_key() }
+}
+
+/// The reply to a conditional read that shall not get the value.
+fn stale(call: &Call, revision: Revision, level: Durability) -> Result<Option<Response<Body>>, ApiError> {
+    let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
+    match read_freshness(if_match, if_none_match, revision) {
+        Freshness::Send => Ok(None),
+        Freshness::NotModified => {
+            let mut response = reply::empty(StatusCode::NOT_MODIFIED);
+            reply::put_revision(response.headers_mut(), revision);
+            response.headers_mut().insert(reply::DURABILITY, reply::level_value(level));
+            Ok(Some(response))
+        }
+        Freshness::Failed => Err(ApiError {
+            detail: Some(("revision", revision.0)),
+            shown: Some(level),
+            ..ApiError::new(
+                StatusCode::PRECONDITION_FAILED,
+                "condition_failed",
+                Action::Fix,
+                "the key is at another revision than If-Match says",
+            )
+        }),
+    }
+}
+
+fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
+    Ok(write_condition(call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH))?)
+}
+
+/// `PUT /v1/kv/{keyspace}/{key}`
+pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
+    let (level, expect, terms) = (call.level(app)?, condition(call)?, Terms::of(call)?);
+    let value = body::read(app, call.body.get_mut()).await?;
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.keyspace(&name).await?;
+    if !terms.is_plain() {
+        let options = terms.options(expect);
+        let committed = app.db.put_with(&keyspace, &key.unwrap_or_default(), &value, &options, level);
+        drop(value);
+        return Ok(reply::acked(&committed.await?, StatusCode::NO_CONTENT));
+    }
+    let ack = store(app, &keyspace, &key.unwrap_or_default(), value, expect, level).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+/// Stores a value and gives its memory back before waiting for the disk.
+pub(crate) async fn store(
+    app: &Arc<App>,
+    keyspace: &Keyspace,
+    key: &[u8],
+    value: body::HeldBody,
+    expect: Option<Expect<'_>>,
+    level: Durability,
+) -> Result<Ack, ApiError> {
+    let Some(expect) = expect else {
+        let stored = app.db.put(keyspace.id(), key, &value, level);
+        drop(value);
+        return Ok(stored.await?);
+    };
+    let committed = {
+        let mut commit = CommitBuilder::new();
+        commit.expect(keyspace.id(), key, expect)?.put(keyspace.id(), key, &value)?;
+        app.db.commit(&commit, level)
+    };
+    drop(value);
+    Ok(committed.await?)
+}
+
+/// `DELETE /v1/kv/{keyspace}/{key}`
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let (level, expect) = (call.level(app)?, condition(call)?);
+    let (name, key) = kv_path(call.path_after(PREFIX))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let ack = remove(app, &keyspace, &key.unwrap_or_default(), expect, level).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+/// Removes a key.
+pub(crate) async fn remove(
+    app: &Arc<App>,
+    keyspace: &Keyspace,
+    key: &[u8],
+    expect: Option<Expect<'_>>,
+    level: Durability,
+) -> Result<Ack, ApiError> {
+    let Some(expect) = expect else { return Ok(app.db.delete(keyspace.id(), key, level).await?) };
+    let committed = {
+        let mut commit = CommitBuilder::new();
+        commit.expect(keyspace.id(), key, expect)?.delete(keyspace.id(), key)?;
+        app.db.commit(&commit, level)
+    };
+    Ok(committed.await?)
+}
+
+/// `GET /v1/kv`
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let names: Vec<_> =
+        app.db.blocking().keyspaces().into_iter().map(|info| json!({"name": info.name, "id": info.id.0})).collect();
+    Ok(reply::json(StatusCode::OK, &json!({ "keyspaces": names })))
+}

@@ -1,0 +1,73 @@
+//! HTTP, served: `docs/http.md` describes the API.
+//!
+//! Owns: connections from accept to end, routes, what each request means and what its reply looks like, in JSON or bytes; the
+//! same requests without a server around them, for the command line (`commit_json` and its like).
+//! Does not own: bounds, errors, the database ([`thalweg_serving::app`], [`thalweg_serving::admission`], [`thalweg_serving::error`]), which other
+//! protocols share.
+//!
+//! A request passes: socket (`connection`) → router (`handling`, which admits it, and counts its reply) → table of routes
+//! (`dispatch`) → the handler of its subject → a reply (`reply`), or an error as JSON.
+//!
+//! Invariant: modules use each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; handlers by
+//! subject; what handlers have in common (`names`, `operations`, `batch`, `record_json`, `following`, `pages`, `body`); the
+//! parts of requests and replies (`call`, `reply`, `json`, `parse`).
+
+#![warn(unreachable_pub)]
+
+mod batch;
+mod body;
+mod caches;
+mod call;
+mod commit;
+mod connection;
+mod dispatch;
+mod entity;
+mod following;
+mod groups;
+mod handling;
+mod json;
+mod keys;
+mod keyspaces;
+mod kv;
+mod leases;
+mod listen;
+mod metrics;
+mod names;
+mod operations;
+mod pages;
+pub mod parse;
+mod past;
+mod producers;
+mod record_json;
+mod records;
+mod reply;
+mod scan;
+mod shared;
+mod snapshot;
+mod state;
+mod status;
+mod streams;
+mod subjects;
+mod tail;
+mod transaction;
+mod ttl;
+mod watch;
+
+pub use commit::commit_json;
+pub use dispatch::{Operation, ROUTES, Route};
+pub use groups::{GroupCall, group_json};
+pub use handling::router;
+pub use keyspaces::{info_json, stats_json};
+pub use leases::{lease_json, lease_json_with_keys};
+pub use listen::serve_until;
+pub use past::{cursor_of, cursor_text, versions_json};
+pub use shared::Http;
+pub use state::{digest_json, version_json};
+pub use status::OPENAPI;
+pub use transaction::transact_json;
+
+/// Bodies without a request around them, for the fuzz target. No part of the API.
+#[doc(hidden)]
+pub mod bodies {
+    pub use super::{batch::batch as records, commit::check as commit};
+}

@@ -1,0 +1,175 @@
+//! Listening for HTTP clients.
+//!
+//! Owns: the bound on connections, one task a connection, what stops when the server does: no new requests on old
+//! connections, requests in progress may finish. Does not own what a request does (`handling`), nor how long it may take until
+//! a stop cuts it.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use axum::{Router, body::Body, http::Response, routing::future::RouteFuture};
+use hyper::{Request, body::Incoming};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use pin_project_lite::pin_project;
+use thalweg_serving::{
+    accepting::{accept_until, turn_away},
+    admission::Held,
+    app::App,
+    limits::{MAX_H2_STREAMS, MAX_HEADER_FIELDS, MAX_HEADER_LIST_BYTES, READ_BUFFER_BYTES},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tower_service::Service as _;
+
+use crate::{
+    connection::{Activity, Busy, Patience, Verdict, Watch, Watched},
+    handling::router,
+    shared::Http,
+};
+
+/// To the log.
+const WHOSE: &str = "HTTP clients";
+
+/// Accepts until `shutdown` resolves. The connections that are left then go on in `connections`, each until it has no
+/// request under way.
+pub async fn serve_until(
+    shutdown: impl Future<Output = ()>,
+    http: &Arc<Http>,
+    listener: TcpListener,
+    connections: &mut JoinSet<()>,
+) {
+    let router = router(http);
+    let begin = |(stream, _), connections: &mut JoinSet<()>| begin(stream, &http.app, &router, connections);
+    accept_until(shutdown, || listener.accept(), begin, connections, WHOSE).await;
+}
+
+fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut JoinSet<()>) {
+    match app.admission.connections.take(1) {
+        Some(held) => {
+            let _ = stream.set_nodelay(true);
+            connections.spawn(serve(stream, Arc::clone(app), router.clone(), held));
+        }
+        None => turn_away(stream, no_room().as_bytes()),
+    }
+}
+
+/// What is said to one connection too many.
+fn no_room() -> String {
+    const BODY: &str =
+        "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
+        BODY.len()
+    )
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // The watch bounds the time of a head with one timer a connection; the library's own costs one
+        // for every request.
+        .header_read_timeout(None)
+        .max_buf_size(READ_BUFFER_BYTES)
+        // Not `pipeline_flush`: it would save writes for clients that pipeline, but it also holds back the
+        // replies before a malformed request, and the 400 itself, and then drops them.
+        .max_headers(MAX_HEADER_FIELDS);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_H2_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_send_buf_size(READ_BUFFER_BYTES);
+    builder
+}
+
+async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Held) {
+    let activity = Arc::new(Activity::default());
+    let service = PerConnection { router, activity: Arc::clone(&activity) };
+    let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity), held));
+    let builder = builder();
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let patience = Patience::new(&app.config);
+    let mut watch = Watch::new(patience, Instant::now());
+    let mut tick = tokio::time::interval(patience.tick());
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut stopping = app.stopping.clone();
+    let mut closing = *stopping.borrow_and_update();
+    if closing {
+        connection.as_mut().graceful_shutdown();
+    }
+    let mut idle_ticks = 0;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended");
+                }
+                return;
+            }
+            _ = stopping.changed(), if !closing => {
+                closing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            _ = tick.tick() => match watch.verdict(&activity, Instant::now()) {
+                Verdict::Fine => idle_ticks = 0,
+                Verdict::Idle if idle_ticks == 0 => {
+                    idle_ticks = 1;
+                    connection.as_mut().graceful_shutdown();
+                }
+                Verdict::Idle => return,
+                Verdict::Stuck(why) => {
+                    tracing::debug!(why, "connection cut");
+                    return;
+                }
+            },
+        }
+    }
+}
+
+/// The router, and the connection that it serves.
+struct PerConnection {
+    router: Router,
+    activity: Arc<Activity>,
+}
+
+impl hyper::service::Service<Request<Incoming>> for PerConnection {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Handling;
+
+    fn call(&self, request: Request<Incoming>) -> Handling {
+        Handling { _busy: Busy::new(&self.activity), inner: self.router.clone().call(request) }
+    }
+}
+
+pin_project! {
+    /// A request being handled; the connection counts as busy meanwhile.
+    struct Handling {
+        #[pin]
+        inner: RouteFuture<Infallible>,
+        _busy: Busy,
+    }
+}
+
+impl Future for Handling {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().inner.poll(context)
+    }
+}

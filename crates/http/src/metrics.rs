@@ -1,0 +1,129 @@
+//! Figures of requests over HTTP, cheap enough for every one of them.
+//!
+//! Owns: request counters and latency histograms by operation and level, and their collector, which also shows the bounds.
+//! Does not own: what an operation is. It is a number here, and a name to show.
+//! Invariant: recording a request costs three relaxed additions on memory that the recording thread
+//! shares with few others.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use axum::http::StatusCode;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+use thalweg_serving::{
+    admission::{Admission, Bound},
+    metrics::{NoLabels, Shards},
+};
+use thalweg_types::Durability;
+
+/// Levels, and "shows and stores nothing".
+const LEVELS: usize = Durability::ALL.len() + 1;
+const CLASSES: usize = 5;
+
+/// What is counted of requests.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    shards: Shards,
+    /// Names by number.
+    operations: Vec<&'static str>,
+}
+
+impl Requests {
+    /// Nothing counted yet.
+    #[must_use]
+    pub(crate) fn new(operations: Vec<&'static str>) -> Self {
+        Self { shards: Shards::new(operations.len() * LEVELS, operations.len() * CLASSES), operations }
+    }
+
+    /// Counts a request, by the number of its operation. The level is the one that the reply states.
+    pub(crate) fn record(&self, operation: usize, level: Option<Durability>, status: StatusCode, took: Duration) {
+        let level = level.map_or(0, |level| level as usize + 1);
+        let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES) - 1;
+        self.shards.record(operation * LEVELS + level, operation * CLASSES + class, took);
+    }
+}
+
+fn level_name(at: usize) -> &'static str {
+    at.checked_sub(1).and_then(|at| Durability::ALL.get(at)).map_or("", |level| level.name())
+}
+
+/// Collects the figures of requests, and those of the bounds that they share with other protocols.
+#[derive(Debug)]
+pub(crate) struct Scraped {
+    requests: Arc<Requests>,
+    bounds: [(&'static str, Arc<Bound>); 6],
+}
+
+impl Scraped {
+    /// Creates the collector.
+    #[must_use]
+    pub(crate) fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
+        let bounds = [
+            ("connections", &admission.connections),
+            ("requests", &admission.requests),
+            ("body_bytes", &admission.body_bytes),
+            ("reply_bytes", &admission.reply_bytes),
+            ("scans", &admission.scans),
+            ("tails", &admission.tails),
+        ];
+        Self { requests: Arc::clone(requests), bounds: bounds.map(|(name, bound)| (name, Arc::clone(bound))) }
+    }
+}
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        encode_counts(&self.requests, &mut encoder)?;
+        encode_latencies(&self.requests, &mut encoder)?;
+        let mut in_use = encoder.encode_descriptor("http_in_use", "Held of each bound", None, MetricType::Gauge)?;
+        for (name, bound) in &self.bounds {
+            ConstGauge::new(bound.used() as i64).encode(in_use.encode_family(&labels(&[("bound", *name)]))?)?;
+        }
+        let mut limit = encoder.encode_descriptor("http_limit", "Size of each bound", None, MetricType::Gauge)?;
+        for (name, bound) in &self.bounds {
+            ConstGauge::new(bound.limit() as i64).encode(limit.encode_family(&labels(&[("bound", *name)]))?)?;
+        }
+        let mut shed = encoder.encode_descriptor("http_shed", "Shed at each bound", None, MetricType::Counter)?;
+        for (name, bound) in &self.bounds {
+            ConstCounter::new(bound.shed()).encode(shed.encode_family(&labels(&[("bound", *name)]))?)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_counts(requests: &Requests, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Requests by operation and status class";
+    let mut metric = encoder.encode_descriptor("http_requests", help, None, MetricType::Counter)?;
+    for (operation, name) in requests.operations.iter().enumerate() {
+        for (class, status) in ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().enumerate() {
+            let count = requests.shards.count(operation * CLASSES + class);
+            if count > 0 {
+                let labels = labels(&[("operation", *name), ("status", status)]);
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn encode_latencies(requests: &Requests, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Time from a request's head to its reply's, by operation and the durability that the reply states";
+    let mut metric =
+        encoder.encode_descriptor("http_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (operation, name) in requests.operations.iter().enumerate() {
+        for level in 0..LEVELS {
+            let Some(all) = requests.shards.histogram(operation * LEVELS + level) else { continue };
+            let labels = labels(&[("operation", *name), ("durability", level_name(level))]);
+            let mut encoder = metric.encode_family(&labels)?;
+            encoder.encode_histogram::<NoLabels>(all.sum, all.count, &all.buckets, None)?;
+        }
+    }
+    Ok(())
+}
+
+fn labels<'a>(pairs: &[(&'a str, &'a str)]) -> impl EncodeLabelSet + use<'a> {
+    pairs.to_vec()
+}

@@ -1,0 +1,416 @@
+//! What commits and transactions have in common in JSON: conditions and operations.
+//!
+//! Owns how they are written, and which command each is. Does not own whose ids their names are (`names`), nor what is
+//! answered (`commit`, `transaction`).
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use thalweg_engine::WriteError;
+use thalweg_serving::error::ApiError;
+use thalweg_types::{
+    Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
+    command::{
+        AppendTerms, CommandError, CommitBuilder, Deadline, Expect, ExpectedOffset, Operations, ProducerStamp,
+        ScanOperation, UnchangedRange,
+        groups::{Again, Settlement},
+    },
+    limits::MAX_TRANSACTION_SCAN_ITEMS,
+    record::RecordBatch,
+};
+
+use crate::{
+    batch::{JsonRecord, push_records},
+    groups::{self, JsonSettlement},
+    json::{bytes_of, required_bytes},
+    names::{Names, Target},
+    ttl::{JsonTtl, Terms, json_terms},
+};
+
+/// A condition on a key.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JsonCondition {
+    /// The key's keyspace.
+    pub keyspace: String,
+    key: Option<String>,
+    key_base64: Option<String>,
+    expect: JsonExpect,
+}
+
+impl JsonCondition {
+    /// The key and its keyspace, as they were sent.
+    pub(crate) fn named(&self) -> Map<String, Value> {
+        let mut object = Map::from_iter([("keyspace".to_owned(), json!(self.keyspace))]);
+        for (name, given) in [("key", &self.key), ("key_base64", &self.key_base64)] {
+            object.extend(given.as_ref().map(|given| (name.to_owned(), json!(given))));
+        }
+        object
+    }
+
+    /// Calls `add` with the key and what is expected of it.
+    pub(crate) fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
+        let key = required_bytes("key", self.key.as_ref(), self.key_base64.as_ref())?;
+        let (value, end);
+        let expect = match &self.expect {
+            JsonExpect::Absent => Expect::Absent,
+            JsonExpect::Present => Expect::Present,
+            JsonExpect::Revision(revision) => Expect::Revision(Revision(*revision)),
+            JsonExpect::Before(revision) => Expect::Before(Revision(*revision)),
+            JsonExpect::After(revision) => Expect::After(Revision(*revision)),
+            JsonExpect::Value(text) => Expect::Value(text.as_bytes()),
+            JsonExpect::ValueBase64(base64) => {
+                value = required_bytes("value", None, Some(base64))?;
+                Expect::Value(&value)
+            }
+            JsonExpect::Unchanged(range) => {
+                end = bytes_of("end", range.end.as_ref(), range.end_base64.as_ref())?;
+                let (since, count) = (Revision(range.since), range.count);
+                Expect::Unchanged(UnchangedRange { end: end.as_deref(), since, count })
+            }
+        };
+        add(&key, expect)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JsonExpect {
+    Absent,
+    Present,
+    Revision(u64),
+    Before(u64),
+    After(u64),
+    Value(String),
+    ValueBase64(String),
+    Unchanged(JsonUnchanged),
+}
+
+/// What was read of the range from the key on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonUnchanged {
+    end: Option<String>,
+    end_base64: Option<String>,
+    since: u64,
+    count: u32,
+}
+
+/// A write of a commit, or an operation of a transaction, which may read as well.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum JsonOperation {
+    Put {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        value: Option<String>,
+        value_base64: Option<String>,
+        ttl_seconds: Option<JsonTtl>,
+        lease: Option<u64>,
+    },
+    Touch {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        ttl_seconds: JsonTtl,
+    },
+    Delete {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+    },
+    Append {
+        stream: String,
+        expected: Option<JsonExpected>,
+        producer: Option<JsonProducer>,
+        records: Vec<JsonRecord>,
+    },
+    Add {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+        delta: i64,
+    },
+    DeletePrefix {
+        keyspace: String,
+        prefix: Option<String>,
+        prefix_base64: Option<String>,
+    },
+    Get {
+        keyspace: String,
+        key: Option<String>,
+        key_base64: Option<String>,
+    },
+    Ack {
+        stream: String,
+        group: String,
+        attempts: Vec<JsonSettlement>,
+    },
+    Nack {
+        stream: String,
+        group: String,
+        attempts: Vec<JsonSettlement>,
+        delay_seconds: Option<f64>,
+        #[serde(default)]
+        reject: bool,
+        #[serde(default)]
+        uncounted: bool,
+        #[serde(default)]
+        reason: String,
+    },
+    Scan {
+        keyspace: String,
+        prefix: Option<String>,
+        prefix_base64: Option<String>,
+        start: Option<String>,
+        start_base64: Option<String>,
+        end: Option<String>,
+        end_base64: Option<String>,
+        #[serde(default)]
+        reverse: bool,
+        #[serde(default)]
+        keys_only: bool,
+        limit: Option<u32>,
+    },
+}
+
+/// An expected offset: a number, or a word.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum JsonExpected {
+    /// The next offset.
+    Offset(u64),
+    /// `none` or `any`.
+    Word(String),
+}
+
+/// A producer's stamp.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct JsonProducer {
+    id: String,
+    #[serde(default)]
+    epoch: u32,
+    sequence: u64,
+}
+
+impl JsonProducer {
+    fn stamp(&self) -> ProducerStamp<'_> {
+        ProducerStamp { id: &self.id, epoch: self.epoch, sequence: self.sequence }
+    }
+}
+
+/// What an append expects of its stream.
+fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, ApiError> {
+    Ok(match expected {
+        None => ExpectedOffset::Any,
+        Some(JsonExpected::Offset(offset)) => ExpectedOffset::Exact(Offset(*offset)),
+        Some(JsonExpected::Word(word)) => ExpectedOffset::parse(word)
+            .ok_or_else(|| ApiError::bad_request("bad_json", "expected is an offset, \"none\" or \"any\""))?,
+    })
+}
+
+/// What is about to be written: by a commit, or by a list of a transaction.
+pub(crate) trait Writes {
+    /// Puts a value that lives as long as its terms say.
+    fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: Terms) -> Result<(), CommandError>;
+    /// Changes a deadline.
+    fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError>;
+    /// Removes a key.
+    fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError>;
+    /// Appends records.
+    fn append(&mut self, stream: StreamId, terms: &AppendTerms<'_>, batch: &RecordBatch) -> Result<(), ApiError>;
+    /// Settles what was delivered.
+    fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError>;
+    /// Gives back what was delivered.
+    fn nack(
+        &mut self,
+        group: GroupId,
+        again: Again,
+        reason: &str,
+        settlements: &[Settlement],
+    ) -> Result<(), CommandError>;
+}
+
+macro_rules! writes {
+    ($list:ty, $append:expr) => {
+        impl Writes for $list {
+            fn put(&mut self, id: KeyspaceId, key: &[u8], value: &[u8], terms: Terms) -> Result<(), CommandError> {
+                match terms.is_plain() {
+                    true => self.put(id, key, value).map(drop),
+                    false => self.put_until(id, key, value, terms.deadline, terms.lease).map(drop),
+                }
+            }
+
+            fn touch(&mut self, id: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError> {
+                self.touch(id, key, deadline).map(drop)
+            }
+
+            fn delete(&mut self, id: KeyspaceId, key: &[u8]) -> Result<(), CommandError> {
+                self.delete(id, key).map(drop)
+            }
+
+            fn append(&mut self, id: StreamId, terms: &AppendTerms<'_>, batch: &RecordBatch) -> Result<(), ApiError> {
+                $append(self, id, terms, batch)
+            }
+
+            fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError> {
+                self.ack(group, settlements).map(drop)
+            }
+
+            fn nack(
+                &mut self,
+                group: GroupId,
+                again: Again,
+                reason: &str,
+                settlements: &[Settlement],
+            ) -> Result<(), CommandError> {
+                self.nack(group, again, reason, settlements).map(drop)
+            }
+        }
+    };
+}
+
+writes!(CommitBuilder, |list: &mut Self, id, terms, batch| Ok(list.append_with(id, terms, batch).map(drop)?));
+writes!(Operations, |list: &mut Self, id, terms: &AppendTerms<'_>, batch| match terms.producer {
+    None => Ok(list.append(id, terms.expected, batch).map(drop)?),
+    // Nobody remembers which list of a transaction was carried out, nor what it read.
+    Some(_) => Err(ApiError::bad_request(
+        "bad_json",
+        "an append of a producer goes into a commit (POST /v1/commit, thalweg commit)"
+    )),
+});
+
+impl JsonOperation {
+    /// What it is about.
+    fn target(&self) -> Target<'_> {
+        match self {
+            Self::Append { stream, .. } => Target::Stream(stream),
+            Self::Ack { stream, group, .. } | Self::Nack { stream, group, .. } => Target::Group(stream, group),
+            Self::Put { keyspace, .. }
+            | Self::Touch { keyspace, .. }
+            | Self::Delete { keyspace, .. }
+            | Self::Add { keyspace, .. }
+            | Self::DeletePrefix { keyspace, .. }
+            | Self::Get { keyspace, .. }
+            | Self::Scan { keyspace, .. } => Target::Keyspace(keyspace),
+        }
+    }
+
+    /// Adds it as a write; what only a transaction can do is an error.
+    pub(crate) fn write(&self, list: &mut impl Writes, names: &Names) -> Result<(), ApiError> {
+        match self {
+            Self::Put { keyspace, key, key_base64, value, value_base64, ttl_seconds, lease } => {
+                let id = names.keyspace(keyspace)?;
+                let key = required_bytes("key", key.as_ref(), key_base64.as_ref())?;
+                let value = required_bytes("value", value.as_ref(), value_base64.as_ref())?;
+                list.put(id, &key, &value, json_terms(ttl_seconds.as_ref(), *lease)?)?;
+            }
+            Self::Touch { keyspace, key, key_base64, ttl_seconds } => {
+                let id = names.keyspace(keyspace)?;
+                let deadline = ttl_seconds.deadline()?;
+                list.touch(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, deadline)?;
+            }
+            Self::Delete { keyspace, key, key_base64 } => {
+                let id = names.keyspace(keyspace)?;
+                list.delete(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+            }
+            Self::Append { stream, expected, producer, records } => {
+                let id = names.stream(stream)?;
+                let mut batch = RecordBatch::new();
+                push_records(&mut batch, records)?;
+                if batch.is_empty() {
+                    return Err(ApiError::bad_request("no_records", "an append has at least one record"));
+                }
+                let expected = expected_offset(expected.as_ref())?;
+                list.append(
+                    id,
+                    &AppendTerms { expected, producer: producer.as_ref().map(JsonProducer::stamp) },
+                    &batch,
+                )?;
+            }
+            Self::Ack { stream, group, attempts } => {
+                list.ack(names.group(stream, group)?, &groups::settlements(attempts)?)?;
+            }
+            Self::Nack { stream, group, attempts, delay_seconds, reject, uncounted, reason } => {
+                let again = groups::again(*delay_seconds, *reject, *uncounted)?;
+                list.nack(names.group(stream, group)?, again, reason, &groups::settlements(attempts)?)?;
+            }
+            Self::Add { .. } | Self::DeletePrefix { .. } | Self::Get { .. } | Self::Scan { .. } => {
+                let expected = "a commit puts, touches, deletes, appends, acks and nacks; see /v1/txn for more";
+                return Err(ApiError::bad_request("bad_json", expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds it to a list of a transaction.
+    pub(crate) fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
+        match self {
+            Self::Add { keyspace, key, key_base64, delta } => {
+                let id = names.keyspace(keyspace)?;
+                list.add(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?, *delta)?;
+            }
+            Self::DeletePrefix { keyspace, prefix, prefix_base64 } => {
+                let id = names.keyspace(keyspace)?;
+                list.delete_prefix(id, &required_bytes("prefix", prefix.as_ref(), prefix_base64.as_ref())?)?;
+            }
+            Self::Get { keyspace, key, key_base64 } => {
+                let id = names.keyspace(keyspace)?;
+                list.get(id, &required_bytes("key", key.as_ref(), key_base64.as_ref())?)?;
+            }
+            Self::Scan {
+                keyspace,
+                prefix,
+                prefix_base64,
+                start,
+                start_base64,
+                end,
+                end_base64,
+                reverse,
+                keys_only,
+                limit,
+            } => {
+                let id = names.keyspace(keyspace)?;
+                let prefix = bytes_of("prefix", prefix.as_ref(), prefix_base64.as_ref())?.unwrap_or_default();
+                let start = bytes_of("start", start.as_ref(), start_base64.as_ref())?;
+                let end = bytes_of("end", end.as_ref(), end_base64.as_ref())?;
+                let limit = limit.unwrap_or(MAX_TRANSACTION_SCAN_ITEMS as u32);
+                let (start, end) = (start.as_deref(), end.as_deref());
+                let scan =
+                    ScanOperation { prefix: &prefix, start, end, reverse: *reverse, keys_only: *keys_only, limit };
+                list.scan(id, &scan)?;
+            }
+            write => write.write(list, names)?,
+        }
+        Ok(())
+    }
+}
+
+/// What conditions and operations are about.
+pub(crate) fn targets<'o>(
+    conditions: &'o [JsonCondition],
+    operations: impl Iterator<Item = &'o JsonOperation>,
+) -> impl Iterator<Item = Target<'o>> {
+    let of_conditions = conditions.iter().map(|condition| Target::Keyspace(&condition.keyspace));
+    of_conditions.chain(operations.map(JsonOperation::target))
+}
+
+/// The level that a body asks for, or else its request.
+pub(crate) fn level_of(named: Option<&String>, asked: Durability) -> Result<Durability, ApiError> {
+    let Some(name) = named else { return Ok(asked) };
+    name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
+}
+
+/// An error that names the key whose condition did not hold.
+pub(crate) fn failed(error: WriteError, conditions: &[JsonCondition]) -> ApiError {
+    let culprit = match error {
+        WriteError::ConditionFailed { condition, .. } => conditions.get(condition as usize).map(|found| {
+            let mut object = found.named();
+            object.insert("condition".to_owned(), condition.into());
+            object
+        }),
+        _ => None,
+    };
+    ApiError { culprit: culprit.map(Box::new), ..error.into() }
+}

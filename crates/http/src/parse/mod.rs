@@ -1,0 +1,32 @@
+//! Pure parsing of what clients send in paths, queries and headers.
+//!
+//! Owns: percent-decoding of binary keys, query parameters, preconditions, media types, times.
+//! Does not own: sockets, statuses, anything of the engine; every function is a function of its
+//! arguments, so a fuzz target calls them directly.
+//! Invariant: no input panics; whatever is not understood is a typed [`ParseError`], never ignored.
+
+mod error;
+mod headers;
+mod path;
+mod percent;
+mod push;
+mod query;
+mod snapshot;
+mod subjects;
+mod watch;
+
+pub use error::ParseError;
+pub use headers::{Freshness, Media, negotiate, read_freshness, request_media, write_condition};
+pub use path::{KvPath, kv_path, name_segment};
+pub(crate) use percent::text;
+pub use percent::{decode, decode_query, encode};
+pub(crate) use push::PushQuery;
+pub use query::{AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, Since, pair_range};
+pub(crate) use query::{ListQuery, RevisionQuery, VersionsQuery};
+pub(crate) use snapshot::SnapshotQuery;
+pub(crate) use subjects::{PublishQuery, SubscribeQuery};
+pub use thalweg_serving::time::{parse_time, rfc3339};
+pub(crate) use watch::WatchQuery;
+
+#[cfg(test)]
+mod tests;

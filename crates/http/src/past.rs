@@ -1,0 +1,120 @@
+//! Keyspaces with history: values at a revision, and `/v1/versions`.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde_json::{Map, Value, json};
+use thalweg_engine::{Ending, KeyVersion, KeyVersions, Keyspace, Lasting, ScanCursor};
+use thalweg_serving::{app::App, error::ApiError};
+use thalweg_types::{Revision, limits::MAX_CURSOR_BYTES};
+
+use crate::{
+    call::{Answer, Call},
+    json::push_bytes,
+    parse::{Media, ParseError, VersionsQuery, kv_path},
+    reply,
+};
+
+/// Versions in an answer if the request does not say.
+const DEFAULT_VERSIONS: usize = 10;
+
+/// The value that a key had at a revision.
+pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body: WithValue) -> Answer {
+    let entry = keyspace.get_at(key, revision)?;
+    let level = app.db.blocking().visible_durability();
+    let entry = entry.ok_or_else(|| ApiError {
+        shown: Some(level),
+        ..ApiError::not_found("not_found", format!("the key had no value at revision {revision}"))
+    })?;
+    let len = entry.value.len();
+    let value = if body == WithValue::Yes { reply::counted_body(app, entry.value)? } else { Body::empty() };
+    let mut response = reply::shown(Media::Binary, value, level);
+    reply::put_revision(response.headers_mut(), entry.revision);
+    if body == WithValue::No {
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(len));
+    }
+    Ok(response)
+}
+
+/// Whether an answer has a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WithValue {
+    /// It has.
+    Yes,
+    /// It is one to HEAD.
+    No,
+}
+
+/// `GET /v1/versions/{keyspace}/{key}`
+pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
+    let query = VersionsQuery::parse(call.head.uri.query())?;
+    let (name, key) = kv_path(call.path_after("/v1/versions/"))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let key = key.unwrap_or_default();
+    // As much work and memory as a page of a scan, so it counts as one.
+    let held = app.admission.scans.take(1);
+    let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
+    let limit = query.limit.map_or(DEFAULT_VERSIONS, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let found = keyspace.versions(&key, query.before.map(Revision), limit)?;
+    let level = app.db.blocking().visible_durability();
+    let mut answer = versions_json(&key, &found);
+    answer["durability"] = level.name().into();
+    Ok(reply::json(StatusCode::OK, &answer))
+}
+
+/// The versions of a key.
+#[must_use]
+pub fn versions_json(key: &[u8], found: &KeyVersions) -> Value {
+    let mut answer = Value::Object(bytes_object("key", key));
+    answer["versions"] = found.versions.iter().map(version_json).collect();
+    answer["oldest"] = found.oldest.0.into();
+    if let Some(next) = found.next {
+        answer["next"] = next.0.into();
+    }
+    answer
+}
+
+fn version_json(version: &KeyVersion) -> Value {
+    let mut object = bytes_object("value", &version.entry.value);
+    object.insert("revision".into(), version.entry.revision.0.into());
+    let state = match version.lasting {
+        Lasting::Current => "current",
+        Lasting::Ended => "ended",
+        Lasting::Until { ending: Ending::Overwritten, .. } => "overwritten",
+        Lasting::Until { ending: Ending::Deleted, .. } => "deleted",
+        Lasting::Until { ending: Ending::Expired, .. } => "expired",
+    };
+    object.insert("state".into(), state.into());
+    if let Lasting::Until { revision, time, .. } = version.lasting {
+        object.insert("until".into(), revision.0.into());
+        object.insert("until_micros".into(), json!(time.map(|time| time.0)));
+    }
+    Value::Object(object)
+}
+
+/// Bytes as everywhere in JSON: as text if they are, else in base64 under another name.
+fn bytes_object(name: &'static str, bytes: &[u8]) -> Map<String, Value> {
+    let mut out = vec![b'{'];
+    push_bytes(&mut out, name, bytes);
+    out.push(b'}');
+    serde_json::from_slice(&out).expect("one field of an object")
+}
+
+/// A scan's cursor as it goes into a reply.
+#[must_use]
+pub fn cursor_text(cursor: &ScanCursor) -> String {
+    URL_SAFE_NO_PAD.encode(cursor.encode())
+}
+
+/// The inverse of [`cursor_text`].
+pub fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
+    let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor as an earlier reply gave it" };
+    if text.len() > MAX_CURSOR_BYTES * 2 {
+        return Err(bad().into());
+    }
+    Ok(ScanCursor::decode(&URL_SAFE_NO_PAD.decode(text).map_err(|_| bad())?)?)
+}

@@ -1,0 +1,67 @@
+//! `/v1/streams/{stream}/producers`: who appends exactly once, and under which epoch.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use thalweg_engine::{ProducerInfo, Stream};
+use thalweg_serving::{app::App, error::ApiError};
+
+use crate::{
+    call::{Answer, Call},
+    parse::{name_segment, rfc3339},
+    reply,
+};
+
+/// The stream's name, and the producer's id if the path has one.
+fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {
+    let rest = call.path_after("/v1/streams/");
+    let (stream, rest) = rest.split_once('/').unwrap_or((rest, ""));
+    let producer = rest.strip_prefix("producers/").unwrap_or_default();
+    Ok((name_segment(stream)?, name_segment(producer)?))
+}
+
+fn describe(info: &ProducerInfo) -> Value {
+    json!({
+        "id": info.id,
+        "epoch": info.epoch,
+        "next_sequence": info.next_sequence,
+        "last_time_micros": info.last_time.0,
+        "last_time": rfc3339(info.last_time),
+    })
+}
+
+fn find(app: &App, call: &Call) -> Result<(Stream, String), ApiError> {
+    call.no_query()?;
+    let (stream, producer) = names(call)?;
+    Ok((app.find_stream(&stream)?, producer.into_owned()))
+}
+
+/// `GET /v1/streams/{stream}/producers`: all that the stream remembers, which are bounded.
+pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
+    let (stream, _) = find(app, call)?;
+    let producers: Vec<_> = stream.producers()?.iter().map(describe).collect();
+    Ok(reply::json(StatusCode::OK, &json!({ "producers": producers })))
+}
+
+/// `GET /v1/streams/{stream}/producers/{producer}`
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
+    let (stream, id) = find(app, call)?;
+    match stream.producer_info(&id)? {
+        Some(info) => Ok(reply::json(StatusCode::OK, &describe(&info))),
+        None => Err(ApiError::not_found("not_found", format!("the stream knows no producer {id:?}"))),
+    }
+}
+
+/// `POST /v1/streams/{stream}/producers/{producer}`: fences whoever used the id before.
+pub(crate) async fn open(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let level = call.level(app)?;
+    let (stream, id) = {
+        let (stream, id) = names(call)?;
+        (app.stream(&stream).await?, id.into_owned())
+    };
+    let producer = app.db.producer(stream.id(), &id, level).await?;
+    let answer = json!({ "id": id, "epoch": producer.epoch(), "next_sequence": producer.next_sequence() });
+    Ok(reply::json(StatusCode::OK, &answer))
+}

@@ -1,0 +1,211 @@
+//! Reading a stream: pages of records as NDJSON or in the binary format; tails begin here too.
+//!
+//! ```text
+//! binary := frame* | end
+//! frame  := len u32 | offset u64 | time u64 | record      len counts what follows it: 16 + record
+//! end    := 0 u32 | next u64 | high_watermark u64
+//! ```
+//! Little-endian; `record` is the encoding of `thalweg_types::record` without its own length; `time` is
+//! in microseconds. A body without the end frame was cut off.
+
+use std::{ops::ControlFlow, sync::Arc};
+
+use axum::http::{StatusCode, header};
+use bytes::Bytes;
+use thalweg_engine::{ReadError, Stream};
+use thalweg_serving::{
+    admission::Held,
+    app::App,
+    error::ApiError,
+    limits::{
+        DEFAULT_RECORD_BYTES, DEFAULT_RECORDS, INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS, TAIL_PAGE_BYTES,
+    },
+};
+use thalweg_types::{
+    Action, Durability, Offset, SpaceTime,
+    record::{Record, RecordBatch},
+};
+
+use crate::{
+    call::{Answer, Call},
+    json::{push_number, push_text},
+    pages::{self, First, Framing, Page, PageSource},
+    parse::{Media, ParseError, RecordsQuery, Since, negotiate},
+    record_json::push_json,
+    reply, streams,
+    tail::{self, begin},
+};
+
+/// `GET /v1/streams/{stream}/records`
+pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
+    let query = RecordsQuery::parse(call.head.uri.query())?;
+    let offers = [Media::Ndjson, Media::Binary, Media::Events];
+    let media = negotiate(call.header(&header::ACCEPT), &offers).ok_or_else(|| {
+        ApiError::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "not_acceptable",
+            Action::Fix,
+            "records come as application/x-ndjson, application/octet-stream or text/event-stream",
+        )
+    })?;
+    let stream = app.find_stream(&streams::name(call, "/records")?)?;
+    if query.limit == Some(0) {
+        return Err(ParseError::BadParameter { name: "limit", expected: "at least 1" }.into());
+    }
+    if media == Media::Events {
+        return tail::tail(app, call, stream, query);
+    }
+    page_through(app, stream, query, media).await
+}
+
+async fn page_through(app: &Arc<App>, stream: Stream, query: RecordsQuery, media: Media) -> Answer {
+    let held =
+        app.admission.scans.take(1).ok_or_else(|| ApiError::overloaded("too many reads at a time: retry later"))?;
+    let info = stream.info()?;
+    let next = begin(&stream, query.from.unwrap_or(Since::Start))?;
+    if next > info.next {
+        return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
+    }
+    let level = app.db.blocking().visible_durability();
+    let limit = query.limit.unwrap_or(DEFAULT_RECORDS);
+    let max_bytes = query.max_bytes.unwrap_or(DEFAULT_RECORD_BYTES);
+    let first =
+        if limit <= INLINE_SCAN_ITEMS && max_bytes <= TAIL_PAGE_BYTES as u64 { First::Inline } else { First::Blocking };
+    let reading = Reading {
+        stream,
+        next,
+        end: info.next,
+        limit,
+        max_bytes,
+        media,
+        level,
+        count: 0,
+        _held: held,
+        sent: (0, next),
+        app: Arc::clone(app),
+    };
+    Ok(reply::shown(media, pages::body(reading, first, Framing::Any).await?, level))
+}
+
+/// A read under way. `next <= end`: what is appended meanwhile is not shown, so that the level in the
+/// head holds for every record.
+struct Reading {
+    stream: Stream,
+    next: Offset,
+    end: Offset,
+    limit: u64,
+    max_bytes: u64,
+    media: Media,
+    level: Durability,
+    count: u64,
+    _held: Held,
+    /// How many were sent, and where they end, without the page that is being made.
+    sent: (u64, Offset),
+    app: Arc<App>,
+}
+
+impl Reading {
+    fn read(&mut self, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        let records = self.limit.min(self.end.0.saturating_sub(self.next.0)).min(SCAN_PAGE_ITEMS as u64);
+        let max_bytes = self.max_bytes.clamp(1, SCAN_PAGE_BYTES as u64);
+        let page = self.stream.read(self.next, records, max_bytes)?;
+        let (before, begun_at, mut taken) = (self.count, out.len() as u64, 0);
+        let mut scratch = RecordBatch::new();
+        // Offsets may have gaps: where it goes on, and where it ends, is not a matter of counting.
+        let (mut next, end) = (page.next, self.end);
+        page.for_each(&mut |offset, time, record| {
+            // A batch comes whole from the log and may be larger than what was asked for.
+            if taken == records || offset >= end || (taken > 0 && out.len() as u64 - begun_at >= max_bytes) {
+                next = offset;
+                return ControlFlow::Break(());
+            }
+            taken += 1;
+            push_record(out, &mut scratch, self.media, offset, time, record);
+            ControlFlow::Continue(())
+        })?;
+        self.count = before + taken;
+        self.limit -= taken;
+        self.next = next.min(end);
+        if taken == 0 {
+            // Nothing more to be had: a stream that was trimmed to its end meanwhile, or only gaps.
+            self.next = self.end;
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.limit == 0 || self.next >= self.end || self.max_bytes == 0
+    }
+
+    fn push_end(&self, out: &mut Vec<u8>) {
+        if self.media == Media::Binary {
+            out.extend_from_slice(&0_u32.to_le_bytes());
+            out.extend_from_slice(&self.next.0.to_le_bytes());
+            out.extend_from_slice(&self.end.0.to_le_bytes());
+            return;
+        }
+        out.push(b'{');
+        push_number(out, "count", self.count);
+        out.push(b',');
+        push_number(out, "next", self.next.0);
+        out.push(b',');
+        push_number(out, "high_watermark", self.end.0);
+        out.extend_from_slice(b",\"durability\":");
+        push_text(out, self.level.name());
+        out.extend_from_slice(b"}\n");
+    }
+}
+
+impl PageSource for Reading {
+    fn page(&mut self) -> Result<Page, ApiError> {
+        let mut out = Vec::with_capacity(4096);
+        self.sent = (self.count, self.next);
+        while !self.is_done() && out.len() < SCAN_PAGE_BYTES {
+            let before = out.len();
+            self.read(&mut out)?;
+            self.max_bytes = self.max_bytes.saturating_sub((out.len() - before) as u64);
+        }
+        let last = self.is_done();
+        if last {
+            self.push_end(&mut out);
+        }
+        Ok(Page { frames: vec![pages::gathered(out)], last })
+    }
+
+    fn app(&self) -> Option<&Arc<App>> {
+        Some(&self.app)
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
+        // What was in the page that failed comes again to whoever goes on.
+        (self.count, self.next) = self.sent;
+        (self.media == Media::Ndjson).then(|| {
+            let line = serde_json::json!({ "error": error.to_json(None), "count": self.count, "next": self.next.0 });
+            Bytes::from(format!("{line}\n"))
+        })
+    }
+}
+
+fn push_record(
+    out: &mut Vec<u8>,
+    scratch: &mut RecordBatch,
+    media: Media,
+    offset: Offset,
+    time: SpaceTime,
+    record: &Record<'_>,
+) {
+    if media == Media::Binary {
+        scratch.clear();
+        // What was stored once fits again.
+        if scratch.push(record).is_ok() {
+            let encoded = &scratch.bytes()[4..];
+            out.extend_from_slice(&(16 + encoded.len() as u32).to_le_bytes());
+            out.extend_from_slice(&offset.0.to_le_bytes());
+            out.extend_from_slice(&time.0.to_le_bytes());
+            out.extend_from_slice(encoded);
+        }
+        return;
+    }
+    push_json(out, offset, time, record);
+    out.push(b'\n');
+}

@@ -1,0 +1,265 @@
+//! Pairs of a keyspace as a streamed reply, in the three shapes that the routes promise.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use thalweg_engine::{Entry, Keyspace, KeyspaceIter, Order, ReadError, ScanRange, Values};
+use thalweg_serving::{
+    admission::Held,
+    app::App,
+    error::ApiError,
+    limits::{INLINE_SCAN_ITEMS, SCAN_PAGE_BYTES, SCAN_PAGE_ITEMS},
+};
+use thalweg_types::{Durability, Revision};
+
+use crate::{
+    call::{Answer, Call},
+    json::{push_bytes, push_number, push_text},
+    pages::{self, First, Framing, Page, PageSource},
+    parse::{Media, ParseError, ScanQuery, name_segment},
+    past, reply,
+};
+
+/// How pairs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One JSON object a line, and a last line that says how to go on.
+    Ndjson(Values),
+    /// One JSON object: `{"items": [...], "count": n}`.
+    Object,
+    /// Each pair a chunk: key, line feed, value.
+    Chunks,
+}
+
+/// `GET /v1/kv/{keyspace}`
+pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
+    let query = ScanQuery::parse(call.head.uri.query())?;
+    let name = name_segment(call.path_after("/v1/kv/"))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let shape = Shape::Ndjson(if query.keys_only { Values::Omit } else { Values::Include });
+    let (body, level) = body(app, Some(&keyspace), query, shape).await?;
+    Ok(reply::shown(Media::Ndjson, body, level))
+}
+
+/// The body of a scan, and the level of what it shows. A keyspace that does not exist has no pairs.
+pub(crate) async fn body(
+    app: &Arc<App>,
+    keyspace: Option<&Keyspace>,
+    query: ScanQuery,
+    shape: Shape,
+) -> Result<(Body, Durability), ApiError> {
+    if query.limit == Some(0) {
+        return Err(ParseError::BadParameter { name: "limit", expected: "at least 1" }.into());
+    }
+    let held =
+        app.admission.scans.take(1).ok_or_else(|| ApiError::overloaded("too many scans at a time: retry later"))?;
+    let limit = query.limit;
+    let (start, end) = query.bounds();
+    let range = ScanRange {
+        prefix: query.prefix,
+        start,
+        end,
+        order: if query.reverse { Order::Descending } else { Order::Ascending },
+        // One more than asked for tells whether there is more.
+        limit: limit.map(|limit| limit.saturating_add(1)),
+        values: if query.keys_only { Values::Omit } else { Values::Include },
+    };
+    let iter = keyspace.map(|keyspace| begin(keyspace, range, query.revision, query.cursor)).transpose()?;
+    // The view is fixed now, so what is durable now covers all of it.
+    let level = app.db.blocking().visible_durability();
+    let source = Scan {
+        iter,
+        shape,
+        limit,
+        level,
+        count: 0,
+        last_key: Bytes::new(),
+        begun: false,
+        _held: held,
+        sent: (0, Bytes::new()),
+        app: Arc::clone(app),
+    };
+    let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) { First::Inline } else { First::Blocking };
+    let framing = if shape == Shape::Chunks { Framing::Chunks } else { Framing::Any };
+    Ok((pages::body(source, first, framing).await?, level))
+}
+
+/// A scan from its start, or from where a cursor says.
+fn begin(
+    keyspace: &Keyspace,
+    range: ScanRange,
+    revision: Option<u64>,
+    cursor: Option<Vec<u8>>,
+) -> Result<KeyspaceIter, ApiError> {
+    let revision = revision.map(Revision);
+    let Some(cursor) = cursor else {
+        return match revision {
+            Some(revision) => Ok(keyspace.iter_at(range, revision)?),
+            None => Ok(keyspace.iter(range)),
+        };
+    };
+    let cursor = past::cursor_of(&cursor)?;
+    if revision.is_some() && revision != cursor.revision() {
+        return Err(ParseError::BadParameter { name: "revision", expected: "that of the cursor, or none" }.into());
+    }
+    Ok(keyspace.resume(range, &cursor)?)
+}
+
+/// A scan under way.
+struct Scan {
+    iter: Option<KeyspaceIter>,
+    shape: Shape,
+    limit: Option<u64>,
+    level: Durability,
+    count: u64,
+    last_key: Bytes,
+    begun: bool,
+    _held: Held,
+    /// How many were sent, and the last of them, without the page that is being made.
+    sent: (u64, Bytes),
+    app: Arc<App>,
+}
+
+/// Whether pairs remain after those that were sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    None,
+    Some,
+}
+
+impl Scan {
+    fn push_pair(&mut self, out: &mut Vec<u8>, key: &Bytes, entry: &Entry) {
+        match self.shape {
+            Shape::Chunks => {
+                out.extend_from_slice(key);
+                out.push(b'\n');
+                out.extend_from_slice(&entry.value);
+            }
+            Shape::Ndjson(values) => {
+                push_object(out, key, entry, values);
+                out.push(b'\n');
+            }
+            Shape::Object => {
+                if self.count > 0 {
+                    out.push(b',');
+                }
+                push_object(out, key, entry, Values::Include);
+            }
+        }
+        self.count += 1;
+        self.last_key.clone_from(key);
+    }
+
+    fn push_end(&self, out: &mut Vec<u8>, rest: Rest) -> Result<(), ApiError> {
+        match self.shape {
+            Shape::Chunks => return Ok(()),
+            Shape::Ndjson(_) => out.push(b'{'),
+            Shape::Object => out.extend_from_slice(b"],"),
+        }
+        push_number(out, "count", self.count);
+        out.extend_from_slice(b",\"durability\":");
+        push_text(out, self.level.name());
+        if let Some(iter) = &self.iter {
+            out.push(b',');
+            push_number(out, "revision", iter.revision().0);
+        }
+        if rest == Rest::Some
+            && let Some(cursor) = self.cursor()?
+        {
+            out.extend_from_slice(b",\"cursor\":");
+            push_text(out, &cursor);
+        }
+        out.extend_from_slice(b"}\n");
+        Ok(())
+    }
+
+    /// Where the scan goes on behind the last pair that was sent.
+    fn cursor(&self) -> Result<Option<String>, ReadError> {
+        let cursor = self.iter.as_ref().map(|iter| iter.cursor(&self.last_key)).transpose()?;
+        Ok(cursor.as_ref().map(past::cursor_text))
+    }
+}
+
+fn push_object(out: &mut Vec<u8>, key: &[u8], entry: &Entry, values: Values) {
+    out.push(b'{');
+    push_bytes(out, "key", key);
+    if values == Values::Include {
+        out.push(b',');
+        push_bytes(out, "value", &entry.value);
+    }
+    out.push(b',');
+    push_number(out, "revision", entry.revision.0);
+    out.push(b'}');
+}
+
+impl PageSource for Scan {
+    fn page(&mut self) -> Result<Page, ApiError> {
+        let mut out = Vec::with_capacity(4096);
+        let mut cuts = Vec::new();
+        if self.shape == Shape::Object && !self.begun {
+            out.extend_from_slice(b"{\"items\":[");
+        }
+        self.begun = true;
+        self.sent = (self.count, self.last_key.clone());
+        let mut end = None;
+        while end.is_none() && out.len() < SCAN_PAGE_BYTES && cuts.len() < SCAN_PAGE_ITEMS {
+            end = self.gather(&mut out, &mut cuts)?;
+        }
+        if let Some(rest) = end {
+            self.push_end(&mut out, rest)?;
+        }
+        Ok(Page { frames: self.frames(out, &cuts), last: end.is_some() })
+    }
+
+    fn app(&self) -> Option<&Arc<App>> {
+        Some(&self.app)
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
+        // What was in the page that failed comes again to whoever goes on.
+        (self.count, self.last_key) = self.sent.clone();
+        matches!(self.shape, Shape::Ndjson(_)).then(|| {
+            let mut line = serde_json::json!({ "error": error.to_json(None), "count": self.count });
+            if self.count > 0
+                && let Ok(Some(cursor)) = self.cursor()
+            {
+                line["cursor"] = cursor.into();
+            }
+            Bytes::from(format!("{line}\n"))
+        })
+    }
+}
+
+impl Scan {
+    /// Writes some pairs and where each ends; says what remains if the scan ends here.
+    fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Rest>, ApiError> {
+        let pairs = match &mut self.iter {
+            Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,
+            None => Vec::new(),
+        };
+        for (key, entry) in &pairs {
+            if Some(self.count) == self.limit {
+                return Ok(Some(Rest::Some));
+            }
+            self.push_pair(out, key, entry);
+            cuts.push(out.len());
+        }
+        Ok(pairs.is_empty().then_some(Rest::None))
+    }
+
+    fn frames(&self, out: Vec<u8>, cuts: &[usize]) -> Vec<Bytes> {
+        let mut rest = pages::gathered(out);
+        if self.shape != Shape::Chunks {
+            return if rest.is_empty() { Vec::new() } else { vec![rest] };
+        }
+        let mut before = 0;
+        cuts.iter()
+            .map(|&cut| {
+                let pair = rest.split_to(cut - before);
+                before = cut;
+                pair
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! What all requests over HTTP share, beside what all protocols do.
+
+use std::sync::Arc;
+
+use prometheus_client::{collector::Collector, registry::Registry};
+use thalweg_serving::app::App;
+use tokio::sync::Semaphore;
+
+use crate::{
+    metrics::{Requests, Scraped},
+    snapshot::Snapshots,
+};
+
+/// HTTP, served.
+#[derive(Debug)]
+pub struct Http {
+    /// What all protocols share.
+    pub app: Arc<App>,
+    /// Counters and histograms of requests.
+    pub(crate) requests: Arc<Requests>,
+    /// Snapshots that clients may resume.
+    pub(crate) snapshots: Arc<Snapshots>,
+    /// One permit: one digest of the state is computed at a time.
+    pub(crate) digests: Arc<Semaphore>,
+    /// All figures of the server, for `/metrics`.
+    pub(crate) registry: Registry,
+}
+
+impl Http {
+    /// Creates HTTP over an app, with the names under which requests are counted.
+    pub(crate) fn with_operations(
+        app: &Arc<App>,
+        operations: Vec<&'static str>,
+        others: Vec<Box<dyn Collector>>,
+    ) -> Arc<Self> {
+        let requests = Arc::new(Requests::new(operations));
+        let mut registry = Registry::with_prefix("thalweg");
+        registry.register_collector(Box::new(Scraped::new(&requests, &app.admission)));
+        others.into_iter().for_each(|collector| registry.register_collector(collector));
+        Arc::new(Self {
+            app: Arc::clone(app),
+            requests,
+            snapshots: Arc::default(),
+            digests: Arc::new(Semaphore::new(1)),
+            registry,
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! What operators ask: health, readiness, metrics, status, the API's description.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use prometheus_client::{encoding::text, registry::Registry};
+use serde_json::json;
+use thalweg_engine::Health;
+use thalweg_serving::{app::App, error::ApiError, status::server_status};
+use thalweg_types::Action;
+
+use crate::{call::Answer, reply};
+
+/// The document served at `/openapi.json`.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+fn unavailable(code: &'static str, action: Action, message: String) -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, action, message)
+}
+
+/// `GET /health`: red (503) once the node must be restarted or repaired.
+pub(crate) fn health(app: &Arc<App>) -> Answer {
+    match app.db.blocking().health() {
+        Health::Good => Ok(reply::json(StatusCode::OK, &json!({ "status": "good" }))),
+        Health::DiskFull { free_bytes } => {
+            Ok(reply::json(StatusCode::OK, &json!({ "status": "disk_full", "free_bytes": free_bytes })))
+        }
+        Health::Failed { reason } => Err(unavailable("log_failed", Action::Stop, reason)),
+        Health::Closed => Err(unavailable("closed", Action::Retry, "the database is closed".into())),
+    }
+}
+
+/// `GET /ready`: 503 also while the server stops, so that balancers send nothing more.
+pub(crate) fn ready(app: &Arc<App>) -> Answer {
+    if *app.stopping.borrow() {
+        return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
+    }
+    health(app)
+}
+
+/// `GET /metrics`
+pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
+    let mut out = String::with_capacity(16 * 1024);
+    if text::encode(&mut out, registry).is_err() {
+        tracing::warn!("metrics could not be encoded");
+    }
+    let mut response = Response::new(Body::from(out));
+    let media = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, media);
+    response
+}
+
+/// `GET /v1/status`
+pub(crate) fn status(app: &Arc<App>) -> Response<Body> {
+    reply::json(StatusCode::OK, &server_status(app))
+}
+
+/// `GET /openapi.json`
+#[must_use]
+pub(crate) fn openapi() -> Response<Body> {
+    let mut response = Response::new(Body::from(OPENAPI));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,268 @@
+//! `/v1/streams`: appending, and a stream's life.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    http::{Response, StatusCode},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use thalweg_engine::{Ack, Database, StreamInfo};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
+};
+use thalweg_types::{
+    Action, Offset, StreamId,
+    command::{Compaction, StreamConfig},
+    limits::DEFAULT_TOMBSTONE_GRACE,
+};
+
+use crate::{
+    batch, body,
+    call::{Answer, Call},
+    json::{self, given, span_of_seconds},
+    parse::{AppendQuery, ListQuery, name_segment, rfc3339},
+    reply,
+};
+
+const PREFIX: &str = "/v1/streams/";
+
+/// The stream's name in a path below `/v1/streams/`.
+pub(crate) fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<'a, str>, ApiError> {
+    let segment = call.path_after(PREFIX);
+    Ok(name_segment(segment.strip_suffix(suffix).unwrap_or(segment))?)
+}
+
+/// `POST /v1/streams/{stream}/records`
+pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
+    let query = AppendQuery::parse(call.head.uri.query())?;
+    let (level, media) = (call.level(app)?, batch::media(call)?);
+    let body = body::read(app, call.body.get_mut()).await?;
+    let batch = batch::batch(media, &body, query.key.as_deref())?;
+    let stream = app.stream(&name(call, "/records")?).await?;
+    let count = batch.count();
+    let appended = app.db.append(stream.id(), query.terms(), &batch, level);
+    drop((batch, body));
+    let ack = appended.await?;
+    Ok(appended_reply(&ack, count))
+}
+
+fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Body> {
+    // A repeated append may have been another one: what counts is what happened.
+    let mut object = json!({ "count": ack.appends.first().map_or(count, |at| at.count) });
+    if let Some(at) = ack.appends.first() {
+        object["first"] = json!(at.first.0);
+        object["last"] = json!(reply::last(at.first, at.count));
+    }
+    if ack.duplicate {
+        object["duplicate"] = json!(true);
+    }
+    reply::acked_json(ack, StatusCode::OK, object)
+}
+
+/// `GET /v1/streams`
+pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
+    let query = ListQuery::parse(call.head.uri.query())?;
+    let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
+    let (db, after) = (app.db.blocking().clone(), query.cursor.map(StreamId));
+    if limit <= INLINE_LISTED {
+        return Ok(listed(&db, after, limit));
+    }
+    let made = tokio::task::spawn_blocking(move || listed(&db, after, limit)).await;
+    made.map_err(|error| {
+        let message = format!("listing failed: {error}");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message)
+    })
+}
+
+fn listed(db: &Database, after: Option<StreamId>, limit: u64) -> Response<Body> {
+    let found = db.streams_after(after, limit as usize);
+    let last = found.last().filter(|_| found.len() as u64 == limit);
+    let cursor = last.map(|last| last.id.0.to_string());
+    reply::json_of(StatusCode::OK, &JsonList { streams: found.iter().map(JsonStream::of).collect(), cursor })
+}
+
+#[derive(Serialize)]
+struct JsonList<'a> {
+    streams: Vec<JsonStream<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
+}
+
+/// A stream as it is shown. Not put together as a tree of values: a list has thousands.
+#[derive(Serialize)]
+struct JsonStream<'a> {
+    name: &'a str,
+    id: u32,
+    start: u64,
+    next: u64,
+    bytes: u64,
+    last_time_micros: u64,
+    last_time: String,
+    config: ShownConfig,
+}
+
+#[derive(Serialize)]
+struct ShownConfig {
+    max_age_seconds: Option<f64>,
+    max_bytes: Option<u64>,
+    max_records: Option<u64>,
+    max_record_bytes: Option<u64>,
+    max_batch_bytes: Option<u64>,
+    compaction: Option<ShownCompaction>,
+}
+
+#[derive(Serialize)]
+struct ShownCompaction {
+    tombstone_grace_seconds: f64,
+}
+
+impl<'a> JsonStream<'a> {
+    fn of(info: &'a StreamInfo) -> Self {
+        Self {
+            name: &info.name,
+            id: info.id.0,
+            start: info.start.0,
+            next: info.next.0,
+            bytes: info.bytes,
+            last_time_micros: info.last_time.0,
+            last_time: rfc3339(info.last_time),
+            config: ShownConfig::of(&info.config),
+        }
+    }
+}
+
+impl ShownConfig {
+    fn of(config: &StreamConfig) -> Self {
+        let shown = |compaction: Compaction| ShownCompaction {
+            tombstone_grace_seconds: compaction.tombstone_grace.as_secs_f64(),
+        };
+        Self {
+            max_age_seconds: config.max_age.map(|age| age.as_secs_f64()),
+            max_bytes: config.max_bytes,
+            max_records: config.max_records,
+            max_record_bytes: config.max_record_bytes,
+            max_batch_bytes: config.max_batch_bytes,
+            compaction: config.compaction.map(shown),
+        }
+    }
+}
+
+/// `GET /v1/streams/{stream}`
+pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
+    call.no_query()?;
+    let info = app.find_stream(&name(call, "")?)?.info()?;
+    let level = app.db.blocking().visible_durability();
+    let mut response = reply::json_of(StatusCode::OK, &JsonStream::of(&info));
+    response.headers_mut().insert(reply::DURABILITY, reply::level_value(level));
+    Ok(response)
+}
+
+/// What a stream keeps, as sent. A field that is `null` lifts the limit; one that is left out stays as
+/// it is (`PATCH`) or is no limit (`PUT`).
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonConfig {
+    #[serde(default, deserialize_with = "given")]
+    max_age_seconds: Option<Option<f64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_bytes: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_records: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_record_bytes: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    max_batch_bytes: Option<Option<u64>>,
+    #[serde(default, deserialize_with = "given")]
+    compaction: Option<Option<JsonCompaction>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonCompaction {
+    #[serde(default = "default_grace_seconds")]
+    tombstone_grace_seconds: f64,
+}
+
+/// A day, as long as readers may need to come by.
+fn default_grace_seconds() -> f64 {
+    DEFAULT_TOMBSTONE_GRACE.as_secs_f64()
+}
+
+impl JsonConfig {
+    fn over(&self, mut config: StreamConfig) -> Result<StreamConfig, ApiError> {
+        if let Some(age) = self.max_age_seconds {
+            config.max_age = age.map(|seconds| span_of_seconds("max_age_seconds", seconds)).transpose()?;
+        }
+        if let Some(bytes) = self.max_bytes {
+            config.max_bytes = bytes;
+        }
+        if let Some(records) = self.max_records {
+            config.max_records = records;
+        }
+        if let Some(bytes) = self.max_record_bytes {
+            config.max_record_bytes = bytes;
+        }
+        if let Some(bytes) = self.max_batch_bytes {
+            config.max_batch_bytes = bytes;
+        }
+        if let Some(compaction) = self.compaction {
+            let of = |sent: JsonCompaction| span_of_seconds("tombstone_grace_seconds", sent.tombstone_grace_seconds);
+            config.compaction = compaction.map(of).transpose()?.map(|tombstone_grace| Compaction { tombstone_grace });
+        }
+        Ok(config)
+    }
+}
+
+async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiError> {
+    call.no_query()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    if body.is_empty() { Ok(JsonConfig::default()) } else { json::parse(&body) }
+}
+
+/// `PUT /v1/streams/{stream}`: creates it; one that exists is left as it is.
+pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
+    let config = sent_config(app, call).await?.over(StreamConfig::default())?;
+    let (stream, created) = call.db_at_level(app)?.create_stream(&name(call, "")?, &config).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let info = stream.info()?;
+    Ok(reply::json_of(status, &JsonStream::of(&info)))
+}
+
+/// `PATCH /v1/streams/{stream}`
+pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let sent = sent_config(app, call).await?;
+    let stream = app.find_stream(&name(call, "")?)?;
+    let config = sent.over(stream.info()?.config)?;
+    let ack = call.db_at_level(app)?.configure_stream(stream.id(), &config).await?;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": ShownConfig::of(&config) })))
+}
+
+/// `DELETE /v1/streams/{stream}`
+pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let stream = app.find_stream(&name(call, "")?)?;
+    let ack = call.db_at_level(app)?.delete_stream(stream.id()).await?;
+    Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonTrim {
+    before: u64,
+}
+
+/// `POST /v1/streams/{stream}/trim`
+pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let before = json::parse::<JsonTrim>(&body)?.before;
+    drop(body);
+    let stream = app.find_stream(&name(call, "/trim")?)?;
+    let ack = call.db_at_level(app)?.trim_stream(stream.id(), Offset(before)).await?;
+    let start = stream.info()?.start;
+    Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "start": start.0 })))
+}

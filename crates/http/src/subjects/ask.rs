@@ -1,0 +1,102 @@
+//! `POST /v1/ask/{subject}`: one message, and the first answer to it.
+//!
+//! Each request has a link of its own with one subscription, to a reply subject that nobody can guess: no task stands
+//! between the one who answers and the one who asked, and what comes later than the answer finds nobody.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, Response, StatusCode, header},
+};
+use thalweg_broker::{
+    Batch, Budget, Link, Outbound, Policy, Published, RequestError, SubscribeOptions, SubscriptionId,
+};
+use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_WAIT, views::Bell};
+use thalweg_types::{Action, limits::MAX_REQUEST_TIMEOUT};
+use thalweg_wire as wire;
+
+use super::{messages, publish_within, subject_after};
+use crate::{
+    batch, body,
+    call::{Answer, Call},
+    parse::{Media, PublishQuery, negotiate},
+};
+
+/// `POST /v1/ask/{subject}`
+pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
+    let query = PublishQuery::parse(call.head.uri.query())?;
+    if query.reply.is_some() {
+        return Err(ApiError::bad_request("bad_parameter", "?reply= goes with a publish; here the server chooses it"));
+    }
+    let media = batch::media(call)?;
+    let shown = negotiate(call.header(&header::ACCEPT), &[Media::Binary, Media::Json]).ok_or_else(|| {
+        let message = "answers come as application/octet-stream or application/json";
+        ApiError::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", Action::Fix, message)
+    })?;
+    let subject = subject_after(call, "/v1/ask/")?;
+    let reply_to = app.views.reply_subject();
+    let batch = {
+        let body = body::read(app, call.body.get_mut()).await?;
+        messages::encode(&subject, Some(&reply_to), media, &body, query.key.as_deref())?
+    };
+    if batch.messages() != 1 {
+        return Err(ApiError::bad_request("too_many_messages", "one message is answered by one: send one at a time"));
+    }
+    let bell = Bell::new();
+    let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
+    let options = SubscribeOptions { policy: Policy::DropNew, max_messages: 1, ..SubscribeOptions::DEFAULTS };
+    link.subscribe(SubscriptionId(0), reply_to.into(), &options)?;
+    let patience = query.timeout.unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);
+    let answered = tokio::time::timeout(patience, exchange(app, &batch, patience, &link, &bell)).await;
+    show(&answered.map_err(|_| RequestError::TimedOut)??, shown)
+}
+
+async fn exchange(
+    app: &Arc<App>,
+    batch: &Batch,
+    patience: Duration,
+    link: &Link,
+    bell: &Bell,
+) -> Result<Batch, ApiError> {
+    match publish_within(&app.views, batch, patience).await? {
+        Published { delivered: 0, missed: 0 } => return Err(RequestError::NoResponders.into()),
+        Published { delivered: 0, .. } => return Err(RequestError::Overloaded.into()),
+        _ => {}
+    }
+    let mut stopping = app.stopping.clone();
+    let mut out = Vec::new();
+    loop {
+        // All there is, so there is never more.
+        let _ = link.take(&mut out, Budget::UNLIMITED);
+        if let Some(Outbound::Batch { batch, .. }) = out.drain(..).find(|item| matches!(item, Outbound::Batch { .. })) {
+            return Ok(batch);
+        }
+        tokio::select! {
+            () = bell.rung() => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return Err(RequestError::TimedOut.into()),
+        }
+    }
+}
+
+fn show(answer: &Batch, media: Media) -> Answer {
+    let malformed = |what: String| {
+        // Whoever published it was checked then.
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, what)
+    };
+    let batch = wire::Batch::decode(answer.encoded()).map_err(|error| malformed(error.to_string()))?;
+    let first = batch.messages().next().transpose().map_err(|error| malformed(error.to_string()))?;
+    let message = first.ok_or_else(|| malformed("an answer without a message".to_owned()))?;
+    let body = match media {
+        Media::Json => {
+            let mut out = Vec::new();
+            messages::push_message(&mut out, &batch, &message);
+            out.push(b'\n');
+            out
+        }
+        _ => message.payload.to_vec(),
+    };
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
+    Ok(response)
+}

@@ -1,0 +1,190 @@
+//! `GET /v1/subjects/{pattern}`: messages as they are published.
+//!
+//! As server-sent events each message is an event with a JSON object as `data`; as NDJSON it is a line. Events have no
+//! ids: nothing is stored, so there is nothing to go on from, and `Last-Event-ID` is refused rather than passed over.
+//! What was missed because the client did not keep up is told where it is missing, as an event `gap` (or a line with
+//! `gap`). With the policy to disconnect the connection ends with an event `error` that says `slow_consumer`.
+//!
+//! Bounds: a subscriber counts as a tail does, and takes at most [`TAKEN`] from its queue before the client has taken
+//! what it was sent, so that policies work on what waits; it shows at most a page of [`TAIL_PAGE_BYTES`] at a time, or
+//! one message.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use axum::http::StatusCode;
+use bytes::Bytes;
+use thalweg_broker::{Batch, Budget, Credit, Link, Outbound, Pattern, SubscriptionId, Taken};
+use thalweg_serving::{app::App, error::ApiError, limits::TAIL_PAGE_BYTES, views::Bell};
+use thalweg_types::Action;
+use thalweg_wire as wire;
+
+use super::{PREFIX, messages::push_message};
+use crate::{
+    call::{Answer, Call},
+    following::{Follower, Format, LAST_EVENT_ID, Woken},
+    json::push_number,
+    pages::Running,
+    parse::{ParseError, SubscribeQuery, decode},
+};
+
+/// What leaves the queue at a time.
+const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
+
+/// `GET /v1/subjects/{pattern}`
+pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
+    let query = SubscribeQuery::parse(call.head.uri.query())?;
+    let format = Format::asked(call, "messages")?;
+    if call.header(&LAST_EVENT_ID).is_some() {
+        let expected =
+            "left out: a subject stores nothing to go on from; what must not be missed belongs into a stream";
+        return Err(ParseError::BadHeader { name: "Last-Event-ID", expected }.into());
+    }
+    let pattern = Pattern::parse(&decode(call.path_after(PREFIX).as_bytes())?)?;
+    let follower = Follower::admit(app)?;
+    let bell = Bell::new();
+    let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;
+    let SubscribeQuery { group, policy, max_messages, max_bytes, limit } = query;
+    let (messages, bytes) = (max_messages.unwrap_or(0), max_bytes.unwrap_or(0));
+    let options = app.views.subscribe_options(policy, messages, bytes, Credit::UNLIMITED, &group.unwrap_or_default());
+    link.subscribe(SubscriptionId(0), pattern, &options)?;
+    let following = Following {
+        follower,
+        link,
+        bell,
+        taken: Vec::new(),
+        waiting: VecDeque::new(),
+        within: 0,
+        format,
+        left: limit.unwrap_or(u64::MAX),
+    };
+    Ok(format.reply(following, step))
+}
+
+struct Following {
+    follower: Follower,
+    link: Link,
+    bell: Arc<Bell>,
+    /// Scratch for what a take gives.
+    taken: Vec<Outbound>,
+    /// Taken from the link and not shown yet.
+    waiting: VecDeque<Outbound>,
+    /// Bytes of messages of the first that waits that have been shown.
+    within: usize,
+    format: Format,
+    /// Messages that may still be sent.
+    left: u64,
+}
+
+fn step(following: Following) -> Running<Following> {
+    Box::pin(async move {
+        let mut following = following;
+        if following.follower.is_new() {
+            // It says that what is published from now on will come, too.
+            let greeting = following.still_here();
+            return Ok((vec![greeting], Some(following)));
+        }
+        loop {
+            if following.follower.is_over() || following.left == 0 {
+                return Ok((Vec::new(), None));
+            }
+            let mut more = Taken::All;
+            if following.waiting.is_empty() {
+                more = following.link.take(&mut following.taken, TAKEN);
+                following.waiting.extend(following.taken.drain(..));
+            }
+            if let Some((page, last)) = following.page() {
+                return Ok((vec![page], (!last).then_some(following)));
+            }
+            if more == Taken::More {
+                continue;
+            }
+            match following.follower.wait(following.bell.rung()).await {
+                Woken::Ready(()) => {}
+                Woken::Silence => {
+                    let said = following.still_here();
+                    return Ok((vec![said], Some(following)));
+                }
+                Woken::Stopping => return Ok((Vec::new(), None)),
+            }
+        }
+    })
+}
+
+impl Following {
+    /// What goes out next of what waits, and whether nothing comes after it; `None` if nothing waits.
+    fn page(&mut self) -> Option<(Bytes, bool)> {
+        let mut out = Vec::new();
+        while let Some(item) = self.waiting.pop_front() {
+            match item {
+                Outbound::Batch { batch, subscriptions } => {
+                    if !self.show(&mut out, &batch) {
+                        self.waiting.push_front(Outbound::Batch { batch, subscriptions });
+                    }
+                }
+                Outbound::Gap { messages, .. } => self.gap(&mut out, messages),
+                Outbound::Disconnect { messages, .. } => {
+                    self.failure(&mut out, messages);
+                    return Some((out.into(), true));
+                }
+            }
+            if self.left == 0 || out.len() >= TAIL_PAGE_BYTES {
+                break;
+            }
+        }
+        (!out.is_empty()).then(|| (out.into(), false))
+    }
+
+    /// Shows messages of a batch from where the last page ended; whether all of it has been shown.
+    fn show(&mut self, out: &mut Vec<u8>, batch: &Batch) -> bool {
+        // Batches were checked when they were published.
+        let Ok(batch) = wire::Batch::decode(batch.encoded()) else { return true };
+        let Some(rest) = batch.records().get(self.within..) else { return true };
+        let mut messages = wire::Messages::new(rest);
+        while self.left > 0 && out.len() < TAIL_PAGE_BYTES {
+            let Some(Ok(message)) = messages.next() else {
+                self.within = 0;
+                return true;
+            };
+            self.left -= 1;
+            self.begin(out, None);
+            push_message(out, &batch, &message);
+            self.end(out);
+        }
+        self.within += messages.position();
+        false
+    }
+
+    fn begin(&self, out: &mut Vec<u8>, event: Option<&str>) {
+        if self.format == Format::Events {
+            if let Some(event) = event {
+                out.extend_from_slice(format!("event: {event}\n").as_bytes());
+            }
+            out.extend_from_slice(b"data: ");
+        }
+    }
+
+    fn end(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(if self.format == Format::Events { b"\n\n" } else { b"\n" });
+    }
+
+    fn gap(&self, out: &mut Vec<u8>, messages: u64) {
+        self.begin(out, Some("gap"));
+        out.push(b'{');
+        push_number(out, "gap", messages);
+        out.push(b'}');
+        self.end(out);
+    }
+
+    fn failure(&self, out: &mut Vec<u8>, messages: u64) {
+        let message = format!("the queue was full, and the policy is to disconnect; {messages} messages were missed");
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "slow_consumer", Action::Retry, message);
+        out.extend_from_slice(&self.format.error(&error));
+    }
+
+    fn still_here(&self) -> Bytes {
+        match self.format {
+            Format::Events => Bytes::from_static(b": subscribed\n\n"),
+            Format::Lines => Bytes::from_static(b"{\"subscribed\":true}\n"),
+        }
+    }
+}

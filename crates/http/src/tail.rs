@@ -1,0 +1,168 @@
+//! `Accept: text/event-stream`: records as they come.
+//!
+//! Each event is a record: `id` its offset, `data` the JSON object of a read. A client that reconnects
+//! with `Last-Event-ID` goes on after it. Silence is broken by comments. The tail ends when the server
+//! stops, the stream is deleted, or `limit` records were sent; before an end that is an error, an
+//! event `error` says why.
+
+use std::{io, ops::ControlFlow, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_engine::{ReadError, Stream};
+use thalweg_serving::{
+    app::App,
+    error::ApiError,
+    limits::{ROOM_PAUSE, TAIL_PAGE_BYTES, TAIL_PAGE_ITEMS},
+};
+use thalweg_types::{Offset, limits::MAX_RECORD_BYTES};
+
+use crate::{
+    call::{Answer, Call},
+    following::{Follower, Format, Woken, resumed},
+    pages::Running,
+    parse::{RecordsQuery, Since},
+    record_json::push_json,
+};
+
+/// Answers a tail. Without a position it begins at the end: what comes from now on.
+pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
+    let follower = Follower::admit(app)?;
+    let resumed = resumed(call, "an offset")?.map(|next| Since::Offset(Offset(next)));
+    let since = resumed.or(query.from).unwrap_or(Since::End);
+    let next = begin(&stream, since)?;
+    let info = stream.info()?;
+    if next > info.next {
+        return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
+    }
+    if next < info.start {
+        return Err(ReadError::Trimmed { requested: next, start: info.start }.into());
+    }
+    let tail = Tail {
+        follower,
+        stream,
+        next,
+        left: query.limit.unwrap_or(u64::MAX),
+        bytes_left: query.max_bytes.unwrap_or(u64::MAX),
+        behind: next < info.next,
+    };
+    // No level in the head: it is in each event, because what comes later may be at another.
+    Ok(Format::Events.reply(tail, step))
+}
+
+/// Where a read or a tail begins.
+pub(crate) fn begin(stream: &Stream, since: Since) -> Result<Offset, ReadError> {
+    match since {
+        Since::Start => Ok(stream.info()?.start),
+        Since::End => Ok(stream.info()?.next),
+        Since::Offset(offset) => Ok(offset),
+        Since::Time(time) => stream.offset_at(time),
+        Since::Last(count) => {
+            let info = stream.info()?;
+            Ok(info.start.max(Offset(info.next.0.saturating_sub(count))))
+        }
+    }
+}
+
+struct Tail {
+    follower: Follower,
+    stream: Stream,
+    next: Offset,
+    left: u64,
+    bytes_left: u64,
+    /// More was there than the last page held: the next read may go to the disk.
+    behind: bool,
+}
+
+/// What a tail found.
+enum Found {
+    Events(Vec<u8>),
+    Nothing,
+}
+
+fn step(tail: Tail) -> Running<Tail> {
+    Box::pin(async move {
+        let mut tail = tail;
+        if tail.follower.is_new() {
+            return Ok((vec![Bytes::from_static(b": tail\n\n")], Some(tail)));
+        }
+        loop {
+            if tail.follower.is_over() || tail.left == 0 || tail.bytes_left == 0 {
+                return Ok((Vec::new(), None));
+            }
+            let before = (tail.next, tail.left, tail.bytes_left);
+            let (found, returned) = look(tail).await?;
+            tail = returned;
+            match found {
+                Ok(Found::Events(events)) => match tail.follower.counted(events) {
+                    Some(events) => return Ok((vec![events], Some(tail))),
+                    None => {
+                        // Read again when there is room: what waits holds nothing meanwhile.
+                        (tail.next, tail.left, tail.bytes_left) = before;
+                        tail.behind = true;
+                        if let Woken::Stopping = tail.follower.wait(tokio::time::sleep(ROOM_PAUSE)).await {
+                            return Ok((Vec::new(), None));
+                        }
+                    }
+                },
+                Ok(Found::Nothing) => match tail.wait().await {
+                    Woken::Ready(true) => {}
+                    Woken::Silence => return Ok((vec![Bytes::from_static(b": still here\n\n")], Some(tail))),
+                    Woken::Ready(false) | Woken::Stopping => return Ok((Vec::new(), None)),
+                },
+                Err(error) => return Ok((vec![Format::Events.error(&error)], None)),
+            }
+        }
+    })
+}
+
+/// Reads a page: on the spot at the end of the stream, where records are fresh in memory, else on a
+/// blocking thread.
+async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
+    if !tail.behind {
+        return Ok((tail.read(), tail));
+    }
+    let app = Arc::clone(&tail.follower.app);
+    let place = app.place_to_read(MAX_RECORD_BYTES).await;
+    let read = move || {
+        let read = tail.read();
+        drop(place);
+        (read, tail)
+    };
+    tokio::task::spawn_blocking(read).await.map_err(io::Error::other)
+}
+
+impl Tail {
+    /// Until there are records; `false`: the stream is gone.
+    async fn wait(&mut self) -> Woken<bool> {
+        let records = self.follower.app.db.wait_for(self.stream.id(), self.next);
+        self.follower.wait(records).await
+    }
+
+    fn read(&mut self) -> Result<Found, ApiError> {
+        let max_bytes = self.bytes_left.min(TAIL_PAGE_BYTES as u64);
+        let max_records = self.left.min(TAIL_PAGE_ITEMS);
+        let page = self.stream.read(self.next, max_records, max_bytes)?;
+        // Asked after the read, so that it covers all that was read.
+        let level = self.follower.app.db.blocking().visible_durability();
+        let (mut out, mut taken, mut next) = (Vec::new(), 0, page.next);
+        page.for_each(&mut |offset, time, record| {
+            if taken == max_records || (taken > 0 && out.len() as u64 >= max_bytes) {
+                next = offset;
+                return ControlFlow::Break(());
+            }
+            taken += 1;
+            out.extend_from_slice(format!("id: {offset}\ndata: ").as_bytes());
+            push_json(&mut out, offset, time, record);
+            out.pop();
+            out.extend_from_slice(b",\"durability\":\"");
+            out.extend_from_slice(level.name().as_bytes());
+            out.extend_from_slice(b"\"}\n\n");
+            ControlFlow::Continue(())
+        })?;
+        self.next = next;
+        self.behind = self.next < page.high_watermark;
+        self.left -= taken;
+        self.bytes_left = self.bytes_left.saturating_sub(out.len() as u64);
+        Ok(if taken == 0 { Found::Nothing } else { Found::Events(out) })
+    }
+}

@@ -1,0 +1,220 @@
+//! `POST /v1/txn`: conditions that choose between two lists of operations. Counters and deletes by prefix,
+//! which are transactions of one operation.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use thalweg_engine::{Database, TransactionAck};
+use thalweg_serving::{app::App, error::ApiError};
+use thalweg_types::{
+    Durability, Revision,
+    command::{OperationResult, ScannedItem, TransactionBuilder},
+};
+
+use crate::{
+    body,
+    call::{Answer, Call},
+    json,
+    names::Names,
+    operations::{JsonCondition, JsonOperation, level_of, targets},
+    parse::{Params, ParseError, kv_path},
+    reply,
+};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonTransaction {
+    #[serde(default)]
+    conditions: Vec<JsonCondition>,
+    #[serde(default)]
+    then: Vec<JsonOperation>,
+    #[serde(default, rename = "else")]
+    otherwise: Vec<JsonOperation>,
+    durability: Option<String>,
+}
+
+impl JsonTransaction {
+    fn operations(&self) -> impl Iterator<Item = &JsonOperation> {
+        self.then.iter().chain(&self.otherwise)
+    }
+
+    /// The transaction, by the ids of all that it names.
+    fn build(&self, names: &Names) -> Result<TransactionBuilder, ApiError> {
+        let mut builder = TransactionBuilder::new();
+        for condition in &self.conditions {
+            let id = names.keyspace(&condition.keyspace)?;
+            condition.with(|key, expect| Ok(builder.expect(id, key, expect).map(|_| ())?))?;
+        }
+        self.then.iter().try_for_each(|operation| operation.add(builder.then(), names))?;
+        self.otherwise.iter().try_for_each(|operation| operation.add(builder.otherwise(), names))?;
+        Ok(builder)
+    }
+
+    fn answer(&self, ack: &TransactionAck) -> Value {
+        let operations = if ack.succeeded() { &self.then } else { &self.otherwise };
+        let failed = ack.outcome.failed.map(|failed| {
+            let condition = self.conditions.get(failed.condition as usize);
+            let mut object = condition.map(JsonCondition::named).unwrap_or_default();
+            object.insert("condition".to_owned(), failed.condition.into());
+            object.insert("revision".to_owned(), json!(failed.actual.map(Revision::get)));
+            object
+        });
+        json!({
+            "succeeded": ack.succeeded(),
+            "failed": failed,
+            "wrote": ack.outcome.wrote,
+            "revision": ack.outcome.revision.0,
+            "durability": ack.durability.name(),
+            "results": operations.iter().zip(&ack.outcome.results)
+                .map(|(operation, result)| result_json(operation, result)).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// `POST /v1/txn`
+pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
+    call.no_query()?;
+    call.require_json()?;
+    let asked = call.level(app)?;
+    let body = body::read(app, call.body.get_mut()).await?;
+    let sent: JsonTransaction = json::parse(&body)?;
+    let level = level_of(sent.durability.as_ref(), asked)?;
+    let names = Names::of(app, targets(&sent.conditions, sent.operations())).await?;
+    let transacted = app.db.transact(&sent.build(&names)?, level);
+    drop(body);
+    let ack = transacted.await?;
+    Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
+}
+
+/// Carries out a transaction that is written as `POST /v1/txn` takes it, and answers as that does. For
+/// whoever has the database open in his own process.
+pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
+    let sent: JsonTransaction = json::parse(body)?;
+    let db = db.with_durability(level_of(sent.durability.as_ref(), db.durability())?);
+    let names = Names::of_database(&db, targets(&sent.conditions, sent.operations()))?;
+    let ack = db.transact(&sent.build(&names)?)?;
+    Ok(sent.answer(&ack))
+}
+
+fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {
+    let mut response = reply::json(StatusCode::OK, object);
+    let headers = response.headers_mut();
+    headers.insert(reply::DURABILITY, reply::level_value(durability));
+    reply::put_revision(headers, revision);
+    response
+}
+
+fn result_json(operation: &JsonOperation, result: &OperationResult) -> Value {
+    let named = |op: &str| Map::from_iter([("op".to_owned(), Value::from(op))]);
+    let with = |op: &str, fields: Value| {
+        let mut object = named(op);
+        if let Value::Object(fields) = fields {
+            object.extend(fields);
+        }
+        Value::Object(object)
+    };
+    match result {
+        OperationResult::Put => Value::Object(named("put")),
+        OperationResult::Deleted { existed } => with("delete", json!({ "existed": existed })),
+        OperationResult::Touched { existed } => with("touch", json!({ "existed": existed })),
+        OperationResult::Appended(at) => {
+            let stream = if let JsonOperation::Append { stream, .. } = operation { stream.as_str() } else { "" };
+            let last = reply::last(at.first, at.count);
+            with("append", json!({ "stream": stream, "first": at.first.0, "last": last, "count": at.count }))
+        }
+        OperationResult::Added { value } => with("add", json!({ "value": value })),
+        OperationResult::PrefixDeleted { keys } => with("delete_prefix", json!({ "keys": keys })),
+        OperationResult::Settled { records } => with(
+            if matches!(operation, JsonOperation::Ack { .. }) { "ack" } else { "nack" },
+            json!({ "settled": records }),
+        ),
+        OperationResult::Got(None) => with("get", json!({ "found": false })),
+        OperationResult::Got(Some(got)) => {
+            let mut object = named("get");
+            object.insert("found".into(), true.into());
+            json::insert_bytes(&mut object, "value", &got.value);
+            object.insert("revision".into(), got.revision.0.into());
+            Value::Object(object)
+        }
+        OperationResult::Scanned(page) => {
+            let mut object = named("scan");
+            object.insert("items".into(), page.items.iter().map(item_json).collect());
+            if let Some(after) = &page.after {
+                json::insert_bytes(&mut object, "after", after);
+            }
+            Value::Object(object)
+        }
+    }
+}
+
+fn item_json(item: &ScannedItem) -> Value {
+    let mut object = Map::new();
+    json::insert_bytes(&mut object, "key", &item.key);
+    if let Some(value) = &item.value {
+        json::insert_bytes(&mut object, "value", value);
+    }
+    object.insert("revision".into(), item.revision.0.into());
+    Value::Object(object)
+}
+
+/// The one parameter of a request, which must be there.
+fn only_parameter(call: &Call, wanted: &'static str) -> Result<Vec<u8>, ApiError> {
+    let mut found = None;
+    for parameter in Params::new(call.head.uri.query()) {
+        let (name, value) = parameter?;
+        if name != wanted {
+            return Err(ParseError::UnknownParameter { name: name.chars().take(64).collect() }.into());
+        }
+        if found.replace(value.into_owned()).is_some() {
+            return Err(ParseError::Repeated { name: wanted }.into());
+        }
+    }
+    found.ok_or_else(|| ParseError::Missing { name: wanted }.into())
+}
+
+/// `POST /v1/kv/{keyspace}/{key}?add=5`
+pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
+    let delta = only_parameter(call, "add")?;
+    let delta = std::str::from_utf8(&delta).ok().and_then(|text| text.parse::<i64>().ok());
+    let expected = "a whole number between -2^63 and 2^63-1";
+    let delta = delta.ok_or(ParseError::BadParameter { name: "add", expected })?;
+    let level = call.level(app)?;
+    let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
+    let keyspace = app.keyspace(&name).await?;
+    let transacted = {
+        let mut builder = TransactionBuilder::new();
+        builder.then().add(keyspace.id(), &key.unwrap_or_default(), delta)?;
+        app.db.transact(&builder, level)
+    };
+    let ack = transacted.await?;
+    let value = match ack.outcome.results[..] {
+        [OperationResult::Added { value }] => Some(value),
+        _ => None,
+    };
+    let revision = ack.outcome.revision;
+    let object = json!({ "value": value, "revision": revision.0, "durability": ack.durability.name() });
+    Ok(done(ack.durability, revision, &object))
+}
+
+/// `DELETE /v1/kv/{keyspace}?prefix=`
+pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
+    let prefix = only_parameter(call, "prefix")?;
+    let level = call.level(app)?;
+    let (name, _) = kv_path(call.path_after("/v1/kv/"))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let transacted = {
+        let mut builder = TransactionBuilder::new();
+        builder.then().delete_prefix(keyspace.id(), &prefix)?;
+        app.db.transact(&builder, level)
+    };
+    let ack = transacted.await?;
+    let keys = match ack.outcome.results[..] {
+        [OperationResult::PrefixDeleted { keys }] => keys,
+        _ => None,
+    };
+    let revision = ack.outcome.revision;
+    let object = json!({ "keys": keys, "revision": revision.0, "durability": ack.durability.name() });
+    Ok(done(ack.durability, revision, &object))
+}

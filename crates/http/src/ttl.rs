@@ -1,0 +1,208 @@
+//! How long values live, as requests say it: `Thalweg-TTL` and `Thalweg-Lease`, `?ttl=` and `?lease=`, and the
+//! fields `ttl_seconds` and `lease` of a put in a commit.
+//!
+//! Owns the parsing of all of these into one [`Terms`], and `PATCH /v1/kv/...`, which changes a deadline and
+//! nothing else. Does not own leases as such; see [`crate::leases`].
+
+use std::{sync::Arc, time::Duration};
+
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use serde::Deserialize;
+use thalweg_engine::{Expiry, PutOptions};
+use thalweg_serving::{
+    app::App,
+    error::{ApiError, no_such_key},
+};
+use thalweg_types::{
+    LeaseId,
+    command::{Deadline, Expect},
+};
+
+use crate::{
+    call::{Answer, Call},
+    parse::{Params, ParseError, kv_path, write_condition},
+    reply,
+};
+
+/// How long a value lives, in seconds.
+pub(crate) const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
+/// The lease that a value lives as long as.
+const LEASE: HeaderName = HeaderName::from_static("thalweg-lease");
+
+pub(crate) const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
+const LEASE_EXPECTED: &str = "the number of a lease, as it was granted";
+
+/// How long the value of a put is to live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// Its own deadline.
+    pub deadline: Deadline,
+    /// And at most as long as this lease.
+    pub lease: Option<LeaseId>,
+}
+
+impl Terms {
+    /// What the headers and the query of a request say; a query may say nothing else.
+    pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
+        let (mut ttl, mut lease) = (None, None);
+        if let Some(given) = call.header(&TTL) {
+            let bad = ParseError::BadHeader { name: "Thalweg-TTL", expected: TTL_EXPECTED };
+            ttl = Some(deadline_of(given).ok_or(bad)?);
+        }
+        if let Some(given) = call.header(&LEASE) {
+            let bad = ParseError::BadHeader { name: "Thalweg-Lease", expected: LEASE_EXPECTED };
+            lease = Some(lease_of(given).ok_or(bad)?);
+        }
+        for parameter in Params::new(call.head.uri.query()) {
+            let (name, value) = parameter?;
+            match &*name {
+                "ttl" => {
+                    let bad = ParseError::BadParameter { name: "ttl", expected: TTL_EXPECTED };
+                    once(&mut ttl, "ttl (or Thalweg-TTL)", deadline_of(&value).ok_or(bad)?)?;
+                }
+                "lease" => {
+                    let bad = ParseError::BadParameter { name: "lease", expected: LEASE_EXPECTED };
+                    once(&mut lease, "lease (or Thalweg-Lease)", lease_of(&value).ok_or(bad)?)?;
+                }
+                other => return Err(ParseError::UnknownParameter { name: other.chars().take(64).collect() }.into()),
+            }
+        }
+        Ok(Self { deadline: ttl.unwrap_or_default().check()?, lease })
+    }
+
+    /// Whether a plain put does it.
+    pub(crate) fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// As a put of the engine takes it.
+    pub(crate) fn options(self, expect: Option<Expect<'_>>) -> PutOptions<'_> {
+        PutOptions { deadline: self.deadline, lease: self.lease, expect }
+    }
+}
+
+fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
+    if slot.replace(value).is_some() { Err(ParseError::Repeated { name }) } else { Ok(()) }
+}
+
+/// How long, as a header, a parameter or a word of JSON says it.
+pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
+    match text.trim_ascii() {
+        b"never" => Some(Deadline::Never),
+        b"default" => Some(Deadline::Default),
+        b"keep" => Some(Deadline::Keep),
+        seconds => {
+            let seconds = std::str::from_utf8(seconds).ok()?.parse::<f64>().ok()?;
+            Duration::try_from_secs_f64(seconds).ok().map(Deadline::After)
+        }
+    }
+}
+
+/// A lease's id as digits; 0 is none.
+pub(crate) fn lease_of(text: &[u8]) -> Option<LeaseId> {
+    let text = text.trim_ascii();
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let id = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten()?;
+    (id != 0).then_some(LeaseId(id))
+}
+
+/// `ttl_seconds` of a put in JSON: a number, or a word.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum JsonTtl {
+    /// Seconds.
+    Seconds(f64),
+    /// `never`, `default` or `keep`.
+    Word(String),
+}
+
+impl JsonTtl {
+    /// The deadline that is meant.
+    pub(crate) fn deadline(&self) -> Result<Deadline, ApiError> {
+        let bad = || ApiError::bad_request("bad_json", format!("ttl_seconds is {TTL_EXPECTED}"));
+        let deadline = match self {
+            Self::Seconds(seconds) => Duration::try_from_secs_f64(*seconds).ok().map(Deadline::After),
+            Self::Word(word) => deadline_of(word.as_bytes()).filter(|deadline| !matches!(deadline, Deadline::After(_))),
+        };
+        Ok(deadline.ok_or_else(bad)?.check()?)
+    }
+}
+
+/// The terms of a put in JSON.
+pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Terms, ApiError> {
+    let deadline = ttl.map_or(Ok(Deadline::Default), JsonTtl::deadline)?;
+    if lease == Some(0) {
+        return Err(ApiError::bad_request("bad_lease_id", "a lease's id is not 0"));
+    }
+    Ok(Terms { deadline, lease: lease.map(LeaseId) })
+}
+
+/// Says how long a value still lives, in seconds, if it ends, and on which lease it hangs.
+pub(crate) fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &Expiry) -> Result<(), ApiError> {
+    if let Some(left) = app.db.blocking().remaining(expiry)? {
+        let seconds = HeaderValue::try_from(format!("{:.6}", left.as_secs_f64())).expect("digits and a dot");
+        response.headers_mut().insert(TTL, seconds);
+    }
+    if let Some(lease) = expiry.lease {
+        response.headers_mut().insert(LEASE, HeaderValue::from(lease.0));
+    }
+    Ok(())
+}
+
+/// `PATCH /v1/kv/{keyspace}/{key}?ttl=30`: another deadline; value, revision and lease stay.
+pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
+    let level = call.level(app)?;
+    let terms = Terms::of(call)?;
+    if terms.lease.is_some() {
+        return Err(ApiError::bad_request("bad_parameter", "a touch leaves the lease as it is: PUT the value anew"));
+    }
+    if terms.deadline == Deadline::Keep || (terms.is_plain() && !names_ttl(call)) {
+        return Err(ParseError::BadParameter { name: "ttl", expected: "given: seconds, never or default" }.into());
+    }
+    let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
+    let expect = write_condition(if_match, if_none_match)?.unwrap_or(Expect::Present);
+    if expect == Expect::Absent {
+        return Err(ParseError::BadHeader { name: "If-None-Match", expected: "left out: a touch needs a value" }.into());
+    }
+    let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
+    let keyspace = app.find_keyspace(&name)?;
+    let touched = app.db.touch(&keyspace, &key.unwrap_or_default(), terms.deadline, expect, level);
+    let ack = touched.await?.ok_or_else(no_such_key)?;
+    // No revision: the key's is what it was, and the commit's would be taken for it.
+    let mut response = reply::empty(StatusCode::NO_CONTENT);
+    response.headers_mut().insert(reply::DURABILITY, reply::level_value(ack.durability));
+    Ok(response)
+}
+
+/// Whether it says `default`, which is also what a request means that says nothing.
+fn names_ttl(call: &Call) -> bool {
+    call.header(&TTL).is_some() || call.head.uri.query().is_some_and(|query| !query.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_or_words() {
+        let after = |micros| Some(Deadline::After(Duration::from_micros(micros)));
+        assert_eq!(deadline_of(b"30"), after(30_000_000));
+        assert_eq!(deadline_of(b" 0.5 "), after(500_000));
+        assert_eq!(deadline_of(b"never"), Some(Deadline::Never));
+        assert_eq!(deadline_of(b"default"), Some(Deadline::Default));
+        assert_eq!(deadline_of(b"keep"), Some(Deadline::Keep));
+        for bad in [b"".as_slice(), b"-1", b"1s", b"nan", b"inf", b"1e300", b"\xff", b"Never"] {
+            assert_eq!(deadline_of(bad), None, "{bad:?}");
+        }
+        assert!(JsonTtl::Word("30".into()).deadline().is_err() && JsonTtl::Seconds(0.0).deadline().is_err());
+    }
+
+    #[test]
+    fn leases_are_numbers_but_0() {
+        assert_eq!(lease_of(b"7"), Some(LeaseId(7)));
+        assert_eq!(lease_of(b"18446744073709551615"), Some(LeaseId(u64::MAX)));
+        for bad in [b"".as_slice(), b"0", b"+7", b"-7", b"0x7", b"18446744073709551616", b"\xff"] {
+            assert_eq!(lease_of(bad), None, "{bad:?}");
+        }
+    }
+}

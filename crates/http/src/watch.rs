@@ -1,0 +1,154 @@
+//! `GET /v1/watch/{keyspace}`: changes of keys as they happen, and before, from any revision on.
+//!
+//! As server-sent events each change is an event whose `data` is a JSON object; the last one of a commit has
+//! the commit's revision as `id`, so a client that reconnects with `Last-Event-ID` gets no half of a commit, and
+//! none twice. As NDJSON each change is a line. When nothing matches for a while, `progress` says up to which
+//! revision nothing was missed. The watch ends when the server stops or `limit` changes were sent; before an end
+//! that is an error, it says why.
+
+use std::{io, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_engine::{Watch, WatchBatch, WatchChange, WatchError, WatchEvent};
+use thalweg_serving::app::App;
+use thalweg_types::{Durability, Revision};
+
+use crate::{
+    call::{Answer, Call},
+    following::{Follower, Format, Woken, resumed},
+    json::{push_bytes, push_number, push_text},
+    pages::Running,
+    parse::{WatchQuery, name_segment},
+};
+
+/// `GET /v1/watch/{keyspace}`
+pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
+    let query = WatchQuery::parse(call.head.uri.query())?;
+    let format = Format::asked(call, "changes")?;
+    let keyspace = app.find_keyspace(&name_segment(call.path_after("/v1/watch/"))?)?;
+    let from = resumed(call, "a revision")?.map(Revision).or(query.from);
+    let follower = Follower::admit(app)?;
+    // Finding a place in the log reads a row; what is read of the log itself is read off this thread.
+    let watch = keyspace.watch(&query.keys, from)?;
+    let following = Following { follower, said: Revision::ZERO, watch, format, left: query.limit.unwrap_or(u64::MAX) };
+    Ok(format.reply(following, step))
+}
+
+struct Following {
+    follower: Follower,
+    watch: Watch,
+    format: Format,
+    /// The client knows that nothing below is missing.
+    said: Revision,
+    left: u64,
+}
+
+fn step(following: Following) -> Running<Following> {
+    Box::pin(async move {
+        let mut following = following;
+        if following.follower.is_new() {
+            let greeting = following.progress();
+            return Ok((vec![greeting], Some(following)));
+        }
+        loop {
+            if following.follower.is_over() || following.left == 0 {
+                return Ok((Vec::new(), None));
+            }
+            let (found, returned) = look(following).await?;
+            following = returned;
+            match found {
+                Ok(Some(batch)) if batch.events.is_empty() => {
+                    return Ok((vec![following.progress()], Some(following)));
+                }
+                Ok(Some(batch)) => return Ok((vec![following.show(&batch)], Some(following))),
+                Ok(None) => match following.follower.wait(following.watch.ready()).await {
+                    Woken::Ready(()) => {}
+                    Woken::Silence => return Ok((vec![following.progress()], Some(following))),
+                    Woken::Stopping => return Ok((Vec::new(), None)),
+                },
+                // The node is closing: an end like that of a server that stops.
+                Err(WatchError::Closed) => return Ok((Vec::new(), None)),
+                Err(error) => return Ok((vec![following.format.error(&error.into())], None)),
+            }
+        }
+    })
+}
+
+/// Takes what waits on the spot; reads the log on a blocking thread.
+async fn look(mut following: Following) -> io::Result<(Result<Option<WatchBatch>, WatchError>, Following)> {
+    if !following.watch.is_behind() {
+        return Ok((following.watch.try_next(), following));
+    }
+    tokio::task::spawn_blocking(move || (following.watch.try_next(), following)).await.map_err(io::Error::other)
+}
+
+impl Following {
+    fn show(&mut self, batch: &WatchBatch) -> Bytes {
+        // Asked after the changes were taken, so that it covers all of them.
+        let level = self.follower.app.db.blocking().visible_durability();
+        let mut out = Vec::new();
+        let mut events = batch.events.iter().peekable();
+        while let Some(event) = events.next() {
+            if self.left == 0 {
+                break;
+            }
+            self.left -= 1;
+            let ends_commit = events.peek().is_none_or(|next| next.revision != event.revision);
+            match self.format {
+                Format::Events => {
+                    if ends_commit {
+                        out.extend_from_slice(format!("id: {}\n", event.revision).as_bytes());
+                    }
+                    out.extend_from_slice(b"data: ");
+                    push_change(&mut out, event, level);
+                    out.extend_from_slice(b"\n\n");
+                }
+                Format::Lines => {
+                    push_change(&mut out, event, level);
+                    out.push(b'\n');
+                }
+            }
+            if ends_commit {
+                self.said = event.revision.next();
+            }
+        }
+        out.into()
+    }
+
+    /// Says how far nothing was missed. As an event it is a comment if that is known, and else carries the
+    /// revision as its id.
+    fn progress(&mut self) -> Bytes {
+        let done = self.watch.position().0 - 1;
+        let known = std::mem::replace(&mut self.said, self.watch.position()) >= self.watch.position();
+        match self.format {
+            Format::Lines => format!("{{\"progress\":{done}}}\n").into(),
+            Format::Events if known => Bytes::from_static(b": still here\n\n"),
+            Format::Events => format!("id: {done}\nevent: progress\ndata: {{\"progress\":{done}}}\n\n").into(),
+        }
+    }
+}
+
+/// Appends a change as a JSON object.
+fn push_change(out: &mut Vec<u8>, event: &WatchEvent, level: Durability) {
+    out.push(b'{');
+    push_number(out, "revision", event.revision.0);
+    out.push(b',');
+    push_number(out, "time_micros", event.time.0);
+    out.extend_from_slice(b",\"change\":\"");
+    let (change, name) = match &event.change {
+        WatchChange::Put(_) => ("put", "key"),
+        WatchChange::Delete => ("delete", "key"),
+        WatchChange::Expire => ("expire", "key"),
+        WatchChange::DeletePrefix => ("delete_prefix", "prefix"),
+    };
+    out.extend_from_slice(change.as_bytes());
+    out.extend_from_slice(b"\",");
+    push_bytes(out, name, &event.key);
+    if let WatchChange::Put(value) = &event.change {
+        out.push(b',');
+        push_bytes(out, "value", value);
+    }
+    out.extend_from_slice(b",\"durability\":");
+    push_text(out, level.name());
+    out.push(b'}');
+}

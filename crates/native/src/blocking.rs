@@ -1,0 +1,15 @@
+//! Reads that may have to wait for the disk.
+
+use thalweg_types::Action;
+
+use super::failure::Failure;
+
+/// Runs what may read from disk where that holds up nobody.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(read) => read,
+        Err(error) => Err(Failure::new("internal", Action::Stop, error.to_string())),
+    }
+}

@@ -1,0 +1,284 @@
+//! Caches over the native protocol.
+//!
+//! Every frame is answered at once, from memory: what a client pipelines is answered with one write. A small value is
+//! copied from the entry into the outbox under its shard's mutex, so nothing is allocated and no reference counted for a
+//! hit; a large one is shared.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thalweg_broker::{
+    Cache, CacheEntry as Entry, CacheError, CacheId, CacheStats as Stats, Condition, CreateCacheError, Expiry, Moment,
+    NamedCache, ScanCursor, Version,
+};
+use thalweg_serving::{app::App, error::ApiError, limits::DEFAULT_CACHE_KEYS};
+use thalweg_types::limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS};
+use thalweg_wire::{
+    self as wire, CacheAdd, CacheClear, CacheCounter, CacheCreate, CacheDelete, CacheDone, CacheEntries, CacheExpect,
+    CacheFigures, CacheGet, CacheKeys, CacheMultiGet, CacheMultiPut, CacheOpened, CachePut, CacheScan, CacheStats,
+    CacheStored, CacheTouch, CacheTtl, CacheValue, DropCache, Kind, List, OpenCache, ReadCacheStats, Rest,
+};
+
+use super::{
+    failure::Failure,
+    replies::Room,
+    request::Request,
+    turn::{Handled, Turn},
+};
+
+/// `remaining` of what does not end.
+const NEVER: u64 = u64::MAX;
+/// Values from this size on are shared with the outbox; smaller ones are copied under the shard's mutex.
+const SHARED_FROM_BYTES: usize = 16 * 1024;
+/// Bytes of a cache value's frame before the value.
+const VALUE_HEAD_BYTES: usize = 8 + 8;
+
+impl From<CacheError> for Failure {
+    fn from(error: CacheError) -> Self {
+        ApiError::from(error).into()
+    }
+}
+
+impl From<CreateCacheError> for Failure {
+    fn from(error: CreateCacheError) -> Self {
+        ApiError::from(error).into()
+    }
+}
+
+fn find(app: &App, id: u32) -> Result<Arc<Cache>, Failure> {
+    app.views.caches.by_id(CacheId(id)).ok_or_else(|| no_such_cache(&format!("with id {id}")))
+}
+
+fn no_such_cache(which: &str) -> Failure {
+    let message = format!("there is no cache {which}: it was dropped, or the server has started anew; open it by name");
+    Failure::fix("no_such_cache", message)
+}
+
+fn expiry(ttl: &CacheTtl, now: Moment) -> Expiry {
+    match *ttl {
+        CacheTtl::Never {} => Expiry::Never,
+        CacheTtl::After { micros } => Expiry::after(now, std::time::Duration::from_micros(micros)),
+        CacheTtl::Keep {} => Expiry::Keep,
+    }
+}
+
+/// `None`: whatever is there.
+fn condition<'f>(expect: &CacheExpect<'f>) -> Option<Condition<'f>> {
+    match *expect {
+        CacheExpect::Any {} => None,
+        CacheExpect::Absent {} => Some(Condition::Absent),
+        CacheExpect::Present {} => Some(Condition::Present),
+        CacheExpect::Version { version } => Some(Condition::Version(Version(version))),
+        CacheExpect::Value { value } => Some(Condition::Value(value)),
+    }
+}
+
+fn remaining(entry: &Entry, now: Moment) -> u64 {
+    if entry.deadline == Moment::NEVER { NEVER } else { entry.deadline.after(now).as_micros() as u64 }
+}
+
+/// `cache get`
+pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Result<Handled, Failure> {
+    let cache = find(turn.app, get.cache)?;
+    let now = turn.app.views.moment(request.received);
+    let out = &mut *turn.out;
+    let large = cache.read(now, get.key.0, |entry| {
+        if entry.value.len() >= SHARED_FROM_BYTES {
+            return Ok(Some(entry.clone()));
+        }
+        let (version, remaining) = (entry.version.0, remaining(entry, now));
+        out.reply(request.id, &CacheValue { version, remaining, value: Rest(&entry.value) }).map(|()| None)
+    });
+    match large.transpose()? {
+        None => turn.out.reply(request.id, &CacheValue { version: 0, remaining: NEVER, value: Rest(b"") })?,
+        Some(Some(entry)) if request.id != 0 => {
+            turn.out.shared(
+                Kind::CacheValue,
+                request.id,
+                VALUE_HEAD_BYTES + entry.value.len(),
+                Room::Ask,
+                |parts| {
+                    parts.bytes().extend_from_slice(&entry.version.0.to_le_bytes());
+                    parts.bytes().extend_from_slice(&remaining(&entry, now).to_le_bytes());
+                    parts.share(Bytes::from_owner(entry.value));
+                },
+            )?;
+        }
+        Some(_) => {}
+    }
+    Ok(Handled::Replied)
+}
+
+/// `cache multi get`
+pub(crate) fn multi_get(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    get: &CacheMultiGet<'_>,
+) -> Result<Handled, Failure> {
+    at_once(get.keys.len())?;
+    let cache = find(turn.app, get.cache)?;
+    let now = turn.app.views.moment(request.received);
+    let (mut found, mut bytes) = (Vec::with_capacity(get.keys.len()), 0);
+    for key in get.keys.iter() {
+        let entry = cache.get(now, key);
+        bytes += entry.as_ref().map_or(0, |entry| entry.value.len());
+        if bytes > turn.out.max_frame_bytes() {
+            let message = format!("the values have more than the {bytes} bytes that the client takes: ask for fewer");
+            return Err(Failure::fix("result_too_large", message));
+        }
+        found.push(entry);
+    }
+    let entries: Vec<_> = found
+        .iter()
+        .map(|entry| match entry {
+            None => wire::CacheEntry { version: 0, remaining: NEVER, value: b"" },
+            Some(entry) => {
+                wire::CacheEntry { version: entry.version.0, remaining: remaining(entry, now), value: &entry.value }
+            }
+        })
+        .collect();
+    turn.out.reply(request.id, &CacheEntries { entries: List::Items(&entries) })?;
+    Ok(Handled::Replied)
+}
+
+fn at_once(entries: usize) -> Result<(), Failure> {
+    if entries <= MAX_CACHE_ENTRIES_AT_ONCE {
+        return Ok(());
+    }
+    let message = format!("at most {MAX_CACHE_ENTRIES_AT_ONCE} entries at once, not {entries}: send several requests");
+    Err(Failure::fix("too_many_entries", message))
+}
+
+/// `cache put`
+pub(crate) fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Result<Handled, Failure> {
+    let cache = find(turn.app, put.cache)?;
+    let now = turn.app.views.moment(request.received);
+    let expiry = expiry(&put.ttl, now);
+    let version = match condition(&put.expect) {
+        None => cache.put(now, put.key, put.value.0, expiry)?,
+        Some(condition) => cache.put_if(now, put.key, put.value.0, expiry, condition)?,
+    };
+    turn.out.reply(request.id, &CacheStored { version: version.0 })?;
+    Ok(Handled::Replied)
+}
+
+/// `cache multi put`
+pub(crate) fn multi_put(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    put: &CacheMultiPut<'_>,
+) -> Result<Handled, Failure> {
+    at_once(put.pairs.len())?;
+    let cache = find(turn.app, put.cache)?;
+    let now = turn.app.views.moment(request.received);
+    let pairs: Vec<_> = put.pairs.iter().map(|pair| (pair.key, pair.value)).collect();
+    cache.put_many(now, pairs.iter().copied(), expiry(&put.ttl, now))?;
+    done(turn, request, !pairs.is_empty())
+}
+
+fn done(turn: &mut Turn<'_>, request: &Request<'_>, existed: bool) -> Result<Handled, Failure> {
+    turn.out.reply(request.id, &CacheDone { existed })?;
+    Ok(Handled::Replied)
+}
+
+/// `cache delete`
+pub(crate) fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'_>) -> Result<Handled, Failure> {
+    let cache = find(turn.app, delete.cache)?;
+    let (now, key) = (turn.app.views.moment(request.received), delete.key.0);
+    let existed = match condition(&delete.expect) {
+        None => cache.delete(now, key),
+        // That a key is not there holds of one that is not there, and there is nothing to take away then.
+        Some(condition @ Condition::Absent) => cache.delete_if(now, key, condition).map(|()| false)?,
+        Some(condition) => cache.delete_if(now, key, condition).map(|()| true)?,
+    };
+    done(turn, request, existed)
+}
+
+/// `cache touch`
+pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>) -> Result<Handled, Failure> {
+    let cache = find(turn.app, touch.cache)?;
+    let now = turn.app.views.moment(request.received);
+    let existed = cache.touch(now, touch.key.0, expiry(&touch.ttl, now));
+    done(turn, request, existed)
+}
+
+/// `cache add`
+pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Result<Handled, Failure> {
+    let cache = find(turn.app, add.cache)?;
+    let now = turn.app.views.moment(request.received);
+    let value = cache.add(now, add.key.0, add.delta, expiry(&add.ttl, now))?;
+    turn.out.reply(request.id, &CacheCounter { value })?;
+    Ok(Handled::Replied)
+}
+
+/// `cache scan`
+pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Result<Handled, Failure> {
+    let cache = find(turn.app, scan.cache)?;
+    let count = if scan.limit == 0 { DEFAULT_CACHE_KEYS as usize } else { scan.limit as usize };
+    // What stands around the keys, and their lengths, are counted with them.
+    let room = turn.out.max_frame_bytes().saturating_sub(64 + 4 * count.min(MAX_CACHE_SCAN_KEYS));
+    let page = cache.scan(turn.app.views.moment(request.received), scan.cursor.map(ScanCursor), count, room);
+    let keys: Vec<&[u8]> = page.keys.iter().map(|key| &**key).collect();
+    let cursor = page.next.map(|next| next.0);
+    turn.out.reply(request.id, &CacheKeys { cursor, keys: List::Items(&keys) })?;
+    Ok(Handled::Replied)
+}
+
+/// `cache clear`
+pub(crate) fn clear(turn: &mut Turn<'_>, request: &Request<'_>, clear: &CacheClear) -> Result<Handled, Failure> {
+    find(turn.app, clear.cache)?.clear();
+    done(turn, request, true)
+}
+
+/// `open cache`
+pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<'_>) -> Result<Handled, Failure> {
+    let views = &turn.app.views;
+    let (named, created) = match open.create {
+        CacheCreate::Never => {
+            let found = views.caches.get(open.name);
+            (found.ok_or_else(|| no_such_cache(&format!("named {:?}", open.name)))?, false)
+        }
+        CacheCreate::IfMissing => views.cache(open.name, (open.max_bytes != 0).then_some(open.max_bytes))?,
+    };
+    let NamedCache { id: CacheId(cache), max_bytes, .. } = named;
+    turn.out.reply(request.id, &CacheOpened { cache, created, max_bytes })?;
+    Ok(Handled::Replied)
+}
+
+/// `drop cache`
+pub(crate) fn drop_cache(turn: &mut Turn<'_>, request: &Request<'_>, gone: &DropCache) -> Result<Handled, Failure> {
+    let existed = turn.app.views.caches.remove_id(CacheId(gone.cache)).is_some();
+    done(turn, request, existed)
+}
+
+/// `read cache stats`
+pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCacheStats) -> Result<Handled, Failure> {
+    let mut all = turn.app.views.caches.list();
+    if read.cache != 0 {
+        all.retain(|named| named.id == CacheId(read.cache));
+        if all.is_empty() {
+            return Err(no_such_cache(&format!("with id {}", read.cache)));
+        }
+    }
+    all.sort_unstable_by_key(|named| named.id);
+    let caches: Vec<_> = all.iter().map(figures).collect();
+    turn.out.reply(request.id, &CacheStats { caches: List::Items(&caches) })?;
+    Ok(Handled::Replied)
+}
+
+fn figures(named: &NamedCache) -> CacheFigures<'_> {
+    let Stats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = named.cache.stats();
+    CacheFigures {
+        cache: named.id.0,
+        entries,
+        bytes,
+        max_bytes: named.max_bytes,
+        hits,
+        misses,
+        puts,
+        deletes,
+        evictions,
+        expirations: expired,
+        name: &named.name,
+    }
+}

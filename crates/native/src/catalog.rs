@@ -1,0 +1,199 @@
+//! What there is: keyspaces, streams, producers, leases, found by name or id and listed.
+
+use std::{sync::Arc, time::Duration};
+
+use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, LeaseInfo, LeaseKey, ProducerInfo, StreamInfo};
+use thalweg_serving::{
+    error::{no_such_keyspace, no_such_stream},
+    limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
+};
+use thalweg_types::LeaseId;
+use thalweg_wire::{self as wire, Count, KeyspaceFound, KeyspaceList, LeaseFound, LeaseList, List, StreamFound};
+
+use super::{
+    blocking::off_thread,
+    failure::Failure,
+    reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
+    replies::Replies,
+    request::Request,
+    turn::{Handled, Reply, Turn},
+};
+
+/// `find keyspace`
+pub(crate) fn find_keyspace(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::FindKeyspace<'_>,
+) -> Result<Handled, Failure> {
+    let keyspace = turn.app.find_keyspace(wanted.name)?;
+    let info = keyspace.info().ok_or_else(|| no_such_keyspace(wanted.name))?;
+    if wanted.count == Count::Skip {
+        turn.out.reply(request.id, &KeyspaceFound { keyspace: shown_keyspace(&info), counts: None })?;
+        return Ok(Handled::Replied);
+    }
+    // Bounded by what a scan costs, so it counts as one.
+    let held = turn.app.admission.scans.take(1);
+    let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
+    Ok(Handled::later(async move {
+        let stats = off_thread(move || Ok(keyspace.stats(DEFAULT_STATS_KEYS)?)).await?;
+        drop(held);
+        let counts =
+            wire::KeyspaceCounts { keys: stats.keys, bytes: stats.bytes, exact: stats.exact, sweeping: stats.sweeping };
+        Ok(Reply::encode(move |out, id| {
+            out.reply(id, &KeyspaceFound { keyspace: shown_keyspace(&info), counts: Some(counts) })
+        }))
+    }))
+}
+
+/// `list keyspaces`
+pub(crate) fn list_keyspaces(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::ListKeyspaces,
+) -> Result<Handled, Failure> {
+    let (limit, after, app) = (listed(wanted.limit), wanted.after, Arc::clone(turn.app));
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+        let mut found = app.db.blocking().keyspaces();
+        found.retain(|info| info.id > after);
+        found.sort_unstable_by_key(|info| info.id);
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok(move |out: &mut Replies, id: u32| {
+            let keyspaces: Vec<_> = found.iter().map(shown_keyspace).collect();
+            out.reply(id, &KeyspaceList { more, keyspaces: List::Items(&keyspaces) })
+        })
+    })
+}
+
+fn shown_keyspace(info: &KeyspaceInfo) -> wire::Keyspace<'_> {
+    wire::Keyspace { id: info.id, created: info.created, config: info.config, name: &info.name }
+}
+
+/// `find stream`
+pub(crate) fn find_stream(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::FindStream<'_>,
+) -> Result<Handled, Failure> {
+    let stream = turn.app.db.blocking().find_stream(wanted.name).ok_or_else(|| no_such_stream(wanted.name))?;
+    let info = stream.info()?;
+    turn.out.reply(request.id, &StreamFound { stream: shown_stream(&info) })?;
+    Ok(Handled::Replied)
+}
+
+/// `list streams`
+pub(crate) fn list_streams(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::ListStreams,
+) -> Result<Handled, Failure> {
+    let (limit, app) = (listed(wanted.limit), Arc::clone(turn.app));
+    let after = (wanted.after.0 != 0).then_some(wanted.after);
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+        let mut found = app.db.blocking().streams_after(after, limit.saturating_add(1));
+        let more = found.len() > limit;
+        found.truncate(limit);
+        Ok(move |out: &mut Replies, id: u32| {
+            let streams: Vec<_> = found.iter().map(shown_stream).collect();
+            out.reply(id, &wire::StreamList { more, streams: List::Items(&streams) })
+        })
+    })
+}
+
+fn shown_stream(info: &StreamInfo) -> wire::Stream<'_> {
+    wire::Stream {
+        id: info.id,
+        start: info.start,
+        next: info.next,
+        bytes: info.bytes,
+        last_time: info.last_time,
+        config: info.config,
+        name: &info.name,
+    }
+}
+
+/// `list producers`
+pub(crate) fn list_producers(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::ListProducers<'_>,
+) -> Result<Handled, Failure> {
+    let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
+    let found = if wanted.producer.is_empty() {
+        stream.producers()?
+    } else {
+        stream.producer_info(wanted.producer)?.into_iter().collect()
+    };
+    let producers: Vec<_> = found.iter().map(shown_producer).collect();
+    turn.out.reply(request.id, &wire::ProducerList { producers: List::Items(&producers) })?;
+    Ok(Handled::Replied)
+}
+
+fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
+    let ProducerInfo { epoch, next_sequence, last_time, id } = info;
+    wire::Producer { epoch: *epoch, next_sequence: *next_sequence, last_time: *last_time, id }
+}
+
+/// `find lease`
+pub(crate) fn find_lease(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::FindLease,
+) -> Result<Handled, Failure> {
+    let limit = if wanted.limit == 0 { DEFAULT_LEASE_KEYS } else { wanted.limit as usize }.min(MAX_LEASE_KEYS_SHOWN);
+    let (app, lease) = (Arc::clone(turn.app), wanted.lease);
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+        let leases = app.db.blocking().leases();
+        let info = leases.get(lease)?.ok_or_else(|| no_such_lease(lease))?;
+        let mut found = leases.keys(lease, limit + 1)?.ok_or_else(|| no_such_lease(lease))?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let durability = app.db.blocking().visible_durability();
+        Ok(move |out: &mut Replies, id: u32| {
+            let keys: Vec<_> = found.iter().map(shown_key).collect();
+            out.reply(id, &LeaseFound { durability, lease: shown_lease(&info), more, keys: List::Items(&keys) })
+        })
+    })
+}
+
+fn shown_key(attached: &LeaseKey) -> wire::LeaseKey<'_> {
+    wire::LeaseKey { keyspace: &attached.keyspace, key: &attached.key }
+}
+
+fn no_such_lease(lease: LeaseId) -> Failure {
+    Failure::from(thalweg_engine::WriteError::NoSuchLease(lease))
+}
+
+/// `list leases`
+pub(crate) fn list_leases(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::ListLeases,
+) -> Result<Handled, Failure> {
+    let (limit, app) = (listed(wanted.limit), Arc::clone(turn.app));
+    let after = (wanted.after.0 != 0).then_some(wanted.after);
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+        let mut found = app.db.blocking().leases().list(after, limit.saturating_add(1))?;
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let durability = app.db.blocking().visible_durability();
+        Ok(move |out: &mut Replies, id: u32| {
+            let leases: Vec<_> = found.iter().map(shown_lease).collect();
+            out.reply(id, &LeaseList { durability, more, leases: List::Items(&leases) })
+        })
+    })
+}
+
+fn shown_lease(info: &LeaseInfo) -> wire::Lease {
+    wire::Lease {
+        id: info.id,
+        ttl: micros(info.ttl),
+        deadline: info.deadline,
+        remaining: micros(info.remaining),
+        keys: info.keys,
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}

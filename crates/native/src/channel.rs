@@ -1,0 +1,592 @@
+//! The task of a channel: reads, dispatches, answers, writes.
+//!
+//! Owns: the order in which that happens, back-pressure, silence, the end. Does not own what requests do
+//! (`dispatch` and the handlers), what is under way (`requests`), nor the socket and its clocks (`served`).
+//!
+//! ```text
+//! one turn:  read once ─► frames ─► replies that have come ─► subjects ─► write
+//! ```
+//! So what came with one read is answered with one write, and commands that came with it are committed together.
+//! Turns follow each other until none of the steps moves anything; the task is then woken by its socket, by a reply that
+//! has come, by the broker, or by its tick.
+//!
+//! Back-pressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, nothing is read,
+//! looked at or taken from the broker. So a client that does not take its replies is not listened to, and
+//! what waits for it is bounded.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use thalweg_serving::{
+    admission::Held,
+    limits::MAX_TURNS,
+    served::{Alarm, Received, Served},
+    spare,
+};
+use thalweg_transport::Channel;
+use thalweg_types::Action;
+use thalweg_wire::{
+    CancelMode, ClientFrame, Credit, Decoder, FrameError, Goodbye, Kind, Ping, Pong, READ_BYTES, Reason, SharedFrame,
+    handshake::{KeepAlive, Silence, goodbye},
+};
+
+use super::{
+    dispatch,
+    failure::{self, Failure},
+    publishing::Input,
+    replies::Replies,
+    request::Request,
+    requests::{Finished, Requests, Use, Waiting},
+    session::Session,
+    subjects::Subjects,
+    subscription::{Next, Subscription},
+    turn::{Handled, Reply, Turn},
+};
+
+/// How far the channel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Frames are taken.
+    Open,
+    /// None are taken any more: what is under way is answered, then goodbye is said, if there is somebody to hear it.
+    Finishing { goodbye: Option<Reason> },
+    /// The last bytes are written, and that there are no more: from then on the [socket](Served) lingers.
+    Closing,
+}
+
+/// A channel and all that is under way on it.
+#[derive(Debug)]
+pub(crate) struct ChannelTask {
+    session: Session,
+    socket: Served,
+    decoder: Decoder,
+    /// Room for the frame that is arriving, if it is a large one.
+    arriving: Option<Held>,
+    out: Replies,
+    requests: Requests,
+    subjects: Subjects,
+    /// Which channel this is, of the server.
+    number: u64,
+    /// Nobody else has been at work lately.
+    is_alone: bool,
+    phase: Phase,
+    /// `None` on further channels of a connection: the first one's speaks for all.
+    keep_alive: Option<KeepAlive>,
+}
+
+impl ChannelTask {
+    /// Over a channel on which the handshake is done, or was done on the connection's first one. `decoder` has what came
+    /// behind it.
+    #[must_use]
+    pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
+        let stopping = session.app.stopping.clone();
+        let socket = Served::new(io, "native client", stopping, session.write_timeout, session.tick());
+        let keep_alive = session.is_first.then(|| KeepAlive::new(session.keep_alive, Duration::ZERO));
+        session.native.metrics.channel_opened();
+        Self {
+            out: Replies::new(session.max_send_bytes, Arc::clone(&session.app.admission.reply_bytes)),
+            requests: Requests::new(session.max_requests),
+            subjects: Subjects::new(&session.app),
+            number: session.app.new_number(),
+            is_alone: false,
+            session,
+            socket,
+            decoder,
+            arriving: None,
+            phase: Phase::Open,
+            keep_alive,
+        }
+    }
+
+    /// Does all that can be done now. Ready when the channel is over.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.subjects.woken_by(cx);
+        self.socket.begin();
+        self.socket.now = Instant::now();
+        self.is_alone = self.session.app.solitude.at_work(self.number, self.socket.now);
+        for _ in 0..MAX_TURNS {
+            let heard = self.receive(cx);
+            let mut moved = self.answer(cx) | heard;
+            moved |= self.deliver(cx, heard);
+            self.finish();
+            moved |= self.send(cx);
+            if self.socket.is_over() {
+                return Poll::Ready(());
+            }
+            if !moved {
+                return Poll::Pending;
+            }
+            self.socket.now = Instant::now();
+        }
+        // Others on this thread have a turn first.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    // ----- receiving
+
+    /// Whether frames are looked at.
+    fn listens(&self) -> bool {
+        self.is_open() && self.out.has_room() && !self.subjects.is_blocked()
+    }
+
+    fn is_open(&self) -> bool {
+        self.phase == Phase::Open && self.socket.is_open()
+    }
+
+    fn is_closing(&self) -> bool {
+        self.phase == Phase::Closing || !self.socket.is_open()
+    }
+
+    /// Frames that are there, then one read, then what it brought. Whether anything moved.
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.socket.lingers() {
+            return self.socket.linger(cx);
+        }
+        let mut moved = self.frames();
+        if !self.listens() {
+            self.socket.partial_since = None;
+            return moved;
+        }
+        if self.socket.is_drained() {
+            return moved;
+        }
+        match self.socket.read(cx, self.decoder.buffer_or(spare::take)) {
+            // An idle channel keeps no buffer.
+            Received::Nothing => spare::keep(self.decoder.release()),
+            Received::End => {
+                // What only waits, waits for nobody.
+                self.phase = Phase::Finishing { goodbye: None };
+                self.requests.stop_waiting();
+                moved = true;
+            }
+            Received::Bytes(read) => {
+                self.session.native.metrics.received(read);
+                if let Some(alive) = &mut self.keep_alive {
+                    alive.heard(self.socket.age());
+                }
+                self.frames();
+                moved = true;
+            }
+            Received::Lost => return true,
+        }
+        let is_partial = self.decoder.pending_bytes() > 0 && self.listens();
+        self.socket.partial_since = self.socket.partial_since.or(Some(self.socket.now)).filter(|_| is_partial);
+        moved
+    }
+
+    /// Looks at whole frames while there are some and there is room for replies.
+    fn frames(&mut self) -> bool {
+        let (mut moved, mut wrote) = (false, false);
+        while self.listens() {
+            if !self.admit_next() {
+                moved = true;
+                continue;
+            }
+            let kind = self.decoder.peek().and_then(|header| Kind::from_code(header.kind));
+            let travels = matches!(kind, Some(Kind::Publish | Kind::Ask | Kind::WriteAndPublish));
+            let handled = if travels { self.shared_frame() } else { self.borrowed_frame() };
+            match handled {
+                Some(was_write) => wrote |= was_write,
+                None => break,
+            }
+            (moved, self.socket.partial_since) = (true, None);
+        }
+        match wrote {
+            true if self.is_alone => self.session.app.db.commit_queued_here(),
+            true => self.session.app.db.commit_queued(),
+            false => {}
+        }
+        moved
+    }
+
+    /// Whether there is room for the next frame if it is a large one that is still arriving: if there is none, it is
+    /// refused, and passed over as it comes.
+    fn admit_next(&mut self) -> bool {
+        let Some(header) = self.decoder.peek() else { return true };
+        if self.arriving.is_some() || (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {
+            return true;
+        }
+        self.arriving = self.session.app.admission.body_bytes.take(u64::from(header.len));
+        if self.arriving.is_some() {
+            return true;
+        }
+        self.decoder.skip_frame();
+        let message = "too many bytes of requests at a time: retry later";
+        self.out.fail(header.id, &Failure::overloaded(message));
+        false
+    }
+
+    /// `None`: there is no whole frame. Else whether it was a write.
+    fn borrowed_frame(&mut self) -> Option<bool> {
+        // The frame borrows the decoder: it stands aside meanwhile.
+        let mut decoder = std::mem::take(&mut self.decoder);
+        let handled = match decoder.next_borrowed() {
+            Ok(None) => None,
+            Ok(Some(raw)) => Some(self.decoded(ClientFrame::decode(raw), raw.header.id, None)),
+            Err(error) => {
+                self.too_large(&error);
+                Some(false)
+            }
+        };
+        self.decoder = decoder;
+        self.arrived(handled)
+    }
+
+    fn shared_frame(&mut self) -> Option<bool> {
+        let handled = match self.decoder.next_shared() {
+            Ok(None) => None,
+            Ok(Some(frame)) => Some(self.decoded(ClientFrame::decode(frame.raw()), frame.header.id, Some(&frame))),
+            Err(error) => {
+                self.too_large(&error);
+                Some(false)
+            }
+        };
+        self.arrived(handled)
+    }
+
+    fn arrived(&mut self, handled: Option<bool>) -> Option<bool> {
+        if handled.is_some() {
+            self.arriving = None;
+        }
+        handled
+    }
+
+    /// Whether it was a write.
+    fn decoded(
+        &mut self,
+        decoded: Result<thalweg_wire::Envelope<'_, ClientFrame<'_>>, thalweg_wire::DecodeError>,
+        id: u32,
+        shared: Option<&SharedFrame>,
+    ) -> bool {
+        let envelope = match decoded {
+            Ok(envelope) => envelope,
+            Err(error) => {
+                // No reply is owed by what is no request; but whoever sent it should hear of it.
+                self.out.fail(id, &Failure::of(&error));
+                return false;
+            }
+        };
+        match envelope.frame {
+            ClientFrame::Ping(Ping { token }) => self.say(&Pong { token }),
+            ClientFrame::Pong(_) => {}
+            ClientFrame::Goodbye(_) => {
+                self.subjects.flush();
+                self.phase = Phase::Closing;
+            }
+            ClientFrame::Hello(_) => self.protocol("a hello begins a connection and comes once"),
+            ClientFrame::Cancel(cancel) => self.cancel(id, cancel.mode),
+            ClientFrame::Credit(credit) => self.credit(id, &credit),
+            frame => {
+                let (kind, fields) = (frame.kind(), envelope.fields);
+                let request = Request { id, kind, fields, received: self.socket.now, shared };
+                return self.request(&request, frame);
+            }
+        }
+        false
+    }
+
+    // ----- requests
+
+    /// Whether it was a write.
+    fn request(&mut self, request: &Request<'_>, frame: ClientFrame<'_>) -> bool {
+        let Request { id, kind, received, .. } = *request;
+        if id != 0 && self.requests.is_in_use(id) {
+            let message = format!("id {id} is in use: wait for its last frame, or choose another");
+            self.protocol(&message);
+            return false;
+        }
+        let permit = dispatch::permit_of(&frame);
+        let handled = self.check(request, permit.is_some()).and_then(|tail| {
+            let Self { session, out, subjects, is_alone, .. } = self;
+            let mut turn = Turn { app: &session.app, out, subjects, is_alone: *is_alone };
+            dispatch::dispatch(&mut turn, request, frame).map(|handled| (handled, tail))
+        });
+        let waiting = Waiting { id, kind, received };
+        let timeout = request.timeout();
+        let in_flight = &self.session.app.admission.requests;
+        match handled {
+            Err(failure) => self.refuse(&waiting, &failure),
+            Ok((Handled::Replied, _)) => self.count(&waiting, true),
+            Ok((Handled::Write(write), _)) => match timeout {
+                None => {
+                    if let Some(reply) = self.requests.write(waiting, write, in_flight) {
+                        self.reply(&waiting, reply);
+                    }
+                }
+                Some(_) => {
+                    // That its time is up must be heard whatever the disk does.
+                    self.is_alone = false;
+                    let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
+                    self.requests.unstoppable(waiting, later, timeout, in_flight.count());
+                }
+            },
+            Ok((Handled::Unstoppable(later), _)) => {
+                self.requests.unstoppable(waiting, later, timeout, in_flight.count());
+            }
+            Ok((Handled::Later(later), _)) => {
+                self.requests.later(waiting, later, timeout, in_flight.count());
+            }
+            Ok((Handled::Began(source), tail)) => {
+                let permit = permit.expect("only frames with a permit begin subscriptions");
+                let held = tail.expect("which were counted before they began");
+                let subscription = Subscription::new(source, &permit, request.fields.limit, held);
+                self.requests.subscribed(id, Use::Subscription(Box::new(subscription)));
+                self.count(&waiting, true);
+                self.feed(id);
+            }
+            Ok((Handled::BeganSubject, _)) => {
+                self.requests.subscribed(id, Use::Subject);
+                self.count(&waiting, true);
+            }
+        }
+        matches!(kind, Kind::Write | Kind::WriteAndPublish)
+    }
+
+    /// Whether a request may be carried out. A tail gets its place among the tails; what else is under way for some time is
+    /// counted once it is, since most requests are answered at once.
+    fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Held>, Failure> {
+        if request.fields.space.is_some_and(|space| space.0 != 0) {
+            return Err(Failure::fix("no_such_space", "this server has the default space only: leave the field out"));
+        }
+        if subscribes {
+            if request.id == 0 {
+                return Err(Failure::fix("malformed_frame", "a subscription has an id above 0: its pushes bear it"));
+            }
+            if self.requests.subscriptions() >= self.session.max_subscriptions as usize {
+                return Err(Failure::overloaded("as many subscriptions as a channel may have: end one first"));
+            }
+        } else if !self.requests.has_room() {
+            return Err(Failure::overloaded("too many requests under way on this channel: wait for replies"));
+        }
+        let admission = &self.session.app.admission;
+        if matches!(request.kind, Kind::Tail | Kind::Push | Kind::Watch) {
+            let held = admission.tails.take(1);
+            return held.map(Some).ok_or_else(|| Failure::overloaded("too many tails at a time: retry later"));
+        }
+        if admission.requests.has_room() {
+            Ok(None)
+        } else {
+            Err(Failure::overloaded("too many requests in flight: retry later"))
+        }
+    }
+
+    fn reply(&mut self, waiting: &Waiting, reply: Result<Reply, Failure>) {
+        match reply.and_then(|reply| reply.put(&mut self.out, waiting.id)) {
+            Ok(()) => self.count(waiting, true),
+            Err(failure) => self.refuse(waiting, &failure),
+        }
+    }
+
+    fn refuse(&mut self, waiting: &Waiting, failure: &Failure) {
+        self.out.fail(waiting.id, failure);
+        self.count(waiting, false);
+    }
+
+    fn count(&self, waiting: &Waiting, good: bool) {
+        self.session.native.metrics.request(waiting.kind, good, waiting.received.elapsed());
+    }
+
+    fn cancel(&mut self, id: u32, mode: CancelMode) {
+        match self.requests.get_mut(id) {
+            None | Some(Use::Request(None)) => {}
+            Some(Use::Request(Some(stop))) => stop.notify_one(),
+            Some(Use::Subscription(subscription)) => {
+                subscription.end(failure::cancelled(), mode);
+                self.feed(id);
+            }
+            Some(Use::Subject) => {
+                if self.subjects.cancel(id, mode, &mut self.out) {
+                    self.requests.unsubscribed(id);
+                }
+            }
+        }
+    }
+
+    fn credit(&mut self, id: u32, credit: &Credit) {
+        match self.requests.get_mut(id) {
+            None | Some(Use::Request(_)) => {}
+            Some(Use::Subscription(subscription)) => {
+                subscription.permit(credit);
+                self.feed(id);
+            }
+            Some(Use::Subject) => self.subjects.credit(id, credit),
+        }
+    }
+
+    // ----- answering
+
+    /// Takes replies and steps that have come, while there is room for them.
+    fn answer(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while let Some(alarm) = self.socket.alarm(cx) {
+            match alarm {
+                Alarm::Tick => self.tick(),
+                Alarm::Stop => self.stop(),
+            }
+            moved = true;
+        }
+        while self.out.has_room() {
+            match self.requests.poll_next(cx) {
+                Poll::Pending => break,
+                Poll::Ready(finished) => self.finished(finished),
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    fn finished(&mut self, finished: Finished) {
+        match finished {
+            _ if self.is_closing() => {}
+            Finished::Request(waiting, reply) => self.reply(&waiting, reply),
+            Finished::Step(id, source, found) => {
+                let Some(Use::Subscription(subscription)) = self.requests.get_mut(id) else { return };
+                match subscription.stepped(id, source, found, &mut self.out) {
+                    Some(over) => self.over(id, &over),
+                    None => self.feed(id),
+                }
+            }
+        }
+    }
+
+    /// Begins a subscription's next step, if it is time.
+    fn feed(&mut self, id: u32) {
+        let Some(Use::Subscription(subscription)) = self.requests.get_mut(id) else { return };
+        match subscription.next(self.session.max_send_bytes as usize) {
+            Next::Step(step) => self.requests.step(id, step),
+            Next::Rest => {}
+            Next::End(failure) => self.over(id, &failure),
+        }
+    }
+
+    fn over(&mut self, id: u32, why: &Failure) {
+        self.requests.unsubscribed(id);
+        self.out.end(id, why);
+    }
+
+    /// What waits for subscriptions to subjects.
+    fn deliver(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
+        if !self.out.has_room() || self.is_closing() {
+            return false;
+        }
+        let input = if heard && self.is_open() { Input::GoesOn } else { Input::Paused };
+        let delivered = self.subjects.deliver(cx, input, &mut self.out);
+        for id in delivered.ended {
+            self.requests.unsubscribed(id);
+        }
+        if let Some(message) = delivered.disconnect {
+            self.leave(Reason::Slow, Action::Retry, &message);
+        }
+        delivered.moved
+    }
+
+    // ----- sending
+
+    fn send(&mut self, cx: &mut Context<'_>) -> bool {
+        let (metrics, age) = (&self.session.native.metrics, self.socket.age());
+        let moved = self.socket.write(cx, self.out.outbox(), |written| {
+            metrics.sent(written);
+            if let Some(alive) = &mut self.keep_alive {
+                alive.sent(age);
+            }
+        });
+        let may_close = self.phase == Phase::Closing && self.out.is_empty();
+        may_close && self.socket.close(cx) || moved
+    }
+
+    /// Says something about the connection.
+    fn say(&mut self, frame: &impl for<'f> thalweg_wire::Frame<'f>) {
+        let said = self.out.push(0, frame);
+        debug_assert!(said.is_ok(), "small frames: {said:?}");
+    }
+
+    // ----- ends
+
+    fn tick(&mut self) {
+        if !self.socket.tick() {
+            return;
+        }
+        if self.phase == Phase::Open && self.socket.partial_for() >= self.session.frame_timeout {
+            self.protocol("a frame was begun and its rest did not arrive in time");
+        }
+        let age = self.socket.age();
+        if let Some(alive) = self.keep_alive.as_mut().filter(|_| self.phase != Phase::Open || !self.out.has_room()) {
+            // Nothing is heard because nobody listens.
+            alive.heard(age);
+        }
+        match self.keep_alive.map(|alive| alive.look(age)) {
+            Some(Silence::Gone) => self.leave(Reason::Silent, Action::Retry, "nothing was heard for too long"),
+            Some(Silence::Ping) if self.phase == Phase::Open => self.say(&Ping { token: age.as_micros() as u64 }),
+            _ => {}
+        }
+        self.socket.ticked(self.out.outbox());
+    }
+
+    /// The server stops: nothing new is taken, subscriptions end, what is under way is answered.
+    fn stop(&mut self) {
+        if !matches!(self.phase, Phase::Open | Phase::Finishing { .. }) {
+            return;
+        }
+        self.phase = Phase::Finishing { goodbye: Some(Reason::Stopping) };
+        self.subjects.close();
+        for id in self.requests.subscribed_ids() {
+            match self.requests.get_mut(id) {
+                Some(Use::Subscription(subscription)) => {
+                    subscription.end(failure::stopping(), CancelMode::Now);
+                    self.feed(id);
+                }
+                _ => self.over(id, &failure::stopping()),
+            }
+        }
+    }
+
+    /// Closes when nothing is under way any more.
+    fn finish(&mut self) {
+        let Phase::Finishing { goodbye } = self.phase else { return };
+        // Whoever sends no more ends its subscriptions with that.
+        if goodbye.is_none() && self.requests.subscriptions() > 0 {
+            for id in self.requests.subscribed_ids() {
+                self.requests.unsubscribed(id);
+            }
+        }
+        if self.requests.waiting() > 0 || self.requests.subscriptions() > 0 || !self.subjects.is_done() {
+            return;
+        }
+        match goodbye {
+            Some(reason) => self.leave(reason, Action::Retry, "the server stops: connect again"),
+            None => self.phase = Phase::Closing,
+        }
+    }
+
+    /// The client has sent what it may not.
+    fn protocol(&mut self, message: &str) {
+        self.leave(Reason::Protocol, Action::Fix, message);
+    }
+
+    fn too_large(&mut self, error: &FrameError) {
+        let FrameError::TooLarge { id, .. } = *error;
+        self.out.fail(id, &Failure::of(error));
+        self.protocol(&error.to_string());
+    }
+
+    /// Says goodbye, and nothing after it.
+    fn leave(&mut self, reason: Reason, class: Action, message: &str) {
+        if self.is_closing() {
+            return;
+        }
+        tracing::debug!(peer = %self.socket.peer(), reason = reason.code(), message, "channel ends");
+        let said: Result<(), Failure> = self.out.push(0, &goodbye(reason, class, message) as &Goodbye<'_>);
+        debug_assert!(said.is_ok(), "{said:?}");
+        self.phase = Phase::Closing;
+    }
+}
+
+impl Drop for ChannelTask {
+    fn drop(&mut self) {
+        self.session.native.metrics.channel_closed();
+    }
+}

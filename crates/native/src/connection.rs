@@ -1,0 +1,218 @@
+//! A connection: the handshake, and its channels.
+//!
+//! Owns: hello and welcome, what was agreed on, the tasks of a connection's channels. Does not own what goes over a
+//! channel after the welcome (`channel`).
+
+use std::{
+    future::poll_fn,
+    io,
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use thalweg_serving::{
+    admission::Held,
+    limits::{MAX_CHANNEL_REQUESTS, MAX_CHANNEL_SUBSCRIPTIONS, MAX_CONNECTION_CHANNELS},
+};
+use thalweg_transport::{Channel, Connection, Outbox};
+use thalweg_types::{Action, SpaceId, limits::MAX_FRAME_BYTES};
+use thalweg_wire::{
+    Decoder, Frame, Reason, Space,
+    handshake::{Agreed, ServerTerms, goodbye, read_hello},
+};
+use tokio::task::JoinSet;
+
+use super::{Native, channel::ChannelTask, session::Session};
+
+/// Serves a connection to its end. `place` is among those that have not said who they are; it is given back when this one
+/// has.
+pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Held) {
+    let spaces = [Space { id: SpaceId(0), name: "default" }];
+    let terms = terms(&native, &spaces);
+    let mut decoder = Decoder::new();
+    let timeout = native.app.config.header_timeout.0;
+    let shaken = tokio::time::timeout(timeout, handshake(&mut channel, &mut decoder, &terms)).await;
+    let agreed = match shaken {
+        Ok(Ok(agreed)) => agreed,
+        Ok(Err(error)) => {
+            native.metrics.handshake_failed();
+            tracing::debug!(peer = %channel.peer(), %error, "no native connection");
+            close(&mut channel).await;
+            return;
+        }
+        Err(_) => {
+            native.metrics.handshake_failed();
+            tracing::debug!(peer = %channel.peer(), "no hello came in time");
+            return;
+        }
+    };
+    drop(place);
+    connection.permit(MAX_CONNECTION_CHANNELS);
+    let session = Session::new(&native, &agreed, &terms);
+    let mut first = ChannelTask::new(session.clone(), channel, decoder);
+    let first = poll_fn(|cx| first.poll(cx));
+    if connection.is_multiplexed() {
+        multiplexed(session, &connection, first).await;
+    } else {
+        first.await;
+    }
+    connection.close();
+}
+
+/// Serves further channels until the first is over.
+async fn multiplexed(session: Session, connection: &Connection, first: impl Future<Output = ()>) {
+    let mut channels = JoinSet::new();
+    let mut first = std::pin::pin!(first);
+    let mut more = true;
+    loop {
+        tokio::select! {
+            () = &mut first => break,
+            accepted = connection.accept(), if more => match accepted {
+                Ok(Some(channel)) => {
+                    let Some(held) = session.app.admission.connections.take(1) else {
+                        channels.spawn(turn_away(channel));
+                        continue;
+                    };
+                    let session = Session { is_first: false, ..session.clone() };
+                    let mut decoder = Decoder::new();
+                    decoder.set_max_bytes(session.max_frame_bytes);
+                    channels.spawn(async move {
+                        let mut task = ChannelTask::new(session, channel, decoder);
+                        poll_fn(|cx| task.poll(cx)).await;
+                        drop(held);
+                    });
+                }
+                Ok(None) | Err(_) => more = false,
+            },
+            Some(ended) = channels.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a channel's task failed");
+                }
+            }
+        }
+    }
+    if *session.app.stopping.borrow() {
+        // They say their goodbyes as well; whoever stops the server bounds how long that takes.
+        while channels.join_next().await.is_some() {}
+    }
+}
+
+/// What this server offers.
+fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerTerms<'a> {
+    let config = &native.app.config;
+    ServerTerms {
+        max_frame_bytes: u32::try_from(MAX_FRAME_BYTES).expect("32 MiB"),
+        // Gone after three intervals: what HTTP calls idle.
+        keep_alive: config.idle_timeout.0 / 3,
+        max_requests: MAX_CHANNEL_REQUESTS,
+        max_subscriptions: MAX_CHANNEL_SUBSCRIPTIONS,
+        durability: config.durability,
+        node: native.app.db.blocking().report().node,
+        run: native.run,
+        server: concat!("thalweg ", env!("CARGO_PKG_VERSION")),
+        features: &[],
+        spaces,
+    }
+}
+
+/// Why no connection came about; the client has been told if it speaks the protocol.
+#[derive(Debug, thiserror::Error)]
+enum NoHandshake {
+    #[error(transparent)]
+    Lost(#[from] io::Error),
+    #[error("it ended before its hello")]
+    Ended,
+    #[error("{0}")]
+    Refused(String),
+}
+
+async fn handshake(
+    channel: &mut Channel,
+    decoder: &mut Decoder,
+    terms: &ServerTerms<'_>,
+) -> Result<Agreed, NoHandshake> {
+    let mut out = Outbox::new();
+    loop {
+        let greeted = match decoder.next_borrowed() {
+            Ok(None) => None,
+            Ok(Some(raw)) => Some(read_hello(raw).and_then(|hello| terms.accept(&hello)).map_err(|error| {
+                let message = error.to_string();
+                put_goodbye(&mut out, &error.goodbye(&message));
+                message
+            })),
+            Err(error) => {
+                let message = error.to_string();
+                put_goodbye(&mut out, &goodbye(Reason::Protocol, Action::Fix, &message));
+                Some(Err(message))
+            }
+        };
+        match greeted {
+            Some(Ok(agreed)) => {
+                terms.welcome(&agreed).encode(out.buffer(), 0).expect("a welcome is small");
+                write(channel, &mut out).await?;
+                decoder.set_max_bytes(terms.max_frame_bytes);
+                return Ok(agreed);
+            }
+            Some(Err(message)) => {
+                write(channel, &mut out).await?;
+                return Err(NoHandshake::Refused(message));
+            }
+            None => {
+                if poll_fn(|cx| channel.poll_read(cx, decoder.buffer())).await? == 0 {
+                    return Err(NoHandshake::Ended);
+                }
+            }
+        }
+    }
+}
+
+fn put_goodbye(out: &mut Outbox, goodbye: &thalweg_wire::Goodbye<'_>) {
+    goodbye.encode(out.buffer(), 0).expect("a goodbye is small");
+}
+
+async fn write(channel: &mut Channel, out: &mut Outbox) -> io::Result<()> {
+    while !out.is_empty() {
+        poll_fn(|cx| channel.poll_write(cx, out)).await?;
+    }
+    Ok(())
+}
+
+/// Closes politely: what was written shall be read although the client may still send.
+async fn close(channel: &mut Channel) {
+    const LINGER: Duration = Duration::from_millis(500);
+    let until = Instant::now() + LINGER;
+    let drained = async {
+        poll_fn(|cx| channel.poll_close(cx)).await?;
+        let mut scratch = bytes::BytesMut::with_capacity(4096);
+        loop {
+            scratch.clear();
+            if poll_fn(|cx| channel.poll_read(cx, &mut scratch)).await? == 0 || Instant::now() >= until {
+                return io::Result::Ok(());
+            }
+        }
+    };
+    // Whatever comes of it, the connection is over.
+    let _ = tokio::time::timeout(LINGER, drained).await;
+}
+
+/// What is said to a client for which there is no room.
+pub(crate) fn no_room() -> Vec<u8> {
+    let mut out = Vec::new();
+    let goodbye = goodbye(Reason::Overloaded, Action::Retry, "too many connections: retry later");
+    goodbye.encode(&mut out, 0).expect("a goodbye is small");
+    out
+}
+
+/// Tells a client over TLS or QUIC that there is no room for it. What was written must still be sent, so it stays as long as another
+/// that is closed.
+pub(crate) async fn turn_away(mut channel: Channel) {
+    let mut out = Outbox::new();
+    out.buffer().extend_from_slice(&no_room());
+    poll_fn(|cx| {
+        let _ = channel.poll_write(cx, &mut out);
+        Poll::Ready(())
+    })
+    .await;
+    close(&mut channel).await;
+}

@@ -1,0 +1,61 @@
+//! Deliveries of consumer groups, as frames show them: as tails do, as the bytes that lie in the log.
+
+use thalweg_engine::{Delivery, StreamRun};
+use thalweg_wire::Kind;
+
+use super::{
+    failure::Failure,
+    records::{put_runs, runs_bytes},
+    replies::{Replies, Room},
+};
+
+/// Bytes of a delivery before its parts: durability, attempt, deadline, how many parts.
+const DELIVERY_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
+/// Bytes of a part beside its runs: how often, how many runs.
+const PART_HEAD_BYTES: usize = 4 + 4;
+
+/// At most so many bytes of records, and so many records, so that a delivery fits into the client's frames with what
+/// stands around its records: half of a frame is for that, 64 bytes for each.
+pub(crate) fn fitting(max_frame_bytes: usize) -> (u64, u32) {
+    let half = max_frame_bytes / 2;
+    (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
+}
+
+/// A delivery as a frame shows it.
+#[derive(Debug)]
+pub(crate) struct Delivered {
+    durability: thalweg_types::Durability,
+    attempt: thalweg_types::Attempt,
+    deadline: thalweg_types::SpaceTime,
+    /// How often they were delivered, and records.
+    pub parts: Vec<(u32, Vec<StreamRun>)>,
+}
+
+impl Delivered {
+    /// Takes the records of a delivery.
+    pub(crate) fn of(delivery: Delivery) -> Result<Self, Failure> {
+        let (durability, deadline) = (delivery.durability, delivery.deadline);
+        // Without records the number means nothing, and is not shown.
+        let attempt = if delivery.is_empty() { thalweg_types::Attempt(0) } else { delivery.attempt };
+        Ok(Self { durability, attempt, deadline, parts: delivery.into_runs()? })
+    }
+
+    /// Puts them into the outbox as a frame of that kind.
+    pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
+        if id == 0 {
+            return Ok(());
+        }
+        let parts_bytes: usize = self.parts.iter().map(|(_, runs)| PART_HEAD_BYTES + runs_bytes(runs)).sum();
+        out.shared(kind, id, DELIVERY_HEAD_BYTES + parts_bytes, room, |parts| {
+            let head = parts.bytes();
+            head.push(self.durability as u8);
+            head.extend_from_slice(&self.attempt.0.to_le_bytes());
+            head.extend_from_slice(&self.deadline.0.to_le_bytes());
+            head.extend_from_slice(&(self.parts.len() as u32).to_le_bytes());
+            for (deliveries, runs) in self.parts {
+                parts.bytes().extend_from_slice(&deliveries.to_le_bytes());
+                put_runs(parts, runs);
+            }
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! Consumer groups: fetched from, pushed from, described. What settles deliveries are commands. What goes out is in
+//! `deliveries`, and how a push goes on in `push`.
+
+use std::sync::Arc;
+
+use thalweg_engine::{self as engine, Credit, FetchRequest, Group, GroupInfo, PushRequest};
+use thalweg_serving::{app::App, fetching::wait_and_fetch, limits::NATIVE_PAGE_BYTES};
+use thalweg_types::{
+    GroupId,
+    command::groups::check_member,
+    limits::{MAX_CREDIT_BYTES, MAX_CREDIT_RECORDS},
+};
+use thalweg_wire::{self as wire, GroupFound, GroupList, Kind, List, Pushing as Began};
+
+use super::{
+    deliveries::{Delivered, fitting},
+    failure::Failure,
+    push::Pushing,
+    reads::{LISTED_BYTES, listed, on_the_spot_or_off_thread},
+    replies::{Replies, Room},
+    request::Request,
+    subscription::Source,
+    turn::{Handled, Reply, Turn},
+};
+
+fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
+    app.db.blocking().group_by_id(id)?.ok_or_else(|| {
+        let message = format!("there is no consumer group with id {id}: it was deleted, ask for its name's id anew");
+        Failure::fix("no_such_group", message)
+    })
+}
+
+/// `fetch`
+pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
+    let group = find(turn.app, fetch.group)?;
+    check_member(fetch.member).map_err(engine::WriteError::from)?;
+    let (most_bytes, most_records) = fitting(turn.out.max_frame_bytes());
+    let or = |asked: u32, default: u64| if asked == 0 { default } else { asked.into() };
+    let default = FetchRequest::default();
+    let wanted = FetchRequest {
+        member: fetch.member.to_owned(),
+        max_records: or(fetch.max_records, default.max_records.into()).min(most_records.into()) as u32,
+        max_bytes: or(fetch.max_bytes, default.max_bytes).min(most_bytes),
+        wait: std::time::Duration::from_micros(fetch.wait),
+    };
+    let level = fetch.level.0.unwrap_or(turn.app.config.durability);
+    let app = Arc::clone(turn.app);
+    Ok(Handled::later(async move {
+        let delivery = wait_and_fetch(&app, &group, &wanted, level).await?;
+        let delivered = Delivered::of(delivery)?;
+        Ok(Reply::encode(move |out, id| delivered.put(out, Kind::Delivery, id, Room::Owed)))
+    }))
+}
+
+/// `push`
+pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -> Result<Handled, Failure> {
+    let group = find(turn.app, push.group)?;
+    check_member(push.member).map_err(engine::WriteError::from)?;
+    let default = Credit::default();
+    let credit = Credit {
+        records: if push.held_records == 0 { default.records } else { push.held_records.min(MAX_CREDIT_RECORDS) },
+        bytes: if push.held_bytes == 0 { default.bytes } else { push.held_bytes.min(MAX_CREDIT_BYTES) },
+    };
+    let wanted = PushRequest { member: push.member.to_owned(), credit, max_delivery_bytes: NATIVE_PAGE_BYTES };
+    let level = push.level.0.unwrap_or(turn.app.config.durability);
+    let begun = turn.app.db.push(&group, wanted, level)?;
+    let Credit { records: held_records, bytes: held_bytes } = begun.credit();
+    turn.out.reply(request.id, &Began { held_records, held_bytes })?;
+    Ok(Handled::Began(Source::Push(Box::new(Pushing::new(turn.app, begun, push.release)))))
+}
+
+/// `find group`
+pub(crate) fn find_group(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::FindGroup<'_>,
+) -> Result<Handled, Failure> {
+    let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
+    // A stream that is gone is told apart from a group that is not there.
+    stream.info()?;
+    let info = match stream.find_group(wanted.name)? {
+        Some(group) => group.info()?,
+        None => {
+            let message = format!("the stream has no consumer group {:?}: create it", wanted.name);
+            return Err(Failure::fix("no_such_group", message));
+        }
+    };
+    shown(&info, |group| turn.out.reply(request.id, &GroupFound { group }))?;
+    Ok(Handled::Replied)
+}
+
+/// `list groups`
+pub(crate) fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
+    let limit = listed(wanted.limit);
+    let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);
+    on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
+        let (groups, more) = app.db.blocking().groups_after(Some(stream).filter(|id| id.0 != 0), after, limit)?;
+        Ok(move |out: &mut Replies, id: u32| {
+            // Borrowed one inside the other: all at once.
+            let members: Vec<Vec<wire::Member<'_>>> = groups.iter().map(members).collect();
+            let groups: Vec<_> = groups.iter().zip(&members).map(|(info, members)| group(info, members)).collect();
+            out.reply(id, &GroupList { more, groups: List::Items(&groups) })
+        })
+    })
+}
+
+fn shown<T>(info: &GroupInfo, then: impl FnOnce(wire::Group<'_>) -> T) -> T {
+    then(group(info, &members(info)))
+}
+
+fn members(info: &GroupInfo) -> Vec<wire::Member<'_>> {
+    info.members.iter().map(member).collect()
+}
+
+fn member(member: &engine::GroupMember) -> wire::Member<'_> {
+    let engine::GroupMember { name, last_fetch, in_flight, attempts } = member;
+    wire::Member { last_fetch: *last_fetch, in_flight: *in_flight, attempts: *attempts, name }
+}
+
+fn group<'a>(info: &'a GroupInfo, members: &'a [wire::Member<'a>]) -> wire::Group<'a> {
+    wire::Group {
+        id: info.id,
+        stream: info.stream,
+        cursor: info.cursor,
+        floor: info.floor,
+        lag: info.lag,
+        pending: info.pending,
+        in_flight: info.in_flight,
+        parked: info.parked,
+        dying: info.dying,
+        delivered: info.delivered,
+        redelivered: info.redelivered,
+        acked: info.acked,
+        dead: info.dead,
+        dropped: info.dropped,
+        config: info.config.clone(),
+        name: &info.name,
+        stream_name: &info.stream_name,
+        members: List::Items(members),
+    }
+}

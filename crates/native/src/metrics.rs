@@ -1,0 +1,157 @@
+//! Figures of native connections and requests.
+//!
+//! Invariant: counting a request costs three relaxed additions on memory that the counting thread shares with few others;
+//! the bytes of a turn cost one.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
+use thalweg_transport::Identity;
+use thalweg_wire::{Kind, Role};
+
+/// Counters of all native connections.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Histograms by kind; counters by kind and result.
+    requests: Shards,
+    /// Place of a kind among those that are counted, by its number.
+    places: Box<[u8]>,
+    kinds: Vec<Kind>,
+    /// Connections, which the status of the server shows as well.
+    pub(crate) connections: Arc<Connections>,
+    channels_opened: AtomicU64,
+    channels_closed: AtomicU64,
+    handshakes_failed: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+    /// Who the port says it is.
+    identity: OnceLock<Identity>,
+}
+
+/// Kinds are numbered up to here.
+const MAX_KIND: usize = 0x0800;
+
+impl Metrics {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new(connections: &Arc<Connections>) -> Self {
+        let counts = |kind: &&Kind| matches!(kind.role(), Role::Request | Role::Subscription);
+        let kinds: Vec<Kind> = Kind::ALL.iter().filter(counts).copied().collect();
+        let mut places = vec![0; MAX_KIND].into_boxed_slice();
+        for (at, kind) in kinds.iter().enumerate() {
+            places[*kind as usize] = u8::try_from(at).expect("fewer than 256 kinds");
+        }
+        Self {
+            requests: Shards::new(kinds.len(), kinds.len() * 2),
+            places,
+            kinds,
+            connections: Arc::clone(connections),
+            channels_opened: AtomicU64::new(0),
+            channels_closed: AtomicU64::new(0),
+            handshakes_failed: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+            identity: OnceLock::new(),
+        }
+    }
+
+    /// Who the port says it is, also when its certificate is replaced. Said once.
+    pub fn serves_as(&self, identity: &Identity) {
+        let _ = self.identity.set(identity.clone());
+    }
+
+    /// A request, or the begin of a subscription, was answered.
+    pub(crate) fn request(&self, kind: Kind, good: bool, took: Duration) {
+        let place = usize::from(self.places[kind as usize]);
+        self.requests.record(place, place * 2 + usize::from(!good), took);
+    }
+
+    /// A channel is open.
+    pub(crate) fn channel_opened(&self) {
+        self.channels_opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A channel is over.
+    pub(crate) fn channel_closed(&self) {
+        self.channels_closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection that did not come about.
+    pub(crate) fn handshake_failed(&self) {
+        self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Bytes came.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes went.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// What a scrape reads.
+#[derive(Debug)]
+pub struct Scraped(pub Arc<Metrics>);
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &*self.0;
+        let to = &mut encoder;
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        counter(to, "native_connections_opened", "Native connections accepted", metrics.connections.opened())?;
+        counter(to, "native_channels_opened", "Channels begun on native connections", load(&metrics.channels_opened))?;
+        let failed = "Connections without a hello that was accepted";
+        counter(to, "native_handshakes_failed", failed, load(&metrics.handshakes_failed))?;
+        let received = "Bytes received over native connections";
+        counter(to, "native_received_bytes", received, load(&metrics.received_bytes))?;
+        counter(to, "native_sent_bytes", "Bytes sent over native connections", load(&metrics.sent_bytes))?;
+        gauge(to, "native_connections", "Native connections open", metrics.connections.count())?;
+        if let Some(validity) = metrics.identity.get().and_then(Identity::validity) {
+            let (name, help) =
+                ("native_certificate_expiry", "When the native port's certificate expires, in Unix time");
+            let metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
+            ConstGauge::new(validity.not_after).encode(metric)?;
+        }
+        requests(metrics, &mut encoder)
+    }
+}
+
+fn requests(metrics: &Metrics, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let help = "Native requests by kind and result";
+    let mut metric = encoder.encode_descriptor("native_requests", help, None, MetricType::Counter)?;
+    for (place, kind) in metrics.kinds.iter().enumerate() {
+        for (result, name) in ["good", "failed"].into_iter().enumerate() {
+            let count = metrics.requests.count(place * 2 + result);
+            if count > 0 {
+                let labels = vec![("kind", kind.name()), ("result", name)];
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+    }
+    let help = "Time from a native request's frame to its reply's, by kind";
+    let mut metric =
+        encoder.encode_descriptor("native_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for (place, kind) in metrics.kinds.iter().enumerate() {
+        let Some(all) = metrics.requests.histogram(place) else { continue };
+        let labels = vec![("kind", kind.name())];
+        let mut encoder = metric.encode_family(&labels)?;
+        encoder.encode_histogram::<NoLabels>(all.sum, all.count, &all.buckets, None)?;
+    }
+    Ok(())
+}

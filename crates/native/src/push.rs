@@ -1,0 +1,72 @@
+//! Pushes of consumer groups, delivery by delivery.
+
+use std::sync::Arc;
+
+use thalweg_engine as engine;
+use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
+use thalweg_wire::{Kind, Release};
+
+use super::{
+    deliveries::{Delivered, fitting},
+    failure,
+    step::{Found, Patience, Wanted},
+};
+
+/// A push.
+#[derive(Debug)]
+pub(crate) struct Pushing {
+    app: Arc<App>,
+    push: engine::Push,
+    release: Release,
+}
+
+impl Drop for Pushing {
+    fn drop(&mut self) {
+        if self.release == Release::AtOnce {
+            // If it can't be queued, what is held lapses by itself.
+            let _ = self.push.give_back("the subscription of its receiver ended");
+        }
+    }
+}
+
+impl Pushing {
+    /// A push that has begun.
+    #[must_use]
+    pub(crate) fn new(app: &Arc<App>, push: engine::Push, release: Release) -> Self {
+        Self { app: Arc::clone(app), push, release }
+    }
+
+    /// The next delivery.
+    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
+        if wanted.patience == Patience::TakeWhatIsThere {
+            // What waits to be delivered can wait for the next member: nothing of it is this one's yet.
+            return Found::Nothing;
+        }
+        let (most_bytes, most_records) = fitting(wanted.max_frame_bytes);
+        let (credit_records, credit_bytes) = wanted.credit;
+        self.push.limit_delivery(wanted.max_messages.min(credit_records).min(most_records.into()));
+        self.push.limit_delivery_bytes(credit_bytes.min(most_bytes).min(NATIVE_PAGE_BYTES));
+        let delivery = tokio::select! {
+            biased;
+            () = wanted.stop.notified() => return Found::Nothing,
+            delivery = self.push.next(tokio::time::sleep) => delivery,
+        };
+        match delivery {
+            Err(error) => Found::Over(error.into()),
+            Ok(None) => Found::Over(failure::stopping()),
+            Ok(Some(delivery)) => match Delivered::of(delivery) {
+                Ok(delivered) => found(delivered, &self.app, &wanted).await,
+                Err(failure) => Found::Over(failure),
+            },
+        }
+    }
+}
+
+/// A delivery as a push's frame.
+async fn found(delivered: Delivered, app: &App, wanted: &Wanted) -> Found {
+    let runs = || delivered.parts.iter().flat_map(|(_, runs)| runs);
+    let records = runs().map(|run| u64::from(run.count)).sum();
+    let bytes = runs().map(|run| run.bytes.len() as u64).sum();
+    let room = wanted.wait_for_room(app, bytes).await;
+    Found::frame(records, bytes, move |out, id| delivered.put(out, Kind::Pushed, id, room))
+}

@@ -1,0 +1,223 @@
+//! Keys, read; and what lists have in common. Pages of keyspaces are read in `scans`, what there is beside keys in
+//! `catalog`.
+
+use std::sync::Arc;
+
+use thalweg_engine::{Entry, Expiry, Keyspace};
+use thalweg_serving::{
+    app::App,
+    limits::{COUNTED_REPLY_BYTES, DEFAULT_LISTED, INLINE_LISTED, MAX_LISTED},
+};
+use thalweg_types::{
+    KeyspaceId, LeaseId, Revision,
+    limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+};
+use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, Rest};
+
+use super::{
+    blocking::off_thread,
+    failure::Failure,
+    replies::{Replies, Room, no_room},
+    request::Request,
+    turn::{Handled, Reply, Turn},
+};
+
+/// `remaining` of what does not end.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// `get`
+pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
+    let keyspace = keyspace(turn.app, get.keyspace)?;
+    let found = look(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
+    // Asked after the read, so that it covers what was read.
+    let durability = turn.app.db.blocking().visible_durability();
+    let Found { revision, remaining, lease, value_bytes, value } = found;
+    let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: Rest(b"") };
+    if value.len() < COUNTED_REPLY_BYTES || request.id == 0 {
+        turn.out.reply(request.id, &wire::Value { value: Rest(&value), ..head })?;
+        return Ok(Handled::Replied);
+    }
+    turn.out.shared(Kind::Value, request.id, VALUE_HEAD_BYTES + value.len(), Room::Ask, |parts| {
+        head.put(parts.bytes()).expect("integers");
+        parts.share(value);
+    })?;
+    Ok(Handled::Replied)
+}
+
+/// Bytes of a value's frame before the value.
+const VALUE_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 8;
+/// Most keys of a multi get: as many as a commit can write.
+const MAX_KEYS: usize = MAX_COMMIT_WRITES;
+/// Bytes of several keys' frame beside its entries: header, durability, how many.
+const ENTRIES_HEAD_BYTES: usize = HEADER_BYTES + 1 + 4;
+/// Bytes of an entry beside its value.
+const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
+
+/// `multi get`
+pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
+    let keyspace = keyspace(turn.app, wanted.keyspace)?;
+    if wanted.keys.len() > MAX_KEYS {
+        let message = format!("{} keys are more than {MAX_KEYS}: ask for fewer at a time", wanted.keys.len());
+        return Err(Failure::fix("too_many_keys", message));
+    }
+    let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
+    if wanted.keys.len() as u64 <= INLINE_LISTED {
+        let found = look_at_all(turn.app, &keyspace, revision, values, wanted.keys.iter(), max_bytes)?;
+        put_entries(turn.app, turn.out, request.id, found)?;
+        return Ok(Handled::Replied);
+    }
+    let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
+    // A value more than there is room for may be read before that shows.
+    Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
+        let found = look_at_all(&app, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
+        put_entries(&app, out, id, found)
+    }))
+}
+
+fn look_at_all<'k>(
+    app: &App,
+    keyspace: &Keyspace,
+    revision: Revision,
+    values: wire::Values,
+    keys: impl Iterator<Item = &'k [u8]>,
+    max_bytes: usize,
+) -> Result<FoundAll, Failure> {
+    let (mut all, mut bytes) = (Vec::new(), ENTRIES_HEAD_BYTES);
+    let mut held = app.admission.reply_bytes.nothing();
+    for key in keys {
+        let found = look(app, keyspace, revision, values, key)?;
+        bytes += ENTRY_HEAD_BYTES + found.value.len();
+        if bytes > max_bytes {
+            // Told before all of it is in memory.
+            let message =
+                format!("the values are more than the {max_bytes} bytes that the client takes: ask for fewer keys");
+            return Err(Failure::fix("result_too_large", message));
+        }
+        // Counted as it grows: nobody knows how much it will be.
+        if bytes >= COUNTED_REPLY_BYTES && !held.grow_to(bytes as u64) {
+            return Err(no_room());
+        }
+        all.push(found);
+    }
+    let room = if bytes < COUNTED_REPLY_BYTES { Room::Ask } else { Room::Given(held) };
+    Ok(FoundAll { all, bytes, room })
+}
+
+/// Keys as they were read, about how large their frame is, and its room.
+struct FoundAll {
+    all: Vec<Found>,
+    bytes: usize,
+    room: Room,
+}
+
+fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result<(), Failure> {
+    let durability = app.db.blocking().visible_durability();
+    let entries: Vec<_> = found.all.iter().map(Found::entry).collect();
+    out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
+}
+
+/// The keyspace that a request names.
+pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
+    app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
+        let message = format!("there is no keyspace with id {id}: it was dropped, ask for its name's id anew");
+        Failure::fix("no_such_keyspace", message)
+    })
+}
+
+/// A key as it was read; revision 0: it has no value.
+struct Found {
+    revision: Revision,
+    remaining: u64,
+    lease: LeaseId,
+    value_bytes: u64,
+    value: bytes::Bytes,
+}
+
+impl Found {
+    fn entry(&self) -> wire::Entry<'_> {
+        let Self { revision, remaining, lease, value_bytes, ref value } = *self;
+        wire::Entry { revision, remaining, lease, value_bytes, value }
+    }
+
+    fn nothing() -> Self {
+        Self {
+            revision: Revision::ZERO,
+            remaining: NEVER,
+            lease: LeaseId(0),
+            value_bytes: 0,
+            value: bytes::Bytes::new(),
+        }
+    }
+}
+
+fn look(app: &App, keyspace: &Keyspace, at: Revision, values: wire::Values, key: &[u8]) -> Result<Found, Failure> {
+    let (revision, expiry, value_bytes, value) = match (at, values) {
+        (Revision::ZERO, wire::Values::Omit) => match keyspace.head(key)? {
+            None => return Ok(Found::nothing()),
+            Some(head) => (head.revision, head.expiry, head.value_bytes, bytes::Bytes::new()),
+        },
+        _ => {
+            let entry = if at == Revision::ZERO { keyspace.get(key)? } else { keyspace.get_at(key, at)? };
+            let Some(Entry { value, revision, expiry }) = entry else { return Ok(Found::nothing()) };
+            let bytes = value.len() as u64;
+            (revision, expiry, bytes, if values == wire::Values::Include { value } else { bytes::Bytes::new() })
+        }
+    };
+    let remaining = remaining(app, &expiry)?;
+    Ok(Found { revision, remaining, lease: expiry.lease.unwrap_or_default(), value_bytes, value })
+}
+
+fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
+    let left = app.db.blocking().remaining(expiry)?;
+    Ok(left.map_or(NEVER, |left| u64::try_from(left.as_micros()).unwrap_or(NEVER)))
+}
+
+/// About what one of a list takes.
+pub(crate) const LISTED_BYTES: usize = 512;
+
+/// How much a list shows that is asked for so much.
+pub(crate) fn listed(limit: u32) -> usize {
+    let limit = if limit == 0 { DEFAULT_LISTED } else { limit.into() };
+    limit.min(MAX_LISTED) as usize
+}
+
+/// A reply of about so many items and bytes: read on the spot if they are few, else on a blocking thread. `read` gives what puts
+/// the reply.
+pub(crate) fn on_the_spot_or_off_thread<P>(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    items: usize,
+    bytes: usize,
+    read: impl FnOnce() -> Result<P, Failure> + Send + 'static,
+) -> Result<Handled, Failure>
+where
+    P: FnOnce(&mut Replies, u32) -> Result<(), Failure>,
+{
+    if items as u64 <= INLINE_LISTED {
+        read()?(turn.out, request.id)?;
+        return Ok(Handled::Replied);
+    }
+    Ok(reply_off_thread(turn, request, bytes, move |out, id| read()?(out, id)))
+}
+
+/// A reply of about so many bytes that is read, and put together, on a blocking thread: so what waits for its turn is the frame,
+/// and counted.
+pub(crate) fn reply_off_thread(
+    turn: &Turn<'_>,
+    request: &Request<'_>,
+    bytes: usize,
+    put: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static,
+) -> Handled {
+    let (aside, id, app) = (turn.out.aside(), request.id, Arc::clone(turn.app));
+    Handled::later(async move {
+        let place = app.place_to_read(bytes).await;
+        let put = move || {
+            let mut replies = aside.replies();
+            put(&mut replies, id)?;
+            // Also if nobody waits for it any more.
+            drop(place);
+            Ok(Reply::Aside(replies))
+        };
+        off_thread(put).await
+    })
+}

@@ -1,0 +1,457 @@
+//! What a channel is about to send: replies, pushes, errors.
+//!
+//! Owns: putting frames into the channel's outbox, what the client takes at most, and that large frames count against
+//! `max_reply_bytes_in_flight` until they are sent. Does not own when they are written (`channel`).
+//!
+//! Invariants: a frame is in the outbox whole or not at all. What of it is not counted, and waits, is less than
+//! [`COUNTED_REPLY_BYTES`] and [`OUTBOX_BYTES`], unless it is [counted elsewhere](Room::Elsewhere).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use thalweg_serving::{
+    admission::{Bound, Held, counted},
+    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES, REQUEST_BYTES},
+};
+use thalweg_transport::{Outbox, SHARED_FROM_BYTES};
+use thalweg_types::Action;
+use thalweg_wire::{EncodeError, Frame, HEADER_BYTES, Header, Kind};
+
+use super::failure::Failure;
+
+/// What waits to be written to a channel.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    outbox: Outbox,
+    max_frame_bytes: usize,
+    room: Arc<Bound>,
+    /// A frame of so many bytes is counted.
+    counted_from: usize,
+}
+
+/// Where the room for a large frame comes from.
+#[derive(Debug)]
+pub(crate) enum Room {
+    /// It is asked for. Without room the frame is refused: of what has only been read.
+    Ask,
+    /// The frame is counted whatever waits: what it tells of has happened.
+    Owed,
+    /// It was taken before.
+    Given(Held),
+    /// The frame is bounded and counted where it comes from.
+    Elsewhere,
+}
+
+impl Replies {
+    /// To a client that takes frames of so many bytes. `room` is that of all large replies.
+    #[must_use]
+    pub(crate) fn new(max_frame_bytes: u32, room: Arc<Bound>) -> Self {
+        let max_frame_bytes = max_frame_bytes as usize;
+        Self { outbox: Outbox::new(), max_frame_bytes, room, counted_from: COUNTED_REPLY_BYTES }
+    }
+
+    /// What makes [`Replies`] elsewhere.
+    #[must_use]
+    pub(crate) fn aside(&self) -> Aside {
+        Aside { max_frame_bytes: self.max_frame_bytes, room: Arc::clone(&self.room) }
+    }
+
+    /// Puts frames that were made [aside](Self::aside) behind all that is here.
+    pub(crate) fn append(&mut self, aside: Self) {
+        self.outbox.append(aside.outbox);
+    }
+
+    /// Where it waits.
+    pub(crate) fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Bytes that wait.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Whether none do.
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Whether more may be put in: less than [`OUTBOX_BYTES`] wait. One frame may pass that.
+    #[must_use]
+    pub(crate) fn has_room(&self) -> bool {
+        self.outbox.len() < OUTBOX_BYTES
+    }
+
+    /// What the client takes in a frame, header not counted.
+    #[must_use]
+    pub(crate) fn max_frame_bytes(&self) -> usize {
+        self.max_frame_bytes
+    }
+
+    /// Answers a request that only reads; nothing is said to one without an id.
+    ///
+    /// # Errors
+    /// The client does not take so large a frame: `result_too_large`. There is no room for it: `overloaded`.
+    #[inline]
+    pub(crate) fn reply<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
+        if id == 0 {
+            return Ok(());
+        }
+        self.put(Room::Ask, |out| frame.encode(out, id).map(|()| true)).map(drop)
+    }
+
+    /// As [`reply`](Self::reply), for a frame of about so many bytes, which then takes no more to encode, with room of its own.
+    ///
+    /// # Errors
+    /// As of [`reply`](Self::reply).
+    pub(crate) fn reply_sized<'f>(
+        &mut self,
+        id: u32,
+        frame: &impl Frame<'f>,
+        bytes: usize,
+        room: Room,
+    ) -> Result<(), Failure> {
+        if id == 0 {
+            return Ok(());
+        }
+        if bytes >= self.counted_from {
+            self.outbox.buffer().reserve_exact(bytes);
+        }
+        self.put(room, |out| frame.encode(out, id).map(|()| true)).map(drop)
+    }
+
+    /// Answers a request that has done something, with an encoder that says whether there is a frame. It is told of whatever
+    /// waits.
+    ///
+    /// # Errors
+    /// The client does not take so large a frame: `result_too_large`.
+    pub(crate) fn told(
+        &mut self,
+        id: u32,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<bool, EncodeError>,
+    ) -> Result<bool, Failure> {
+        if id == 0 {
+            return Ok(true);
+        }
+        self.put(Room::Owed, encode)
+    }
+
+    /// Pushes a frame to a subscription, or says something about the connection (id 0).
+    ///
+    /// # Errors
+    /// As of [`told`](Self::told).
+    pub(crate) fn push<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
+        self.put(Room::Owed, |out| frame.encode(out, id).map(|()| true)).map(drop)
+    }
+
+    fn put(
+        &mut self,
+        room: Room,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<bool, EncodeError>,
+    ) -> Result<bool, Failure> {
+        let max = self.max_frame_bytes;
+        let out = self.outbox.buffer();
+        let begin = out.len();
+        let there = match encode(out) {
+            Ok(there) => there,
+            Err(error) => {
+                out.truncate(begin);
+                return Err(match error {
+                    EncodeError::FrameTooLarge { got, .. } => too_large(got, max),
+                    other => Failure::new("internal", Action::Stop, other.to_string()),
+                });
+            }
+        };
+        let bytes = out.len() - begin;
+        let got = bytes.saturating_sub(HEADER_BYTES);
+        if got > max {
+            out.truncate(begin);
+            return Err(too_large(got, max));
+        }
+        if bytes >= self.counted_from {
+            self.set_apart(begin, room)?;
+        }
+        Ok(there)
+    }
+
+    /// Makes a piece of its own, with its room, of the frame at the buffer's end.
+    fn set_apart(&mut self, begin: usize, room: Room) -> Result<(), Failure> {
+        let out = self.outbox.buffer();
+        let mut frame = if begin == 0 { std::mem::take(out) } else { out.split_off(begin) };
+        // What it took to encode it is not kept.
+        out.shrink_to(OUTBOX_BYTES);
+        frame.shrink_to_fit();
+        let frame = match self.admit(frame.len(), room)? {
+            Some(held) => counted(frame.into(), held),
+            None => frame.into(),
+        };
+        self.outbox.share(frame);
+        Ok(())
+    }
+
+    /// Takes room for a frame of so many bytes. `None`: it is not counted here.
+    fn admit(&self, bytes: usize, room: Room) -> Result<Option<Held>, Failure> {
+        if bytes < self.counted_from {
+            return Ok(None);
+        }
+        match room {
+            Room::Elsewhere => Ok(None),
+            Room::Ask => self.room.take(bytes as u64).map(Some).ok_or_else(no_room),
+            Room::Owed => Ok(Some(sized(self.room.nothing(), bytes))),
+            Room::Given(held) => Ok(Some(sized(held, bytes))),
+        }
+    }
+
+    /// Puts a frame some of whose bytes are shared. `body_bytes` is the length of what `write` writes.
+    ///
+    /// # Errors
+    /// As of [`reply`](Self::reply); then `write` is not called.
+    pub(crate) fn shared(
+        &mut self,
+        kind: Kind,
+        id: u32,
+        body_bytes: usize,
+        room: Room,
+        write: impl FnOnce(&mut Parts<'_>),
+    ) -> Result<(), Failure> {
+        if body_bytes > self.max_frame_bytes {
+            return Err(too_large(body_bytes, self.max_frame_bytes));
+        }
+        let held = self.admit(HEADER_BYTES + body_bytes, room)?;
+        let before = self.outbox.len();
+        let len = u32::try_from(body_bytes).expect("at most what a client takes");
+        let header = Header { len, kind: kind as u16, fields: 0, id };
+        let own = held.map(|held| Own { bytes: Vec::new(), held: Arc::new(held) });
+        let mut parts = Parts { outbox: &mut self.outbox, own };
+        parts.bytes().extend_from_slice(&header.encode());
+        write(&mut parts);
+        parts.flush();
+        assert_eq!(self.outbox.len() - before, HEADER_BYTES + body_bytes, "a frame is as long as it says");
+        Ok(())
+    }
+
+    /// Tells of a failure; also where nobody waits for a reply.
+    pub(crate) fn fail(&mut self, id: u32, failure: &Failure) {
+        // Its parts are bounded far below what any client takes.
+        let encoded = failure.failed(|failed| self.push(id, failed));
+        debug_assert!(encoded.is_ok(), "{encoded:?}");
+    }
+
+    /// Ends a subscription.
+    pub(crate) fn end(&mut self, id: u32, failure: &Failure) {
+        let encoded = failure.ended(|ended| self.push(id, ended));
+        debug_assert!(encoded.is_ok(), "{encoded:?}");
+    }
+}
+
+/// Makes [`Replies`] for frames that are put together elsewhere than on the channel's task, and may wait long for their turn.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    max_frame_bytes: usize,
+    room: Arc<Bound>,
+}
+
+impl Aside {
+    /// Empty. Beyond [`REQUEST_BYTES`] all that is put in is counted.
+    #[must_use]
+    pub(crate) fn replies(self) -> Replies {
+        let Self { max_frame_bytes, room } = self;
+        Replies { outbox: Outbox::new(), max_frame_bytes, room, counted_from: REQUEST_BYTES as usize }
+    }
+}
+
+/// The body of a frame as it is written.
+#[derive(Debug)]
+pub(crate) struct Parts<'o> {
+    outbox: &'o mut Outbox,
+    /// `None`: the frame is not counted, and gathered in the outbox's buffer.
+    own: Option<Own>,
+}
+
+/// What is gathered of a frame that is counted, and its room.
+#[derive(Debug)]
+struct Own {
+    bytes: Vec<u8>,
+    held: Arc<Held>,
+}
+
+impl Parts<'_> {
+    /// Bytes of its own.
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
+        match &mut self.own {
+            Some(own) => &mut own.bytes,
+            None => self.outbox.buffer(),
+        }
+    }
+
+    /// Bytes that are shared.
+    pub(crate) fn share(&mut self, bytes: Bytes) {
+        match &mut self.own {
+            Some(own) if bytes.len() < SHARED_FROM_BYTES => own.bytes.extend_from_slice(&bytes),
+            Some(own) => {
+                let bytes = counted(bytes, Arc::clone(&own.held));
+                self.flush();
+                self.outbox.share(bytes);
+            }
+            None => self.outbox.share(bytes),
+        }
+    }
+
+    /// What was gathered goes into the outbox: what is little there as it is, else with the room.
+    fn flush(&mut self) {
+        let Some(own) = &mut self.own else { return };
+        if own.bytes.len() < SHARED_FROM_BYTES {
+            self.outbox.buffer().append(&mut own.bytes);
+            return;
+        }
+        let mut bytes = std::mem::take(&mut own.bytes);
+        bytes.shrink_to_fit();
+        self.outbox.share(counted(bytes.into(), Arc::clone(&own.held)));
+    }
+}
+
+/// Room as large as a frame turned out to be.
+fn sized(mut held: Held, bytes: usize) -> Held {
+    held.set(bytes as u64);
+    held
+}
+
+/// There is none for a large reply.
+pub(crate) fn no_room() -> Failure {
+    Failure::overloaded("too many bytes of replies wait for clients: retry later")
+}
+
+fn too_large(got: usize, max: usize) -> Failure {
+    let message = format!("the reply would have {got} bytes and the client takes {max}: ask for less at a time");
+    Failure::fix("result_too_large", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_wire::{Decoder, Pong, ServerFrame};
+
+    const LARGE: usize = COUNTED_REPLY_BYTES;
+
+    fn replies(max_frame_bytes: u32, room: u64) -> Replies {
+        Replies::new(max_frame_bytes, Bound::new(room))
+    }
+
+    /// A frame of so many bytes with its header.
+    fn put(replies: &mut Replies, room: Room, bytes: usize) -> Result<bool, Failure> {
+        replies.put(room, |out| {
+            out.resize(out.len() + bytes, 7);
+            Ok(true)
+        })
+    }
+
+    fn all(replies: &mut Replies) -> Vec<u8> {
+        let mut wire = Vec::new();
+        while !replies.is_empty() {
+            let chunk = bytes::Buf::chunk(replies.outbox()).to_vec();
+            bytes::Buf::advance(replies.outbox(), chunk.len());
+            wire.extend_from_slice(&chunk);
+        }
+        wire
+    }
+
+    #[test]
+    fn large_frames_are_counted_until_they_are_sent() {
+        let mut replies = replies(1 << 20, 2 * LARGE as u64);
+        put(&mut replies, Room::Ask, LARGE - 1).unwrap();
+        assert_eq!(replies.room.used(), 0, "a small one is not counted");
+        put(&mut replies, Room::Ask, LARGE + 5).unwrap();
+        assert_eq!(replies.room.used(), LARGE as u64 + 5);
+        let (before, refused) = (replies.len(), put(&mut replies, Room::Ask, LARGE).unwrap_err());
+        assert_eq!((refused.code(), replies.len()), ("overloaded", before));
+        put(&mut replies, Room::Ask, 10).unwrap();
+        put(&mut replies, Room::Owed, LARGE).unwrap();
+        assert_eq!(replies.room.used(), 2 * LARGE as u64 + 5, "what has happened is told");
+        assert_eq!(all(&mut replies), vec![7; 3 * LARGE + 14]);
+        assert_eq!(replies.room.used(), 0);
+    }
+
+    #[test]
+    fn all_parts_of_a_large_frame_are_counted_as_one() {
+        let mut replies = replies(1 << 20, 1 << 20);
+        // Many that are copied, one that is shared, and few behind it.
+        let small = Bytes::from(vec![1; SHARED_FROM_BYTES - 1]);
+        let body = 200 * small.len() + LARGE + 3;
+        replies
+            .shared(Kind::Records, 9, body, Room::Ask, |parts| {
+                (0..200).for_each(|_| parts.share(small.clone()));
+                parts.share(Bytes::from(vec![2; LARGE]));
+                parts.bytes().extend_from_slice(b"end");
+            })
+            .unwrap();
+        let whole = (HEADER_BYTES + body) as u64;
+        assert_eq!((replies.room.used(), replies.len() as u64), (whole, whole));
+        assert!(replies.outbox().buffer().len() < SHARED_FROM_BYTES, "nothing of it is where it is not counted");
+        bytes::Buf::advance(replies.outbox(), whole as usize - 4);
+        assert_eq!(replies.room.used(), whole, "a byte of a piece keeps it");
+        assert_eq!(all(&mut replies), b"\x02end");
+        assert_eq!(replies.room.used(), 0);
+        let elsewhere = |parts: &mut Parts<'_>| parts.share(Bytes::from(vec![2; LARGE]));
+        replies.shared(Kind::Deliver, 9, LARGE, Room::Elsewhere, elsewhere).unwrap();
+        assert_eq!(replies.room.used(), 0);
+    }
+
+    #[test]
+    fn what_waits_aside_is_counted_from_the_first_pages_on() {
+        let mut replies = replies(1 << 20, 1 << 20);
+        put(&mut replies, Room::Ask, 3).unwrap();
+        let mut aside = replies.aside().replies();
+        put(&mut aside, Room::Ask, REQUEST_BYTES as usize - 1).unwrap();
+        assert_eq!(replies.room.used(), 0);
+        put(&mut aside, Room::Ask, REQUEST_BYTES as usize).unwrap();
+        assert_eq!(replies.room.used(), REQUEST_BYTES);
+        replies.append(aside);
+        assert_eq!(all(&mut replies), vec![7; 2 + 2 * REQUEST_BYTES as usize]);
+        assert_eq!(replies.room.used(), 0);
+    }
+
+    #[test]
+    fn a_frame_above_what_the_client_takes_leaves_no_trace() {
+        let mut replies = replies(16, 0);
+        replies.reply(1, &Pong { token: 7 }).unwrap();
+        let before = replies.len();
+        let large = replies.told(2, |out| {
+            out.resize(out.len() + HEADER_BYTES + 17, 0);
+            Ok(true)
+        });
+        assert_eq!(large.unwrap_err().code(), "result_too_large");
+        assert_eq!(replies.shared(Kind::Records, 2, 17, Room::Ask, |_| ()).unwrap_err().code(), "result_too_large");
+        assert_eq!(replies.len(), before);
+    }
+
+    #[test]
+    fn shared_parts_are_where_they_were_put() {
+        let mut replies = replies(1 << 20, 0);
+        let shared = Bytes::from(vec![7; 5000]);
+        let written = |parts: &mut Parts<'_>| {
+            parts.bytes().extend_from_slice(b"ab");
+            parts.share(shared.clone());
+            parts.bytes().push(b'c');
+        };
+        replies.shared(Kind::Records, 9, 5003, Room::Ask, written).unwrap();
+        let wire = all(&mut replies);
+        assert_eq!((&wire[12..14], wire[14], wire[5013], wire[5014]), (&b"ab"[..], 7, 7, b'c'));
+    }
+
+    #[test]
+    fn failures_are_told_even_without_an_id() {
+        let mut replies = replies(1 << 16, 0);
+        replies.reply(0, &Pong { token: 7 }).unwrap();
+        assert!(replies.is_empty(), "nobody waits");
+        replies.fail(0, &Failure::fix("some_code", "x".repeat(100_000)).with("next", 5));
+        let mut decoder = Decoder::new();
+        decoder.feed(replies.outbox().buffer());
+        let raw = decoder.next_borrowed().unwrap().unwrap();
+        match ServerFrame::decode(raw).unwrap().frame {
+            ServerFrame::Failed(failed) => assert_eq!((failed.code, failed.detail("next")), ("some_code", Some(5))),
+            other => panic!("{other:?}"),
+        }
+    }
+}

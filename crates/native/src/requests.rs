@@ -1,0 +1,281 @@
+//! What is under way on a channel: which ids are in use, what they wait for, and how to stop it.
+//!
+//! Owns: ids, the futures of replies that are still to come, the steps of subscriptions, bounds on both. Does not own
+//! what they do, nor when they are polled (`channel`).
+//!
+//! All futures are in one set that the channel's task polls: only those that were woken are looked at, and no request
+//! costs a task.
+//!
+//! Invariants: an id is in the table from its request until its last frame is in the outbox; at most
+//! `max_requests` requests wait at a time, and each counts against the server's bound on requests in flight.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    hash::{BuildHasherDefault, Hasher},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use futures_util::{Stream as _, stream::FuturesUnordered};
+use thalweg_engine::CommandUnderWay;
+use thalweg_serving::admission::{Bound, Held};
+use thalweg_wire::Kind;
+use tokio::sync::Notify;
+
+use super::{
+    failure::{self, Failure},
+    step::Found,
+    subscription::{Source, Step, Subscription},
+    turn::{Later, Reply},
+};
+
+/// What an id is in use for.
+#[derive(Debug)]
+pub(crate) enum Use {
+    /// A request whose reply is still to come. Some can be stopped.
+    Request(Option<Arc<Notify>>),
+    /// A subscription that the channel feeds.
+    Subscription(Box<Subscription>),
+    /// A subscription to subjects.
+    Subject,
+}
+
+/// A request whose reply is still to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Its id.
+    pub id: u32,
+    /// What kind it is.
+    pub kind: Kind,
+    /// When it came.
+    pub received: Instant,
+}
+
+/// What has ended.
+#[derive(Debug)]
+pub(crate) enum Finished {
+    /// A request.
+    Request(Waiting, Result<Reply, Failure>),
+    /// A subscription's step.
+    Step(u32, Source, Found),
+}
+
+enum Work {
+    Write(CommandUnderWay),
+    Later(Later),
+}
+
+/// One future of the set.
+enum Task {
+    Request { waiting: Waiting, work: Work, _held: Held },
+    Step { id: u32, step: Step },
+}
+
+impl Future for Task {
+    type Output = Finished;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
+        match self.get_mut() {
+            Self::Request { waiting, work, .. } => {
+                let reply = match work {
+                    Work::Write(write) => Pin::new(write).poll(context).map(|carried| match carried {
+                        Ok(carried) => Ok(Reply::Outcome(carried)),
+                        Err(error) => Err(error.into()),
+                    }),
+                    Work::Later(later) => later.as_mut().poll(context),
+                };
+                reply.map(|reply| Finished::Request(*waiting, reply))
+            }
+            Self::Step { id, step } => {
+                step.as_mut().poll(context).map(|(source, found)| Finished::Step(*id, source, found))
+            }
+        }
+    }
+}
+
+/// Ids are dense in practice; a client that makes them collide slows down its own channel only.
+#[derive(Debug, Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        self.0 = (self.0 ^ u64::from(id)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+}
+
+/// What is under way. See the module's documentation.
+pub(crate) struct Requests {
+    tasks: FuturesUnordered<Task>,
+    ids: HashMap<u32, Use, BuildHasherDefault<IdHasher>>,
+    requests: usize,
+    max_requests: usize,
+    subscriptions: usize,
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Requests").field("requests", &self.requests).field("ids", &self.ids.len()).finish()
+    }
+}
+
+impl Requests {
+    /// With room for so many requests.
+    #[must_use]
+    pub(crate) fn new(max_requests: u32) -> Self {
+        Self {
+            tasks: FuturesUnordered::new(),
+            ids: HashMap::default(),
+            requests: 0,
+            max_requests: max_requests as usize,
+            subscriptions: 0,
+        }
+    }
+
+    /// Whether an id is in use.
+    #[inline]
+    #[must_use]
+    pub(crate) fn is_in_use(&self, id: u32) -> bool {
+        !self.ids.is_empty() && self.ids.contains_key(&id)
+    }
+
+    /// What an id is in use for.
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Use> {
+        self.ids.get_mut(&id)
+    }
+
+    /// Requests that wait.
+    #[must_use]
+    pub(crate) fn waiting(&self) -> usize {
+        self.requests
+    }
+
+    /// Whether there is room for another request.
+    #[must_use]
+    pub(crate) fn has_room(&self) -> bool {
+        self.requests < self.max_requests
+    }
+
+    /// Subscriptions.
+    #[must_use]
+    pub(crate) fn subscriptions(&self) -> usize {
+        self.subscriptions
+    }
+
+    /// A command is under way. `Some`: it is done already, as one that waits for no fsync mostly is.
+    pub(crate) fn write(
+        &mut self,
+        waiting: Waiting,
+        mut write: CommandUnderWay,
+        in_flight: &Arc<Bound>,
+    ) -> Option<Result<Reply, Failure>> {
+        // Looked at without anybody to wake: what is not done is looked at again when the set is polled.
+        if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
+            return Some(carried.map(Reply::Outcome).map_err(Failure::from));
+        }
+        self.begin(waiting, Work::Write(write), None, in_flight.count());
+        None
+    }
+
+    /// A request is under way that writes, and that nothing stops; its client may wait for the reply so long only.
+    pub(crate) fn unstoppable(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
+        let reply = async move {
+            match timeout {
+                None => later.await,
+                Some(timeout) => match tokio::time::timeout(timeout, later).await {
+                    Ok(reply) => reply,
+                    Err(_) => Err(failure::timed_out().perhaps_done()),
+                },
+            }
+        };
+        self.begin(waiting, Work::Later(Box::pin(reply)), None, held);
+    }
+
+    /// A request is under way that a cancel or its time stops.
+    pub(crate) fn later(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
+        let stop = Arc::new(Notify::new());
+        let reply = stoppable(later, Arc::clone(&stop), timeout);
+        self.begin(waiting, Work::Later(Box::pin(reply)), Some(stop), held);
+    }
+
+    fn begin(&mut self, waiting: Waiting, work: Work, stop: Option<Arc<Notify>>, held: Held) {
+        self.requests += 1;
+        if waiting.id != 0 {
+            self.ids.insert(waiting.id, Use::Request(stop));
+        }
+        self.tasks.push(Task::Request { waiting, work, _held: held });
+    }
+
+    /// A subscription has begun.
+    pub(crate) fn subscribed(&mut self, id: u32, used: Use) {
+        self.subscriptions += 1;
+        self.ids.insert(id, used);
+    }
+
+    /// A subscription's step begins.
+    pub(crate) fn step(&mut self, id: u32, step: Step) {
+        self.tasks.push(Task::Step { id, step });
+    }
+
+    /// A subscription is over: its id is free again.
+    pub(crate) fn unsubscribed(&mut self, id: u32) {
+        if self.ids.remove(&id).is_some() {
+            self.subscriptions -= 1;
+        }
+    }
+
+    /// Stops all requests that can be stopped.
+    pub(crate) fn stop_waiting(&self) {
+        for used in self.ids.values() {
+            if let Use::Request(Some(stop)) = used {
+                stop.notify_one();
+            }
+        }
+    }
+
+    /// Ids of all subscriptions.
+    #[must_use]
+    pub(crate) fn subscribed_ids(&self) -> Vec<u32> {
+        self.ids.iter().filter(|(_, used)| !matches!(used, Use::Request(_))).map(|(id, _)| *id).collect()
+    }
+
+    /// The next that has ended.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
+        match Pin::new(&mut self.tasks).poll_next(context) {
+            Poll::Ready(Some(finished)) => {
+                if let Finished::Request(waiting, _) = &finished {
+                    self.requests -= 1;
+                    self.ids.remove(&waiting.id);
+                }
+                Poll::Ready(finished)
+            }
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+async fn stoppable(later: Later, stop: Arc<Notify>, timeout: Option<Duration>) -> Result<Reply, Failure> {
+    let time_is_up = async {
+        match timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        reply = later => reply,
+        () = stop.notified() => Err(failure::cancelled()),
+        () = time_is_up => Err(failure::timed_out()),
+    }
+}

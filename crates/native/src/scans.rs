@@ -1,0 +1,190 @@
+//! Pages of keyspaces: scans, and the versions of a key.
+
+use std::{ops::Bound, sync::Arc};
+
+use bytes::Bytes;
+use thalweg_engine::{self as engine, Ending, Entry, Keyspace, KeyspaceIter, Lasting, ScanCursor, ScanRange};
+use thalweg_serving::limits::{INLINE_LISTED, INLINE_READ_BYTES, NATIVE_PAGE_BYTES, SCAN_PAGE_ITEMS};
+use thalweg_types::{Revision, SpaceTime, limits::MAX_VERSIONS_PAGE_BYTES};
+use thalweg_wire::{self as wire, HEADER_BYTES, List, Order, Pair, Pairs, Scan, Values, VersionState};
+
+use super::{
+    failure::Failure,
+    reads::{keyspace, on_the_spot_or_off_thread},
+    replies::{Replies, Room},
+    request::Request,
+    turn::{Handled, Turn},
+};
+
+/// Versions in an answer if the request does not say, as over HTTP.
+const DEFAULT_VERSIONS: usize = 10;
+/// Bytes of a pair beside its key and value.
+const PAIR_HEAD_BYTES: usize = 8 + 4 + 4;
+/// Bytes of a page beside its pairs and cursor: durability, revision, two lengths.
+const PAGE_HEAD_BYTES: usize = 1 + 8 + 4 + 4;
+/// Bytes of a version beside its value.
+const VERSION_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
+/// Bytes of a list of versions beside the versions.
+const VERSIONS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
+
+/// `scan`
+pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Result<Handled, Failure> {
+    let keyspace = keyspace(turn.app, scan.keyspace)?;
+    // As over HTTP: what a page holds is bounded, and so is how many are read at a time.
+    let held = turn.app.admission.scans.take(1);
+    let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
+    let mut iter = begin(&keyspace, scan)?;
+    let items = if scan.limit == 0 { SCAN_PAGE_ITEMS } else { (scan.limit as usize).min(SCAN_PAGE_ITEMS) };
+    let max_frame_bytes = turn.out.max_frame_bytes();
+    let asked = if scan.max_bytes == 0 { NATIVE_PAGE_BYTES } else { scan.max_bytes.into() };
+    let bytes = usize::try_from(asked).unwrap_or(usize::MAX).min(max_frame_bytes);
+    let app = Arc::clone(turn.app);
+    // A page of large values is read elsewhere, also if it is one of few pairs.
+    let few = if bytes as u64 <= INLINE_READ_BYTES || scan.values == Values::Omit { items } else { usize::MAX };
+    let few = if items == 1 { 1 } else { few };
+    on_the_spot_or_off_thread(turn, request, few, bytes, move || {
+        let mut pairs = iter.next_page(items, bytes)?;
+        let cut = cut(&mut pairs, max_frame_bytes)?;
+        let more = match pairs.last() {
+            Some(_) if cut => true,
+            Some(_) => !iter.next_page(1, 1)?.is_empty(),
+            None => false,
+        };
+        let cursor = match pairs.last() {
+            Some((last, _)) if more => iter.cursor(last)?.encode(),
+            _ => Vec::new(),
+        };
+        let (durability, revision) = (app.db.blocking().visible_durability(), iter.revision());
+        drop(held);
+        Ok(move |out: &mut Replies, id: u32| {
+            let bytes = HEADER_BYTES + PAGE_HEAD_BYTES + cursor.len() + pairs.iter().map(pair_bytes).sum::<usize>();
+            let pairs: Vec<_> = pairs.iter().map(pair).collect();
+            let page = Pairs { durability, revision, cursor: &cursor, pairs: List::Items(&pairs) };
+            out.reply_sized(id, &page, bytes, Room::Ask)
+        })
+    })
+}
+
+fn pair_bytes((key, entry): &(Bytes, Entry)) -> usize {
+    PAIR_HEAD_BYTES + key.len() + entry.value.len()
+}
+
+fn pair((key, entry): &(Bytes, Entry)) -> Pair<'_> {
+    Pair { revision: entry.revision, key, value: &entry.value }
+}
+
+/// A scan from its start, or from where a cursor says.
+fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> {
+    let range = ScanRange {
+        prefix: scan.prefix.to_vec(),
+        start: scan.start.map_or(Bound::Unbounded, |start| Bound::Included(start.to_vec())),
+        end: scan.end.map_or(Bound::Unbounded, |end| Bound::Excluded(end.to_vec())),
+        order: match scan.order {
+            Order::Ascending => engine::Order::Ascending,
+            Order::Descending => engine::Order::Descending,
+        },
+        limit: None,
+        values: match scan.values {
+            Values::Include => engine::Values::Include,
+            Values::Omit => engine::Values::Omit,
+        },
+    };
+    if scan.cursor.is_empty() {
+        return Ok(match scan.revision {
+            Revision::ZERO => keyspace.iter(range),
+            revision => keyspace.iter_at(range, revision)?,
+        });
+    }
+    let cursor = ScanCursor::decode(scan.cursor)?;
+    if scan.revision != Revision::ZERO && Some(scan.revision) != cursor.revision() {
+        return Err(Failure::fix("bad_parameter", "the revision is not that of the cursor: leave it 0"));
+    }
+    Ok(keyspace.resume(range, &cursor)?)
+}
+
+/// Leaves out pairs at the end that don't fit into a frame with the others; whether there were some. A page overshoots by
+/// one pair at most, and the cursor is as long as a key.
+fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, Failure> {
+    let cursor = |last: &(Bytes, Entry)| last.0.len() + 128;
+    let mut bytes = PAGE_HEAD_BYTES + pairs.iter().map(pair_bytes).sum::<usize>();
+    let before = pairs.len();
+    while let Some(last) = pairs.last() {
+        if bytes + cursor(last) <= max_frame_bytes {
+            break;
+        }
+        if pairs.len() == 1 {
+            let message = format!(
+                "a pair does not fit into the {max_frame_bytes} bytes that the client takes: get it without values"
+            );
+            return Err(Failure::fix("result_too_large", message));
+        }
+        bytes -= pair_bytes(last);
+        pairs.pop();
+    }
+    Ok(pairs.len() < before)
+}
+
+/// `versions`
+pub(crate) fn versions(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::Versions<'_>,
+) -> Result<Handled, Failure> {
+    let keyspace = keyspace(turn.app, wanted.keyspace)?;
+    let held = turn.app.admission.scans.take(1);
+    let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
+    let limit = if wanted.limit == 0 { DEFAULT_VERSIONS } else { wanted.limit as usize };
+    let before = (wanted.before != Revision::ZERO).then_some(wanted.before);
+    let (app, key) = (Arc::clone(turn.app), wanted.key.0.to_vec());
+    let max_frame_bytes = turn.out.max_frame_bytes();
+    on_the_spot_or_off_thread(
+        turn,
+        request,
+        limit.min(INLINE_LISTED as usize + 1),
+        MAX_VERSIONS_PAGE_BYTES,
+        move || {
+            let found = keyspace.versions(&key, before, limit)?;
+            let durability = app.db.blocking().visible_durability();
+            drop(held);
+            Ok(move |out: &mut Replies, id: u32| {
+                let fits = fitting(&found.versions, max_frame_bytes);
+                let shown = &found.versions[..fits];
+                let next = match shown.last() {
+                    Some(last) if fits < found.versions.len() => last.entry.revision,
+                    _ => found.next.unwrap_or(Revision::ZERO),
+                };
+                let versions: Vec<_> = shown.iter().map(version).collect();
+                out.reply(
+                    id,
+                    &wire::VersionList { durability, oldest: found.oldest, next, versions: List::Items(&versions) },
+                )
+            })
+        },
+    )
+}
+
+/// How many versions fit into a frame; at least one, which then is too large if it must be.
+fn fitting(versions: &[engine::KeyVersion], max_frame_bytes: usize) -> usize {
+    let mut bytes = VERSIONS_HEAD_BYTES;
+    let fits = versions.iter().take_while(|version| {
+        bytes += VERSION_HEAD_BYTES + version.entry.value.len();
+        bytes <= max_frame_bytes
+    });
+    fits.count().max(1).min(versions.len())
+}
+
+fn version(version: &engine::KeyVersion) -> wire::Version<'_> {
+    let (state, until, until_time) = match version.lasting {
+        Lasting::Current => (VersionState::Current, Revision::ZERO, SpaceTime(0)),
+        Lasting::Ended => (VersionState::Ended, Revision::ZERO, SpaceTime(0)),
+        Lasting::Until { revision, time, ending } => {
+            let state = match ending {
+                Ending::Overwritten => VersionState::Overwritten,
+                Ending::Deleted => VersionState::Deleted,
+                Ending::Expired => VersionState::Expired,
+            };
+            (state, revision, time.unwrap_or(SpaceTime(0)))
+        }
+    };
+    wire::Version { state, revision: version.entry.revision, until, until_time, value: &version.entry.value }
+}

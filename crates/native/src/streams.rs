@@ -1,0 +1,80 @@
+//! Streams, read and tailed: the requests. What goes out is in `records`, and how a tail goes on in `tail`.
+
+use std::sync::Arc;
+
+use thalweg_engine::{ReadError, Stream};
+use thalweg_serving::limits::{ALONE_READ_BYTES, DEFAULT_RECORD_BYTES, INLINE_READ_BYTES};
+use thalweg_types::Offset;
+use thalweg_wire::{self as wire, Kind, Position, Read, Tailing};
+
+use super::{
+    failure::Failure,
+    reads::reply_off_thread,
+    records::{Page, room_for_records},
+    replies::Room,
+    request::Request,
+    subscription::Source,
+    tail::Tail,
+    turn::{Handled, Turn},
+};
+
+/// `read`
+pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<Handled, Failure> {
+    let stream = turn.app.db.blocking().stream_by_id(read.stream);
+    let from = begin(&stream, &read.from)?;
+    let max_records = if read.max_records == 0 { u64::MAX } else { read.max_records.into() };
+    let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
+    let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes()));
+    let page = Page { from, max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
+    let on_the_spot = if turn.is_alone { ALONE_READ_BYTES } else { INLINE_READ_BYTES };
+    if max_bytes <= on_the_spot {
+        page.read(turn.app, &stream)?.put(turn.out, Kind::Records, request.id, Room::Ask)?;
+        return Ok(Handled::Replied);
+    }
+    let app = Arc::clone(turn.app);
+    Ok(reply_off_thread(turn, request, max_bytes as usize, move |out, id| {
+        page.read(&app, &stream)?.put(out, Kind::Records, id, Room::Ask)
+    }))
+}
+
+/// `tail`
+pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Result<Handled, Failure> {
+    let stream = turn.app.db.blocking().stream_by_id(tail.stream);
+    let next = begin(&stream, &tail.from)?;
+    let info = stream.info()?;
+    if next > info.next {
+        return Err(ReadError::BeyondEnd { requested: next, next: info.next }.into());
+    }
+    if next < info.start {
+        return Err(ReadError::Trimmed { requested: next, start: info.start }.into());
+    }
+    turn.out.reply(request.id, &Tailing { next, high_watermark: info.next })?;
+    let tail = Tail::new(turn.app, stream, next, next < info.next);
+    Ok(Handled::Began(Source::Tail(Box::new(tail))))
+}
+
+/// `find offset`
+pub(crate) fn find_offset(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &wire::FindOffset,
+) -> Result<Handled, Failure> {
+    let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
+    let offset = stream.offset_at(wanted.time)?;
+    turn.out.reply(request.id, &wire::OffsetFound { offset })?;
+    Ok(Handled::Replied)
+}
+
+/// Where reading begins.
+fn begin(stream: &Stream, from: &Position) -> Result<Offset, Failure> {
+    Ok(match *from {
+        Position::Offset { offset } => offset,
+        Position::Start {} => stream.info()?.start,
+        Position::End {} => stream.info()?.next,
+        Position::Time { time } => stream.offset_at(time)?,
+        Position::Last { records } => {
+            let info = stream.info()?;
+            Offset(info.next.0.saturating_sub(records)).max(info.start)
+        }
+    })
+}

@@ -1,0 +1,168 @@
+//! Requests about subjects: publish, ask, subscribe.
+
+use std::sync::atomic::Ordering;
+
+use thalweg_broker::{
+    Batch, Credit as Grant, Pattern, Policy, Published, RequestError, SubscribeOptions, SubscriptionId,
+};
+use thalweg_serving::limits::DEFAULT_WAIT;
+use thalweg_types::limits::MAX_REQUEST_TIMEOUT;
+use thalweg_wire::{self as wire, Ask, BatchWriter, Checksum, Kind, Publish, SendCredit, Subscribe, Subscribed};
+use tokio::sync::oneshot;
+
+use super::{
+    failure::{self, Failure},
+    publishing::{Publishing, To},
+    replies::{Replies, Room},
+    request::Request,
+    subjects::{Subjects, Subscription, cut},
+    turn::{Handled, Reply, Turn},
+};
+
+/// `publish`
+pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>) -> Result<Handled, Failure> {
+    let subjects = &mut *turn.subjects;
+    let (count, mut batches) = (publish.batches.len(), publish.batches.iter());
+    if let (1, Some(bytes)) = (count, batches.next()) {
+        let checked = subjects.publishing.check(bytes)?;
+        if request.id == 0 && checked.batch.count() == 1 && checked.batch.reply().is_empty() {
+            let now = turn.app.views.moment(request.received);
+            let Subjects { publishing, app, waiter, .. } = subjects;
+            publishing.join(&To { broker: &app.views.broker, waiter }, now, &checked)?;
+            return Ok(Handled::Replied);
+        }
+        let batch = Publishing::keep(request, &checked)?;
+        return publish_all(turn, request, [batch]);
+    }
+    // All are checked before any is published.
+    let batches = kept(subjects, request, publish.batches.iter())?;
+    publish_all(turn, request, batches)
+}
+
+/// Batches as the broker takes them, all checked.
+pub(crate) fn kept<'f>(
+    subjects: &mut Subjects,
+    request: &Request<'_>,
+    batches: impl Iterator<Item = &'f [u8]>,
+) -> Result<Vec<Batch>, Failure> {
+    let mut kept = Vec::new();
+    for bytes in batches {
+        let checked = subjects.publishing.check(bytes)?;
+        kept.push(Publishing::keep(request, &checked)?);
+    }
+    Ok(kept)
+}
+
+fn publish_all(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    batches: impl IntoIterator<Item = Batch>,
+) -> Result<Handled, Failure> {
+    let Subjects { publishing, app, waiter, .. } = &mut *turn.subjects;
+    let to = To { broker: &app.views.broker, waiter };
+    match publishing.publish(&to, batches) {
+        Ok(Published { delivered, missed }) => {
+            turn.out.reply(request.id, &wire::Published { delivered, missed })?;
+            Ok(Handled::Replied)
+        }
+        Err(_) if request.id == 0 => Ok(Handled::Replied),
+        Err(told) => Ok(Handled::later(async move {
+            let Published { delivered, missed } = told.await.map_err(|_| failure::stopping())?;
+            Ok(Reply::frame(wire::Published { delivered, missed }))
+        })),
+    }
+}
+
+/// `ask`
+pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> Result<Handled, Failure> {
+    let subjects = &mut *turn.subjects;
+    let checked = subjects.publishing.check(ask.batch.0)?;
+    if checked.batch.count() != 1 || !checked.batch.reply().is_empty() {
+        let message = "what is asked is one message, without a reply subject: the server chooses that";
+        return Err(Failure::fix("malformed_batch", message));
+    }
+    let wait = request.timeout().unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);
+    let now = turn.app.views.moment(request.received);
+    let (answered, answer) = oneshot::channel();
+    let asks = subjects.asks()?;
+    // Those whose time is up, or who have cancelled, make room.
+    asks.expire(now, drop);
+    let reply_to = asks.begin(now, wait, answered).map_err(|(_, error)| Failure::of(&error))?;
+    let records = checked.batch.records().len();
+    let writer = BatchWriter::with_capacity(checked.subject.as_bytes(), reply_to.as_bytes(), records);
+    let mut writer = writer.map_err(|error| Failure::fix("malformed_batch", error.to_string()))?;
+    writer.append(&checked.batch)?;
+    let shared = writer.into_shared(Checksum::Without).expect("it has a message");
+    let batch = Batch::new(checked.subject, shared.bytes, shared.count)?;
+    let Subjects { publishing, app, waiter, .. } = &mut *subjects;
+    let blocked = match publishing.publish(&To { broker: &app.views.broker, waiter }, [batch]) {
+        Err(told) => Some(told),
+        Ok(published) => {
+            if let Err(failure) = nobody(published) {
+                subjects.asks()?.complete(&reply_to);
+                return Err(failure);
+            }
+            None
+        }
+    };
+    Ok(Handled::later(async move {
+        let exchange = async {
+            if let Some(told) = blocked {
+                nobody(told.await.map_err(|_| failure::stopping())?)?;
+            }
+            answer.await.map_err(|_| failure::stopping())
+        };
+        match tokio::time::timeout(wait, exchange).await {
+            Ok(answer) => {
+                let answer = answer?;
+                Ok(Reply::encode(move |out, id| put_answer(out, id, &answer)))
+            }
+            Err(_) => Err(Failure::of(&RequestError::TimedOut).perhaps_done()),
+        }
+    }))
+}
+
+/// Fails if a request has reached nobody.
+fn nobody(published: Published) -> Result<(), Failure> {
+    match published {
+        Published { delivered: 0, missed: 0 } => Err(Failure::of(&RequestError::NoResponders)),
+        Published { delivered: 0, .. } => Err(Failure::of(&RequestError::Overloaded)),
+        _ => Ok(()),
+    }
+}
+
+/// The first message of what was published as an answer.
+fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure> {
+    if id == 0 {
+        return Ok(());
+    }
+    let bytes = if answer.messages() == 1 { answer.encoded().clone() } else { cut(answer, 0, 1) };
+    out.shared(Kind::Answer, id, bytes.len(), Room::Owed, |parts| parts.share(bytes))
+}
+
+/// `subscribe`
+pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subscribe<'_>) -> Result<Handled, Failure> {
+    let pattern = Pattern::parse(frame.pattern.0)?;
+    let policy = match frame.policy {
+        wire::Policy::Block => Policy::Block,
+        wire::Policy::DropNew => Policy::DropNew,
+        wire::Policy::DropOld => Policy::DropOld,
+        wire::Policy::Disconnect => Policy::Disconnect,
+    };
+    let credit = Grant { messages: frame.permit.messages, bytes: frame.permit.bytes };
+    let (messages, bytes) = (frame.queue_messages, frame.queue_bytes);
+    let options = turn.app.views.subscribe_options(policy, messages, bytes, credit, frame.queue.0);
+    let subjects = &mut *turn.subjects;
+    subjects.link()?.subscribe(SubscriptionId(request.id.into()), pattern, &options)?;
+    let left = request.fields.limit.map(|limit| (limit, failure::limit_reached()));
+    if left.is_some() {
+        subjects.counted.insert(request.id);
+    }
+    let credit = SendCredit::new(&frame.permit);
+    subjects.subscriptions.insert(request.id, Subscription { credit, left, draining: false });
+    let SubscribeOptions { max_messages: queue_messages, max_bytes: queue_bytes, .. } = options;
+    turn.out.reply(request.id, &Subscribed { queue_messages, queue_bytes })?;
+    // One with a limit of 0 ends at once.
+    subjects.bell.rung.store(true, Ordering::Relaxed);
+    Ok(Handled::BeganSubject)
+}

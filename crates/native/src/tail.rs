@@ -1,0 +1,107 @@
+//! Tails of streams, page by page.
+
+use std::sync::Arc;
+
+use thalweg_engine::Stream;
+use thalweg_serving::{app::App, limits::NATIVE_PAGE_BYTES};
+use thalweg_types::Offset;
+use thalweg_wire::Kind;
+
+use super::{
+    blocking::off_thread,
+    failure::{self, Failure},
+    records::{Page, Shown, room_for_records},
+    replies::Room,
+    step::{Found, Patience, Wanted},
+};
+
+/// A tail.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    app: Arc<App>,
+    stream: Stream,
+    next: Offset,
+    /// More was there than the last page held: the next read may go to the disk.
+    behind: bool,
+}
+
+impl Tail {
+    /// A tail from `next` on; `behind` if records are there already.
+    #[must_use]
+    pub(crate) fn new(app: &Arc<App>, stream: Stream, next: Offset, behind: bool) -> Self {
+        Self { app: Arc::clone(app), stream, next, behind }
+    }
+
+    /// Where it goes on.
+    #[must_use]
+    pub(crate) fn next(&self) -> Offset {
+        self.next
+    }
+
+    /// The next page of records.
+    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
+        loop {
+            let from = self.next;
+            match self.look(&wanted).await {
+                Err(failure) => return Found::Over(failure),
+                Ok(Some(shown)) => match wanted.room_for(&self.app, shown.bytes()) {
+                    Some(room) => return found(shown, room),
+                    None => {
+                        // Read again when there is room: what waits holds nothing meanwhile.
+                        drop(shown);
+                        (self.next, self.behind) = (from, true);
+                        match wanted.pause().await {
+                            true => return Found::Nothing,
+                            false => continue,
+                        }
+                    }
+                },
+                Ok(None) if wanted.patience == Patience::TakeWhatIsThere => return Found::Nothing,
+                Ok(None) => {}
+            }
+            tokio::select! {
+                biased;
+                () = wanted.stop.notified() => return Found::Nothing,
+                there = self.app.db.wait_for(self.stream.id(), self.next) => if !there {
+                    return Found::Over(self.gone());
+                },
+            }
+        }
+    }
+
+    /// A page, if there are records: read on the spot at the end of the stream, where they are fresh in memory, else on a
+    /// blocking thread.
+    async fn look(&mut self, wanted: &Wanted) -> Result<Option<Shown>, Failure> {
+        let hard_max_bytes = room_for_records(wanted.max_frame_bytes);
+        let (credit_records, credit_bytes) = wanted.credit;
+        let page = Page {
+            from: self.next,
+            max_records: wanted.max_messages,
+            max_bytes: NATIVE_PAGE_BYTES.min(credit_bytes).min(hard_max_bytes),
+            enough_records: credit_records,
+            hard_max_bytes,
+        };
+        let shown = if self.behind {
+            let (app, stream) = (Arc::clone(&self.app), self.stream.clone());
+            off_thread(move || page.read(&app, &stream)).await?
+        } else {
+            page.read(&self.app, &self.stream)?
+        };
+        self.next = shown.next;
+        self.behind = shown.next < shown.high_watermark;
+        Ok((!shown.runs.is_empty()).then_some(shown))
+    }
+
+    fn gone(&self) -> Failure {
+        match self.stream.info() {
+            Ok(_) => failure::stopping(),
+            Err(error) => error.into(),
+        }
+    }
+}
+
+/// A page as a tail's frame.
+fn found(shown: Shown, room: Room) -> Found {
+    let records = shown.runs.iter().map(|run| u64::from(run.count)).sum();
+    Found::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))
+}

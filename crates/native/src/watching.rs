@@ -1,0 +1,193 @@
+//! Watches: changes of keys as they happen, and before.
+
+use std::sync::Arc;
+
+use thalweg_engine::{WatchBatch, WatchChange, WatchError, WatchEvent};
+use thalweg_serving::app::App;
+use thalweg_types::{Durability, Revision};
+use thalweg_wire::{Change, ChangeKind, Changes, List};
+
+use super::{
+    blocking::off_thread,
+    failure::{self, Failure},
+    replies::Replies,
+    step::{Found, Patience, Wanted},
+};
+
+/// Bytes of a change beside its key and value: kind, revision, time, two lengths.
+const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
+/// Bytes of `changes` beside the changes: durability, next, how many.
+const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
+
+/// A watch.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    app: Arc<App>,
+    /// `None` only while it is looked at on another thread.
+    watch: Option<thalweg_engine::Watch>,
+    /// The client knows that nothing below is missing.
+    said: Revision,
+    /// Nothing below is missing.
+    position: Revision,
+}
+
+impl Watching {
+    /// A watch that has begun, at `next`.
+    #[must_use]
+    pub(crate) fn new(app: &Arc<App>, watch: thalweg_engine::Watch, next: Revision) -> Self {
+        Self { app: Arc::clone(app), watch: Some(watch), said: next, position: next }
+    }
+
+    /// Where a later watch goes on: what the client has been told.
+    #[must_use]
+    pub(crate) fn next(&self) -> Revision {
+        self.said
+    }
+
+    /// The next changes, or how far none were missed.
+    pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
+        loop {
+            match self.look().await {
+                Err(failure) => return Found::Over(failure),
+                Ok(Some(batch)) if batch.events.is_empty() => return self.progress(),
+                Ok(Some(batch)) => return self.show(batch, &wanted).await,
+                Ok(None) if wanted.patience == Patience::TakeWhatIsThere => return Found::Nothing,
+                Ok(None) => {}
+            }
+            let Some(watch) = &self.watch else { return Found::Over(failure::stopping()) };
+            tokio::select! {
+                biased;
+                () = wanted.stop.notified() => return Found::Nothing,
+                () = watch.ready() => {}
+                () = tokio::time::sleep(self.app.config.tail_keep_alive.0) => if self.position > self.said {
+                    return self.progress();
+                },
+            }
+        }
+    }
+
+    /// Takes what waits on the spot; reads the log on a blocking thread.
+    async fn look(&mut self) -> Result<Option<WatchBatch>, Failure> {
+        let Some(mut watch) = self.watch.take() else { return Err(failure::stopping()) };
+        let (found, watch) = if watch.is_behind() {
+            off_thread(move || Ok((watch.try_next(), watch))).await?
+        } else {
+            (watch.try_next(), watch)
+        };
+        self.position = watch.position();
+        self.watch = Some(watch);
+        match found {
+            Ok(batch) => Ok(batch),
+            // An end like that of a server that stops.
+            Err(WatchError::Closed) => Err(failure::stopping()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A frame without changes: nothing was missed so far.
+    fn progress(&mut self) -> Found {
+        self.said = self.position;
+        let (next, durability) = (self.position, self.app.db.blocking().visible_durability());
+        Found::frame(0, 0, move |out, id| out.push(id, &Changes { durability, next, changes: List::default() }))
+    }
+
+    async fn show(&mut self, batch: WatchBatch, wanted: &Wanted) -> Found {
+        let WatchBatch { mut events, mut next } = batch;
+        let limit = usize::try_from(wanted.max_messages).unwrap_or(usize::MAX);
+        if events.len() > limit {
+            // What is cut off comes again to whoever goes on from here, with the whole of its commit.
+            next = events[limit].revision;
+            events.truncate(limit);
+        }
+        self.said = next;
+        // Asked after the changes were taken, so that it covers all of them.
+        let durability = self.app.db.blocking().visible_durability();
+        let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
+        let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(&self.app, bytes).await);
+        Found::frame(events.len() as u64, bytes, move |out, id| {
+            let put = put(out, id, durability, next, &events, max);
+            // Its frames have room of their own by now.
+            drop(room);
+            put
+        })
+    }
+}
+
+/// Puts changes into as few frames as the client's limit allows. Up to its last frame a commit's `next` is its own
+/// revision: whoever loses the connection in between gets all of it anew.
+fn put(
+    out: &mut Replies,
+    id: u32,
+    durability: Durability,
+    next: Revision,
+    events: &[WatchEvent],
+    max_frame_bytes: usize,
+) -> Result<(), Failure> {
+    let mut rest = events;
+    while !rest.is_empty() {
+        let fits = fitting(rest, max_frame_bytes);
+        let (now, later) = rest.split_at(fits);
+        let changes: Vec<_> = now.iter().map(change).collect();
+        let next = later.first().map_or(next, |event| event.revision);
+        out.push(id, &Changes { durability, next, changes: List::Items(&changes) })?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// How many changes go into a frame: whole commits if at least one fits, else as much of it as does, and at least one
+/// change.
+fn fitting(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
+    let (mut bytes, mut whole) = (CHANGES_HEAD_BYTES, 0);
+    for (at, event) in events.iter().enumerate() {
+        bytes += CHANGE_HEAD_BYTES + event.key.len() + value(event).len();
+        if bytes > max_frame_bytes {
+            return if whole > 0 { whole } else { at.max(1) };
+        }
+        if events.get(at + 1).is_none_or(|next| next.revision != event.revision) {
+            whole = at + 1;
+        }
+    }
+    events.len()
+}
+
+fn value(event: &WatchEvent) -> &[u8] {
+    match &event.change {
+        WatchChange::Put(value) => value,
+        _ => &[],
+    }
+}
+
+fn change(event: &WatchEvent) -> Change<'_> {
+    let kind = match event.change {
+        WatchChange::Put(_) => ChangeKind::Put,
+        WatchChange::Delete => ChangeKind::Delete,
+        WatchChange::Expire => ChangeKind::Expire,
+        WatchChange::DeletePrefix => ChangeKind::DeletePrefix,
+    };
+    Change { kind, revision: event.revision, time: event.time, key: &event.key, value: value(event) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use thalweg_types::SpaceTime;
+
+    fn event(revision: u64, value_bytes: usize) -> WatchEvent {
+        let change = WatchChange::Put(Bytes::from(vec![0; value_bytes]));
+        WatchEvent { revision: Revision(revision), time: SpaceTime(1), key: Bytes::from_static(b"key"), change }
+    }
+
+    #[test]
+    fn commits_stay_together_where_they_fit() {
+        let each = CHANGE_HEAD_BYTES + 3 + 100;
+        let head = CHANGES_HEAD_BYTES;
+        let events = [event(5, 100), event(6, 100), event(6, 100), event(7, 100)];
+        assert_eq!(fitting(&events, head + 4 * each), 4);
+        assert_eq!(fitting(&events, head + 3 * each), 3);
+        assert_eq!(fitting(&events, head + 2 * each), 1, "6 is not split for half a frame");
+        assert_eq!(fitting(&events[1..], head + each), 1, "but it is if it must");
+        assert_eq!(fitting(&events, 10), 1, "at least one");
+    }
+}

@@ -1,0 +1,59 @@
+//! Writes: commands as bytes, checked and proposed as they are.
+
+use std::sync::Arc;
+
+use thalweg_engine::{CommandUnderWay, Purpose, Wake};
+use thalweg_serving::app::App;
+use thalweg_types::{Durability, command::Outcome};
+use thalweg_wire::{ClientCommand, Level, Write, WriteAndPublish};
+
+use super::{
+    failure::Failure,
+    request::Request,
+    subject_requests,
+    turn::{Handled, Reply, Turn},
+};
+
+/// `write`
+pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
+    propose(turn.app, write.level, write.command.0).map(Handled::Write)
+}
+
+/// `write and publish`: the batches go out once the command was carried out at its level, and never more than once.
+pub(crate) fn write_and_publish(
+    turn: &mut Turn<'_>,
+    request: &Request<'_>,
+    wanted: &WriteAndPublish<'_>,
+) -> Result<Handled, Failure> {
+    if wanted.level.0.unwrap_or(turn.app.config.durability) == Durability::None {
+        let message = "a publish rides on a commit that has happened: at level none that is not known";
+        return Err(Failure::fix("outcome_unknown", message));
+    }
+    let batches = subject_requests::kept(turn.subjects, request, wanted.batches.iter())?;
+    let write = propose(turn.app, wanted.level, wanted.command.0)?;
+    let app = Arc::clone(turn.app);
+    // Published also if the connection is gone meanwhile: so it is no part of what dies with the channel.
+    let published = tokio::spawn(async move {
+        let carried = write.await?;
+        // A repetition has been published before, or its first try was told to somebody who is gone.
+        if !matches!(carried.1, Some(Outcome::Duplicate { .. })) {
+            app.views.publish_committed(&batches);
+        }
+        Ok(carried)
+    });
+    Ok(Handled::Unstoppable(Box::pin(async move {
+        match published.await {
+            Ok(carried) => carried.map(Reply::Outcome),
+            Err(error) => Err(Failure::new("internal", thalweg_types::Action::Stop, error.to_string()).perhaps_done()),
+        }
+    })))
+}
+
+/// Proposes a client's command. The channel has what it queued committed at the end of its turn.
+fn propose(app: &App, level: Level, command: &[u8]) -> Result<CommandUnderWay, Failure> {
+    let checked = ClientCommand::check(command).map_err(|refused| Failure::of(&refused))?;
+    let wanted = level.0.unwrap_or(app.config.durability);
+    let level = checked.level(wanted).map_err(|refused| Failure::of(&refused))?;
+    let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };
+    Ok(app.db.propose_command(checked.bytes, purpose, level, Wake::Later))
+}

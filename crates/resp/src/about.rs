@@ -1,0 +1,328 @@
+//! What the server says of itself: `COMMAND` and `INFO`.
+//!
+//! `INFO` has the fields that tools and clients read, with Redis's names, where they mean something here; more is in
+//! `/metrics`.
+
+use std::{fmt::Write as _, process};
+
+use thalweg_redis::{
+    Command, Flags, Reply, Run,
+    command::{Keys, Subcommand, all, find_full, help},
+    errors::wrong_subcommand,
+    wire::Writer,
+};
+use thalweg_transport::Outbox;
+
+use super::{out::To, pubsub::Kind, session::Session};
+
+/// What is claimed to be spoken: clients choose by it what they send.
+pub(crate) const REDIS_VERSION: &str = "7.0.15";
+
+/// What `COMMAND HELP` says.
+const HELP: &[&str] = &[
+    "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "(no subcommand)",
+    "    Return details about all commands.",
+    "COUNT",
+    "    Return the number of commands.",
+    "LIST [FILTERBY (MODULE|ACLCAT|PATTERN) <value>]",
+    "    Return the names of commands.",
+    "INFO [<command-name> ...]",
+    "    Return details about some commands, or about all.",
+    "DOCS [<command-name> ...]",
+    "    Return a little documentation of some commands, or of all.",
+    "GETKEYS <full-command>",
+    "    Return the keys among the arguments of a command.",
+    "HELP",
+    "    Print this help.",
+];
+
+/// A command or a subcommand, as it was asked for.
+type Named = (&'static Command, Option<&'static Subcommand>);
+
+/// `COMMAND`
+pub(crate) fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+    let named = || arguments[2..].iter().map(|name| find_full(name));
+    let every = || all().map(|command| (command, None));
+    let asks = arguments.get(1).map(|name| name.to_ascii_lowercase()).unwrap_or_default();
+    match &*asks {
+        b"" if arguments.len() == 1 => session.say(out, |writer| infos(writer, &every().map(Some).collect::<Vec<_>>())),
+        b"count" => session.say(out, |writer| writer.integer(all().count() as i64)),
+        b"info" => {
+            let commands: Vec<_> = if arguments.len() == 2 { every().map(Some).collect() } else { named().collect() };
+            session.say(out, |writer| infos(writer, &commands));
+        }
+        b"docs" => {
+            let commands: Vec<_> = if arguments.len() == 2 { every().collect() } else { named().flatten().collect() };
+            session.say(out, |writer| docs(writer, &commands));
+        }
+        b"list" => list(session, &arguments[2..], out),
+        b"getkeys" => get_keys(session, &arguments[2..], out),
+        b"help" => session.answer(&help(HELP), out),
+        _ => session.answer(&wrong_subcommand("COMMAND", arguments[1]), out),
+    }
+}
+
+fn infos(writer: &mut Writer<To<'_>>, commands: &[Option<Named>]) {
+    writer.array(commands.len());
+    for command in commands {
+        match command {
+            None => writer.null(),
+            Some((_, Some(of))) => info_of(writer, of.name, of.arity, of.flags, of.keys, &[]),
+            Some((of, None)) => info_of(writer, of.name, of.arity, of.flags, of.keys, of.subcommands),
+        }
+    }
+}
+
+fn info_of(writer: &mut Writer<To<'_>>, name: &str, arity: i16, flags: Flags, keys: Keys, subcommands: &[Subcommand]) {
+    writer.array(10);
+    writer.bulk(name.as_bytes());
+    writer.integer(arity.into());
+    names(writer, flags.names());
+    for number in [keys.first, keys.last, keys.step] {
+        writer.integer(number.into());
+    }
+    names(writer, flags.categories());
+    // Tips, specifications of keys.
+    (0..2).for_each(|_| writer.array(0));
+    writer.array(subcommands.len());
+    for of in subcommands {
+        info_of(writer, of.name, of.arity, of.flags, of.keys, &[]);
+    }
+}
+
+fn names(writer: &mut Writer<To<'_>>, names: impl Iterator<Item = &'static str>) {
+    let names: Vec<_> = names.collect();
+    writer.set(names.len());
+    names.iter().for_each(|name| writer.simple(name));
+}
+
+/// What a command is about.
+fn group(command: &Command) -> &'static str {
+    match command.name {
+        "multi" | "exec" | "discard" | "watch" | "unwatch" => "transactions",
+        "info" | "config" | "command" | "time" | "role" | "memory" | "dbsize" | "flushdb" | "flushall" => "server",
+        "wait" => "generic",
+        name if name == "pubsub" || name.ends_with("publish") || name.ends_with("subscribe") => "pubsub",
+        _ if matches!(command.run, Run::Session) => "connection",
+        name if name.starts_with('x') => "stream",
+        name if name.starts_with('h') => "hash",
+        _ if command.flags.categories().any(|category| category == "@string") => "string",
+        _ => "generic",
+    }
+}
+
+fn docs(writer: &mut Writer<To<'_>>, commands: &[Named]) {
+    writer.map(commands.len());
+    for (command, subcommand) in commands {
+        let (name, subcommands) = match subcommand {
+            Some(of) => (of.name, &[][..]),
+            None => (command.name, command.subcommands),
+        };
+        writer.bulk(name.as_bytes());
+        writer.map(4 + usize::from(!subcommands.is_empty()));
+        doc(writer, command);
+        if !subcommands.is_empty() {
+            writer.bulk(b"subcommands");
+            writer.map(subcommands.len());
+            for of in subcommands {
+                writer.bulk(of.name.as_bytes());
+                writer.map(4);
+                doc(writer, command);
+            }
+        }
+    }
+}
+
+/// Four fields.
+fn doc(writer: &mut Writer<To<'_>>, command: &Command) {
+    let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md says what differs");
+    let pairs =
+        [("summary", &summary[..]), ("since", "1.0.0"), ("group", group(command)), ("complexity", "as in Redis")];
+    for (key, value) in pairs {
+        writer.bulk(key.as_bytes());
+        writer.bulk(value.as_bytes());
+    }
+}
+
+fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
+    let with_subcommands = |command: &'static Command| {
+        let own = command.subcommands.iter().map(|of| (of.name, of.flags));
+        std::iter::once((command.name, command.flags)).chain(own)
+    };
+    let mut named: Vec<(&str, Flags)> = all().flat_map(with_subcommands).collect();
+    match options {
+        [] => {}
+        [filter, kind, pattern] if filter.eq_ignore_ascii_case(b"filterby") => {
+            if kind.eq_ignore_ascii_case(b"pattern") {
+                let pattern = pattern.to_ascii_lowercase();
+                named.retain(|(name, _)| thalweg_redis::glob::matches(&pattern, name.as_bytes()));
+            } else if kind.eq_ignore_ascii_case(b"aclcat") {
+                let is_it = |category: &str| category.as_bytes()[1..].eq_ignore_ascii_case(pattern);
+                named.retain(|(_, flags)| flags.categories().any(is_it));
+            } else if kind.eq_ignore_ascii_case(b"module") {
+                named.clear();
+            } else {
+                return session.error(thalweg_redis::errors::SYNTAX, out);
+            }
+        }
+        _ => return session.error(thalweg_redis::errors::SYNTAX, out),
+    }
+    session.say(out, |writer| {
+        writer.array(named.len());
+        named.iter().for_each(|(name, _)| writer.bulk(name.as_bytes()));
+    });
+}
+
+fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+    let Some(command) = thalweg_redis::find(arguments[0]) else {
+        return session.error("ERR Invalid command specified", out);
+    };
+    if !command.takes(arguments.len()) {
+        return session.error("ERR Invalid number of arguments specified for command", out);
+    }
+    if command.subcommand(arguments).is_err() {
+        return session.error("ERR Invalid command specified", out);
+    }
+    let keys: Vec<Reply> = command.keys_of(arguments).map(Reply::bulk).collect();
+    match keys.is_empty() {
+        true => session.error("ERR The command has no key arguments", out),
+        false => session.answer(&Reply::Array(keys), out),
+    }
+}
+
+/// Writes the fields of a section.
+type Section = fn(&Session, &mut String);
+
+/// `INFO`
+pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+    let wants = |section: &str| {
+        let named = &arguments[1..];
+        let all = [&b"all"[..], b"everything", b"default"];
+        named.is_empty()
+            || named.iter().any(|name| {
+                name.eq_ignore_ascii_case(section.as_bytes()) || all.iter().any(|all| name.eq_ignore_ascii_case(all))
+            })
+    };
+    let sections: [(&str, Section); 9] = [
+        ("Server", server),
+        ("Clients", clients),
+        ("Memory", memory),
+        ("Persistence", persistence),
+        ("Stats", stats),
+        ("Replication", replication),
+        ("Modules", |_, _| ()),
+        ("Cluster", |_, text| text.push_str("cluster_enabled:0\r\n")),
+        ("Keyspace", keyspace),
+    ];
+    let mut text = String::new();
+    for (name, write) in sections {
+        if wants(name) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            let _ = write!(text, "# {name}\r\n");
+            write(session, &mut text);
+        }
+    }
+    session.say(out, |writer| writer.verbatim(&text));
+}
+
+macro_rules! fields {
+    ($text:ident, $($name:literal: $value:expr),+ $(,)?) => {
+        $(let _ = write!($text, concat!($name, ":{}\r\n"), $value);)+
+    };
+}
+
+fn server(session: &Session, text: &mut String) {
+    let app = &session.resp.app;
+    let uptime = app.started.elapsed().as_secs();
+    fields!(text,
+        "redis_version": REDIS_VERSION,
+        "server_name": "thalweg",
+        "thalweg_version": env!("CARGO_PKG_VERSION"),
+        "redis_mode": "standalone",
+        "os": std::env::consts::OS,
+        "arch_bits": usize::BITS,
+        "multiplexing_api": "epoll",
+        "process_id": process::id(),
+        "run_id": format_args!("{:040x}", session.resp.run),
+        "tcp_port": session.client().local.port(),
+        "uptime_in_seconds": uptime,
+        "uptime_in_days": uptime / 86_400,
+    );
+}
+
+fn clients(session: &Session, text: &mut String) {
+    let resp = &session.resp;
+    fields!(text,
+        "connected_clients": resp.clients.count(),
+        "cluster_connections": 0,
+        "maxclients": resp.app.config.max_connections,
+        "blocked_clients": resp.waiting.count(),
+        "tracking_clients": 0,
+    );
+}
+
+fn memory(_session: &Session, text: &mut String) {
+    let resident = resident_bytes();
+    fields!(text,
+        "used_memory": resident,
+        "used_memory_human": format_args!("{:.2}M", resident as f64 / 1048576.0),
+        "used_memory_rss": resident,
+        "maxmemory": 0,
+        "maxmemory_human": "0B",
+        "maxmemory_policy": "noeviction",
+    );
+}
+
+/// What the process has in memory; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let pages =
+        std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * 4096
+}
+
+fn persistence(session: &Session, text: &mut String) {
+    let healthy = matches!(session.resp.app.db.blocking().health(), thalweg_engine::Health::Good);
+    let status = if healthy { "ok" } else { "err" };
+    fields!(text,
+        "loading": 0,
+        "async_loading": 0,
+        "rdb_bgsave_in_progress": 0,
+        "rdb_last_bgsave_status": "ok",
+        "aof_enabled": 1,
+        "aof_rewrite_in_progress": 0,
+        "aof_last_write_status": status,
+    );
+}
+
+fn stats(session: &Session, text: &mut String) {
+    let metrics = &session.resp.metrics;
+    fields!(text,
+        "total_connections_received": metrics.connections.opened(),
+        "total_commands_processed": metrics.all_commands(),
+        "total_net_input_bytes": metrics.bytes().0,
+        "total_net_output_bytes": metrics.bytes().1,
+        "rejected_connections": session.resp.app.admission.connections.shed(),
+        "total_error_replies": metrics.errors(),
+        "pubsub_channels": session.resp.subscriptions.count(Kind::Channel),
+        "pubsub_patterns": session.resp.subscriptions.count(Kind::Pattern),
+        "pubsubshard_channels": session.resp.subscriptions.count(Kind::Shard),
+    );
+}
+
+fn replication(_session: &Session, text: &mut String) {
+    fields!(text, "role": "master", "connected_slaves": 0, "master_repl_offset": 0);
+}
+
+fn keyspace(session: &Session, text: &mut String) {
+    for numbered in &session.resp.databases.list {
+        match numbered.database.read(|read| read.len()) {
+            Ok(0) | Err(_) => {}
+            Ok(keys) => {
+                let _ = write!(text, "db{}:keys={keys},expires=0,avg_ttl=0\r\n", numbered.number);
+            }
+        }
+    }
+}

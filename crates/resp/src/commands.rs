@@ -1,0 +1,124 @@
+//! Commands kept with their arguments, one behind the other: of a transaction, or on their way to the log.
+
+use thalweg_redis::Command;
+
+/// Arguments of most commands.
+const FEW: usize = 16;
+
+/// Commands in order. Keeps its memory when it is cleared, up to a bound.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    bytes: Vec<u8>,
+    /// Where each argument ends in `bytes`.
+    ends: Vec<u32>,
+    list: Vec<Kept>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    command: &'static Command,
+    arguments: u32,
+}
+
+/// Memory that an empty one keeps.
+const IDLE_BYTES: usize = 4 * 1024;
+
+impl Commands {
+    /// Appends a command with its arguments, the name first.
+    pub(crate) fn push<'a>(&mut self, command: &'static Command, arguments: impl ExactSizeIterator<Item = &'a [u8]>) {
+        let kept = Kept { command, arguments: arguments.len() as u32 };
+        for argument in arguments {
+            self.bytes.extend_from_slice(argument);
+            // Bounded by whoever pushes, far below 4 GiB.
+            self.ends.push(self.bytes.len() as u32);
+        }
+        self.list.push(kept);
+    }
+
+    /// How many commands.
+    #[must_use]
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Bytes that they take in an entry of the log, about.
+    #[must_use]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len() + 4 * (self.ends.len() + self.list.len())
+    }
+
+    /// Forgets them, and gives back memory beyond what few commands take.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.list.clear();
+        self.bytes.shrink_to(IDLE_BYTES);
+        self.ends.shrink_to(IDLE_BYTES / 16);
+        self.list.shrink_to(IDLE_BYTES / 16);
+    }
+
+    /// The commands themselves.
+    pub(crate) fn list(&self) -> impl ExactSizeIterator<Item = &'static Command> + '_ {
+        self.list.iter().map(|kept| kept.command)
+    }
+
+    /// Shows each with its arguments, as slices that live as long as these commands.
+    pub(crate) fn each<'a>(&'a self, mut show: impl FnMut(&'static Command, &[&'a [u8]])) {
+        let (mut many, mut begin, mut ends) = (Vec::new(), 0, self.ends.iter());
+        for kept in &self.list {
+            let mut next = || {
+                let end = *ends.next().unwrap_or(&begin);
+                let argument = &self.bytes[begin as usize..end as usize];
+                begin = end;
+                argument
+            };
+            let count = kept.arguments as usize;
+            if count <= FEW {
+                let mut few: [&[u8]; FEW] = [&[]; FEW];
+                few[..count].iter_mut().for_each(|place| *place = next());
+                show(kept.command, &few[..count]);
+            } else {
+                many.clear();
+                many.extend((0..count).map(|_| next()));
+                show(kept.command, &many);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_come_out_as_they_went_in() {
+        let mut commands = Commands::default();
+        let many: Vec<String> = (0..40).map(|at| format!("k{at}")).collect();
+        let del: Vec<&[u8]> = std::iter::once(&b"del"[..]).chain(many.iter().map(|key| key.as_bytes())).collect();
+        let sent: [&[&[u8]]; 4] = [&[b"set", b"k", b""], &del, &[b"get", b"k"], &[b"ping"]];
+        for _ in 0..2 {
+            for arguments in sent {
+                let command = thalweg_redis::find(arguments[0]).unwrap();
+                commands.push(command, arguments.iter().copied());
+            }
+            let mut seen = Vec::new();
+            commands.each(|command, arguments| {
+                assert_eq!(command.name.as_bytes(), arguments[0]);
+                seen.push(arguments.iter().map(|argument| argument.to_vec()).collect::<Vec<_>>());
+            });
+            assert_eq!(
+                seen,
+                sent.map(|arguments| arguments.iter().map(|argument| argument.to_vec()).collect::<Vec<_>>())
+            );
+            assert_eq!((commands.len(), commands.list().len()), (4, 4));
+            commands.clear();
+            assert!(commands.is_empty() && commands.bytes() == 0);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `CONFIG GET`: what tools ask for of Redis's configuration, as far as it means something here.
+
+use thalweg_redis::{command::help, errors::wrong_subcommand};
+use thalweg_transport::Outbox;
+use thalweg_types::{
+    Durability,
+    limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS},
+};
+
+use super::session::Session;
+
+/// What `CONFIG HELP` says.
+const HELP: &[&str] = &[
+    "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "GET <pattern>",
+    "    Return parameters matching the glob-like <pattern> and their values.",
+    "SET <directive> <value>",
+    "    An error: the server's configuration is its own, and not changed by clients.",
+    "RESETSTAT",
+    "    An error: figures count from the start of the server.",
+    "REWRITE",
+    "    An error, for the same reason as SET.",
+    "HELP",
+    "    Print this help.",
+];
+
+/// Names in Redis's configuration, and what is to be said of them.
+fn parameters(session: &Session) -> Vec<(&'static str, String)> {
+    let config = &session.resp.app.config;
+    let sync = match config.durability {
+        Durability::None | Durability::Os => "no",
+        Durability::Interval => "everysec",
+        Durability::Disk | Durability::Quorum => "always",
+    };
+    let last = session.resp.databases.list.iter().map(|database| database.number).max().unwrap_or(0);
+    let text = |text: &str| text.to_owned();
+    vec![
+        ("appendfsync", text(sync)),
+        ("appendonly", text("yes")),
+        ("bind", session.client().local.ip().to_string()),
+        ("databases", (last + 1).to_string()),
+        ("maxclients", config.max_connections.to_string()),
+        ("maxmemory", text("0")),
+        ("maxmemory-policy", text("noeviction")),
+        ("max-transaction-commands", MAX_REDIS_COMMANDS.to_string()),
+        ("notify-keyspace-events", String::new()),
+        ("port", session.client().local.port().to_string()),
+        ("proto-max-bulk-len", MAX_COMMAND_BYTES.to_string()),
+        ("save", String::new()),
+        ("tcp-keepalive", text("0")),
+        ("timeout", text("0")),
+    ]
+}
+
+/// `CONFIG`
+pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
+    match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
+        "get" => get(session, &arguments[2..], out),
+        "set" => {
+            let name = String::from_utf8_lossy(arguments[2]).into_owned();
+            let known = parameters(session).iter().any(|(known, _)| name.eq_ignore_ascii_case(known));
+            let text = if known {
+                format!("ERR CONFIG SET failed (possibly related to argument '{name}') - can't set immutable config")
+            } else {
+                format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'")
+            };
+            session.error(&text, out);
+        }
+        "resetstat" => session.error("ERR figures count from the start of the server: see /metrics", out),
+        "rewrite" => session.error("ERR The server is running without a config file", out),
+        "help" => session.answer(&help(HELP), out),
+        _ => session.answer(&wrong_subcommand("CONFIG", arguments[1]), out),
+    }
+}
+
+fn get(session: &mut Session, patterns: &[&[u8]], out: &mut Outbox) {
+    let mut found = parameters(session);
+    found.retain(|(name, _)| {
+        patterns.iter().any(|pattern| thalweg_redis::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
+    });
+    session.say(out, |writer| {
+        writer.map(found.len());
+        for (name, value) in &found {
+            writer.bulk(name.as_bytes());
+            writer.bulk(value.as_bytes());
+        }
+    });
+}

@@ -1,0 +1,267 @@
+//! The task of a connection: reads, has the session do what came, writes.
+//!
+//! Owns: the order in which that happens, back-pressure, silence, the end. Does not own what commands do
+//! ([`session`](super::session)), nor the socket and its clocks (`served`).
+//!
+//! ```text
+//! one turn:  what is under way ─► commands ─► read, commands (twice at most) ─► write
+//! ```
+//! So what came with one read is answered with one write, and the second read, which mostly finds nothing, leaves the task to
+//! be woken by its socket. Turns follow each other until none of the steps moves anything, or none could;
+//! the task is then woken by its socket, by what is under way, or by its clock.
+//!
+//! Back-pressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, no command of it is
+//! looked at, and while `MAX_UNREAD_BYTES` wait to be looked at, nothing is read. A client that does not take its replies
+//! is cut off after `write_timeout`, one that sends half a request after `body_timeout`. One that is silent stays.
+
+use std::{
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use thalweg_redis::wire::{Input, READ_BYTES, Trust};
+use thalweg_serving::{
+    admission::Held,
+    limits::MAX_TURNS,
+    served::{Alarm, Received, Served},
+    spare,
+};
+use thalweg_transport::{Channel, Outbox};
+
+use super::session::Session;
+
+/// Bytes that wait to be looked at from which on nothing is read, unless they are less than a request.
+const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Requests are taken.
+    Open,
+    /// None are taken any more: what is under way is answered and sent. From then on the [socket](Served) lingers.
+    Finishing,
+}
+
+/// A connection and all that is under way on it.
+pub(crate) struct Connection {
+    session: Session,
+    socket: Served,
+    input: Input,
+    out: Outbox,
+    /// Room for the request that is arriving, if it is a large one.
+    arriving: Option<Held>,
+    arriving_bytes: usize,
+    /// The place of a client that has not authenticated yet.
+    place: Option<Held>,
+    phase: Phase,
+    /// Since when the oldest command is being done whose reply is not sent.
+    turn_since: Option<Instant>,
+}
+
+impl Connection {
+    /// `place` is among those that are not known yet, if this client must authenticate.
+    pub(crate) fn new(session: Session, io: Channel, place: Option<Held>) -> Self {
+        let app = &session.resp.app;
+        // A bound is passed by a quarter of the shortest at most.
+        let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
+        let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
+        let write_timeout = app.config.write_timeout.0;
+        let socket = Served::new(io, "Redis client", app.stopping.clone(), write_timeout, pause);
+        Self {
+            session,
+            socket,
+            input: Input::new(),
+            out: Outbox::new(),
+            arriving: None,
+            arriving_bytes: 0,
+            place,
+            phase: Phase::Open,
+            turn_since: None,
+        }
+    }
+
+    /// Does all that can be done now. Ready when the connection is over.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
+            return Poll::Ready(());
+        }
+        self.socket.begin();
+        for _ in 0..MAX_TURNS {
+            let mut moved = self.look_at_clocks(cx);
+            moved |= self.session.settle(cx, &mut self.out);
+            if self.receive(cx) {
+                moved = true;
+                // What has been proposed may be done already: then its replies go with the others.
+                self.session.settle(cx, &mut self.out);
+            }
+            moved |= self.send(cx);
+            self.count();
+            if self.socket.is_over() {
+                return Poll::Ready(());
+            }
+            if !moved || self.is_at_rest() {
+                return Poll::Pending;
+            }
+        }
+        // Others on this thread have a turn first.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether one more turn would find nothing to do, which is plain after most requests: all has been read, done or
+    /// proposed, and sent.
+    fn is_at_rest(&self) -> bool {
+        let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
+        let is_quiet = self.phase == Phase::Open && !self.socket.has_alarms() && !self.session.wants_a_turn();
+        is_quiet && self.socket.is_drained() && all_taken && self.out.is_empty()
+    }
+
+    fn count(&mut self) {
+        let resp = &self.session.resp;
+        if let Some(last) = self.session.tally.tell(&resp.metrics) {
+            self.session.client().heard(self.socket.now, last);
+        }
+        if let Some(since) = self.turn_since
+            && self.out.is_empty()
+            && !self.session.is_busy()
+        {
+            resp.metrics.turn(since.elapsed());
+            self.turn_since = None;
+        }
+    }
+
+    // ----- receiving
+
+    fn receive(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.socket.lingers() {
+            return self.socket.linger(cx);
+        }
+        let mut moved = self.pump();
+        // The second read mostly finds nothing, and has the socket wake this task.
+        for _ in 0..2 {
+            let is_full = !self.is_hungry() && self.input.pending_bytes() >= MAX_UNREAD_BYTES;
+            if self.phase != Phase::Open || self.socket.is_drained() || is_full {
+                return moved;
+            }
+            match self.socket.read(cx, self.input.buffer_or(spare::take)) {
+                // An idle connection keeps no buffer.
+                Received::Nothing => spare::keep(self.input.release()),
+                Received::End => {
+                    // What only waits, waits for nobody.
+                    self.phase = Phase::Finishing;
+                    self.session.stop_waiting();
+                    moved = true;
+                }
+                Received::Bytes(read) => {
+                    self.session.resp.metrics.received(read);
+                    self.socket.now = Instant::now();
+                    self.turn_since = self.turn_since.or(Some(self.socket.now));
+                    self.pump();
+                    moved = true;
+                }
+                Received::Lost => return true,
+            }
+        }
+        moved
+    }
+
+    /// Whether more must be read before anything can be done.
+    fn is_hungry(&self) -> bool {
+        self.session.listens() && self.out.is_empty() && !self.input.is_unread()
+    }
+
+    /// Has the session do what has come.
+    fn pump(&mut self) -> bool {
+        if self.phase != Phase::Open {
+            return false;
+        }
+        let moved = self.session.pump(&mut self.input, &mut self.out);
+        if self.session.trust == Trust::Known {
+            self.place = None;
+        }
+        if self.session.is_ending {
+            self.phase = Phase::Finishing;
+        }
+        let is_partial = self.input.pending_bytes() > 0 && self.is_hungry();
+        let since = self.socket.partial_since.filter(|_| !moved).or(Some(self.socket.now));
+        self.socket.partial_since = since.filter(|_| is_partial);
+        self.admit();
+        moved
+    }
+
+    /// Room for a large request that is arriving; without any the connection ends.
+    fn admit(&mut self) {
+        let wanted = self.input.wanted_bytes();
+        if wanted <= READ_BYTES {
+            (self.arriving, self.arriving_bytes) = (None, 0);
+            return;
+        }
+        let more = wanted.saturating_sub(self.arriving_bytes) as u64;
+        if more == 0 || self.phase != Phase::Open {
+            return;
+        }
+        let bytes = &self.session.resp.app.admission.body_bytes;
+        let has_room = match &mut self.arriving {
+            Some(held) => held.grow(more),
+            None => {
+                self.arriving = bytes.take(more);
+                self.arriving.is_some()
+            }
+        };
+        if has_room {
+            self.arriving_bytes = wanted;
+        } else {
+            self.leave("BUSY too many bytes of requests at a time: connect again and retry later");
+        }
+    }
+
+    // ----- sending
+
+    fn send(&mut self, cx: &mut Context<'_>) -> bool {
+        let metrics = &self.session.resp.metrics;
+        let moved = self.socket.write(cx, &mut self.out, |written| metrics.sent(written));
+        let may_close = self.phase == Phase::Finishing && self.out.is_empty() && !self.session.is_busy();
+        may_close && self.socket.close(cx) || moved
+    }
+
+    // ----- ends
+
+    fn look_at_clocks(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        while let Some(alarm) = self.socket.alarm(cx) {
+            moved = true;
+            self.socket.now = Instant::now();
+            match alarm {
+                Alarm::Tick => self.tick(),
+                Alarm::Stop => {
+                    self.session.stop_waiting();
+                    self.phase = Phase::Finishing;
+                }
+            }
+        }
+        moved
+    }
+
+    fn tick(&mut self) {
+        if !self.socket.tick() {
+            return;
+        }
+        let config = &self.session.resp.app.config;
+        let (body_timeout, header_timeout) = (config.body_timeout.0, config.header_timeout.0);
+        if self.phase == Phase::Open && self.socket.partial_for() >= body_timeout {
+            self.leave("ERR Protocol error: a request was begun and its rest did not arrive in time");
+        }
+        if self.phase == Phase::Open && self.place.is_some() && self.socket.age() >= header_timeout {
+            self.session.resp.metrics.not_authenticated();
+            self.leave("NOAUTH Authentication required: it did not come in time");
+        }
+        self.socket.ticked(&mut self.out);
+    }
+
+    /// Says why, and nothing after it.
+    fn leave(&mut self, why: &str) {
+        tracing::debug!(peer = %self.socket.peer(), why, "Redis client's connection ends");
+        self.session.farewell(why, &mut self.out);
+        self.phase = Phase::Finishing;
+    }
+}

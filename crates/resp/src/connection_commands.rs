@@ -1,0 +1,245 @@
+//! Commands of the connection: what it speaks, who it is, in which database it is, what it asks about the server.
+//!
+//! Owns: which of them is done how, and the small ones. The large ones have modules of their own.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use thalweg_redis::{
+    Command, Reply,
+    errors::{NOT_AN_INTEGER, SYNTAX, hello_option},
+    number::parse_integer,
+    wire::{Protocol, Trust},
+};
+use thalweg_transport::Outbox;
+
+use super::{
+    about, client_commands, config_commands,
+    pubsub::Kind,
+    session::{Flow, Quiet, Session},
+};
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure \
+                           your configuration is correct?";
+const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> \
+                           AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol \
+                           version at the same time";
+
+impl Session {
+    /// A command of the connection.
+    pub(super) fn session_command(&mut self, command: &Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        let joins = matches!(
+            command.name,
+            "ping" | "echo" | "select" | "time" | "multi" | "exec" | "discard" | "role" | "wait"
+        );
+        if !joins && !self.burst.is_empty() {
+            return Flow::Again;
+        }
+        match command.name {
+            "ping" => return self.ping(arguments, out),
+            "echo" => self.say(out, |writer| writer.bulk(arguments[1])),
+            "select" => self.select(arguments[1], out),
+            "time" => self.time(out),
+            "role" => {
+                let parts = vec![Reply::bulk(b"master"), Reply::Integer(0), Reply::Array(Vec::new())];
+                self.answer(&Reply::Array(parts), out);
+            }
+            "wait" => self.wait(arguments[1], arguments[2], out),
+            "multi" => return self.multi(out),
+            "exec" => return self.exec(out),
+            "discard" => return self.discard(out),
+            "watch" => return self.watch(&arguments[1..], out),
+            "unwatch" => {
+                self.unwatch();
+                self.say(out, |writer| writer.ok());
+            }
+            "hello" => self.hello(arguments, out),
+            "auth" => self.auth(arguments, out),
+            "reset" => self.reset(out),
+            "quit" => {
+                self.say(out, |writer| writer.ok());
+                return Flow::End;
+            }
+            "subscribe" => return self.subscribe(Kind::Channel, &arguments[1..], out),
+            "psubscribe" => return self.subscribe(Kind::Pattern, &arguments[1..], out),
+            "ssubscribe" => return self.subscribe(Kind::Shard, &arguments[1..], out),
+            "unsubscribe" => return self.unsubscribe(Kind::Channel, &arguments[1..], out),
+            "punsubscribe" => return self.unsubscribe(Kind::Pattern, &arguments[1..], out),
+            "sunsubscribe" => return self.unsubscribe(Kind::Shard, &arguments[1..], out),
+            "publish" | "spublish" => return self.publish_alone(arguments, out),
+            "pubsub" => self.pubsub(arguments, out),
+            "client" => return client_commands::client(self, arguments, out),
+            "config" => config_commands::config(self, arguments, out),
+            "command" => about::command(self, arguments, out),
+            "info" => about::info(self, arguments, out),
+            other => {
+                let text = format!("ERR '{other}' is not served here");
+                self.error(&text, out);
+            }
+        }
+        Flow::Done
+    }
+
+    fn ping(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        match arguments {
+            [_] if self.is_subscriber_only() => self.ping_subscriber(b"", out),
+            [_, text] if self.is_subscriber_only() => self.ping_subscriber(text, out),
+            [_] => self.say(out, |writer| writer.simple("PONG")),
+            [_, text] => self.say(out, |writer| writer.bulk(text)),
+            _ => self.error("ERR wrong number of arguments for 'ping' command", out),
+        }
+        Flow::Done
+    }
+
+    fn time(&mut self, out: &mut Outbox) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.say(out, |writer| {
+            writer.array(2);
+            writer.bulk(now.as_secs().to_string().as_bytes());
+            writer.bulk(now.subsec_micros().to_string().as_bytes());
+        });
+    }
+
+    /// No replica will come that could be waited for: so the answer is known at once.
+    fn wait(&mut self, replicas: &[u8], timeout: &[u8], out: &mut Outbox) {
+        let reply = match (parse_integer(replicas), parse_integer(timeout)) {
+            (None, _) => Reply::error(NOT_AN_INTEGER),
+            (_, None) => Reply::error("ERR timeout is not an integer or out of range"),
+            (_, Some(..0)) => Reply::error("ERR timeout is negative"),
+            _ => Reply::Integer(0),
+        };
+        self.answer(&reply, out);
+    }
+
+    // ----- databases
+
+    /// The index of the database of a number; none: there is none of it. An error: it is no number.
+    pub(super) fn index_of(&self, number: &[u8]) -> Result<Option<usize>, ()> {
+        let text = std::str::from_utf8(number).map_err(|_| ())?;
+        let number: i32 = text.parse().map_err(|_| ())?;
+        // As Redis reads numbers: no plus, no leading zeros.
+        if number.to_string() != text {
+            return Err(());
+        }
+        let list = &self.resp.databases.list;
+        Ok(u32::try_from(number).ok().and_then(|number| list.iter().position(|database| database.number == number)))
+    }
+
+    fn select(&mut self, number: &[u8], out: &mut Outbox) {
+        match self.index_of(number) {
+            Err(()) => self.error(NOT_AN_INTEGER, out),
+            Ok(None) => self.error("ERR DB index is out of range", out),
+            Ok(Some(index)) => {
+                self.enter_database(index);
+                self.say(out, |writer| writer.ok());
+            }
+        }
+    }
+
+    fn enter_database(&mut self, index: usize) {
+        self.database = index;
+        let number = self.resp.databases.list[index].number;
+        self.client().database.store(number.into(), Ordering::Relaxed);
+    }
+
+    // ----- who it is, and what it speaks
+
+    /// Whether that is the password of that user. Without a configured one any will do.
+    fn is_password(&self, user: &[u8], password: &[u8]) -> bool {
+        let right = self.resp.app.config.resp_password.is(password);
+        user == b"default" && (right || !self.resp.app.config.resp_password.is_set())
+    }
+
+    fn authenticated(&mut self) {
+        self.trust = Trust::Known;
+    }
+
+    fn auth(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
+        let (user, password) = match *arguments {
+            [_, _] if !self.resp.app.config.resp_password.is_set() => return self.error(NO_PASSWORD, out),
+            [_, password] => (&b"default"[..], password),
+            [_, user, password] => (user, password),
+            _ => return self.error(SYNTAX, out),
+        };
+        if self.is_password(user, password) {
+            self.authenticated();
+            self.say(out, |writer| writer.ok());
+        } else {
+            self.error(WRONG_PASSWORD, out);
+        }
+    }
+
+    fn hello(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
+        let protocol =
+            match arguments.get(1).map(|text| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok())) {
+                None => None,
+                Some(Some(2_i64)) => Some(Protocol::Resp2),
+                Some(Some(3)) => Some(Protocol::Resp3),
+                Some(Some(_)) => return self.error("NOPROTO unsupported protocol version", out),
+                Some(None) => return self.error("ERR Protocol version is not an integer or out of range", out),
+            };
+        let mut options = arguments.get(2..).unwrap_or_default();
+        while let Some((option, rest)) = options.split_first() {
+            options = match rest {
+                [user, password, rest @ ..] if option.eq_ignore_ascii_case(b"auth") => {
+                    if !self.is_password(user, password) {
+                        return self.error(WRONG_PASSWORD, out);
+                    }
+                    self.authenticated();
+                    rest
+                }
+                [name, rest @ ..] if option.eq_ignore_ascii_case(b"setname") => {
+                    if !client_commands::set_name(self, name, out) {
+                        return;
+                    }
+                    rest
+                }
+                _ => return self.answer(&hello_option(option), out),
+            };
+        }
+        if self.trust == Trust::Unknown {
+            return self.error(HELLO_FIRST, out);
+        }
+        if let Some(protocol) = protocol {
+            self.speak(protocol);
+        }
+        let (protocol, id) = (self.protocol.number(), self.client().id);
+        self.say(out, |writer| {
+            writer.map(7);
+            for (key, value) in [("server", "redis"), ("version", about::REDIS_VERSION)] {
+                writer.bulk(key.as_bytes());
+                writer.bulk(value.as_bytes());
+            }
+            writer.bulk(b"proto");
+            writer.integer(protocol);
+            writer.bulk(b"id");
+            writer.integer(id as i64);
+            for (key, value) in [("mode", "standalone"), ("role", "master")] {
+                writer.bulk(key.as_bytes());
+                writer.bulk(value.as_bytes());
+            }
+            writer.bulk(b"modules");
+            writer.array(0);
+        });
+    }
+
+    fn speak(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        self.client().protocol.store(protocol.number() as u64, Ordering::Relaxed);
+    }
+
+    /// As if the client had just come.
+    fn reset(&mut self, out: &mut Outbox) {
+        self.subscriber.clear(&self.resp.subscriptions);
+        self.end_transaction();
+        self.enter_database(0);
+        self.speak(Protocol::Resp2);
+        (self.quiet, self.muted) = (Quiet::No, false);
+        self.trust = self.resp.first_trust();
+        self.client().say(|said| said.name.clear());
+        self.say(out, |writer| writer.simple("RESET"));
+    }
+}

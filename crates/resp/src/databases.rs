@@ -1,0 +1,102 @@
+//! Which number is which database.
+
+use std::sync::Arc;
+
+use thalweg_broker::CreateCacheError;
+use thalweg_engine::WriteError;
+use thalweg_serving::{app::App, config::RespDatabase};
+use thalweg_types::{Action, Classified};
+
+use super::{cache::Cached, database::Database, keyspaces::Durable, native_streams::NativeStreams};
+
+/// A database under its number.
+#[derive(Clone, Debug)]
+pub(crate) struct Numbered {
+    /// As `SELECT` takes it.
+    pub(crate) number: u32,
+    /// Where its keys are.
+    pub(crate) database: Database,
+}
+
+/// All databases. Never empty; the first has number 0, and is the one that clients begin in.
+#[derive(Clone, Debug)]
+pub struct Databases {
+    /// Them.
+    pub(crate) list: Vec<Numbered>,
+}
+
+/// A database that can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// Its keyspace can't be created.
+    #[error("database {number} of Redis clients: the keyspace {name:?} can't be created: {error}")]
+    Keyspace {
+        /// Which.
+        number: u32,
+        /// Its keyspace.
+        name: String,
+        /// Why.
+        error: WriteError,
+    },
+    /// Its cache can't be created.
+    #[error("database {number} of Redis clients: the cache {name:?} can't be created: {error}")]
+    Cache {
+        /// Which.
+        number: u32,
+        /// Its cache.
+        name: String,
+        /// Why.
+        error: CreateCacheError,
+    },
+}
+
+impl Classified for DatabaseError {
+    fn code(&self) -> &'static str {
+        match self {
+            Self::Keyspace { error, .. } => error.code(),
+            Self::Cache { error, .. } => error.code(),
+        }
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Self::Keyspace { error, .. } => error.action(),
+            Self::Cache { error, .. } => error.action(),
+        }
+    }
+}
+
+impl Databases {
+    /// Those of the configuration; what is missing is created.
+    pub async fn open(app: &Arc<App>) -> Result<Self, DatabaseError> {
+        let mut list = Vec::new();
+        for (number, wanted) in &app.config.resp_databases.0 {
+            let number = *number;
+            let database = match wanted {
+                RespDatabase::Keyspace(name) => {
+                    // One that is there is not asked for in the log, which may take nothing: a server on a full disk starts.
+                    let keyspace = match app.db.blocking().find_keyspace(name) {
+                        Some(found) => found,
+                        None => {
+                            let created = app.db.create_keyspace(name, &Durable::config()).await;
+                            created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?.0
+                        }
+                    };
+                    Database::Batched(Arc::new(Durable::new(&app.db, &keyspace, app.config.durability)))
+                }
+                RespDatabase::Cache(name) => {
+                    let created = app.views.cache(name, None);
+                    let (cache, _) =
+                        created.map_err(|error| DatabaseError::Cache { number, name: name.clone(), error })?;
+                    let (clock, seed) = (Arc::clone(app), app.new_number());
+                    Database::Immediate(Arc::new(Cached::new(cache.cache, move || clock.views.now(), seed)))
+                }
+                RespDatabase::Streams => {
+                    Database::Batched(Arc::new(NativeStreams::new(&app.db, app.config.durability)))
+                }
+            };
+            list.push(Numbered { number, database });
+        }
+        Ok(Self { list })
+    }
+}

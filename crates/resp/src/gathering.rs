@@ -1,0 +1,209 @@
+//! When what a thread's Redis clients write is committed, and by whom: together, by the thread.
+//!
+//! Owns: `commit_soon`, and the task that commits. Does not own the threads ([`threads`](thalweg_serving::threads)).
+//!
+//! ```text
+//! poll sockets ─► every connection that has something: parse, do, propose ─► poll sockets ─► nothing new: commit all, one fsync
+//!      ▲                                                                                            │
+//!      └───────────────── replies, each connection's with one write ◄───────────────────────────────┘
+//! ```
+//! Whose request comes while others' are done goes along with them, for `MAX_GATHERING` at most. Where one round after the other
+//! has held one command alone, the second look is mostly left out: it finds nothing, and a lone client waits for it. Nobody on the thread is
+//! served during that fsync: those who come meanwhile are the next round's, together. That is redis-server's bargain;
+//! native clients' commands are committed by the log's committer instead, while their thread serves others.
+//!
+//! Invariant: what was proposed on one of these threads is committed though nobody else proposes anything, and however
+//! busy others keep the thread: who commits is a task among theirs.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::poll_fn,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::AsyncDatabase;
+
+/// How long what is proposed waits for more of it.
+const MAX_GATHERING: Duration = Duration::from_millis(1);
+/// After so many rounds of one command each there is no second look, except in one of as many.
+const LONE_ROUNDS: u32 = 64;
+
+thread_local! {
+    static GATHERED: Gathered = const { Gathered { commands: Cell::new(0), committer: RefCell::new(None) } };
+}
+
+/// What this thread has proposed and nobody has committed.
+struct Gathered {
+    commands: Cell<u64>,
+    /// Who commits; none: this is not one of these threads.
+    committer: RefCell<Option<Waker>>,
+}
+
+impl Gathered {
+    fn poll_some(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.commands.get() > 0 {
+            return Poll::Ready(());
+        }
+        *self.committer.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Something was proposed on this thread, to be committed with all that the thread proposes in this round.
+pub(crate) fn commit_soon(db: &AsyncDatabase) {
+    GATHERED.with(|gathered| match &*gathered.committer.borrow() {
+        None => db.commit_queued(),
+        Some(committer) => {
+            gathered.commands.set(gathered.commands.get() + 1);
+            if gathered.commands.get() == 1 {
+                committer.wake_by_ref();
+            }
+        }
+    });
+}
+
+/// However the committer ends, what comes after it is committed by the log's.
+struct Committing;
+
+impl Drop for Committing {
+    fn drop(&mut self) {
+        // The thread may be past its end.
+        let _ = GATHERED.try_with(|gathered| *gathered.committer.borrow_mut() = None);
+    }
+}
+
+/// Commits what the thread proposes, once nothing more of it is there. Runs on each of the threads.
+pub async fn commit_gathered(db: AsyncDatabase) {
+    let _committing = Committing;
+    let commands = || GATHERED.with(|gathered| gathered.commands.get());
+    let mut lone_rounds = 0_u32;
+    loop {
+        poll_fn(|cx| GATHERED.with(|gathered| gathered.poll_some(cx))).await;
+        if lone_rounds < LONE_ROUNDS || lone_rounds.is_multiple_of(LONE_ROUNDS) {
+            gather(commands).await;
+        }
+        lone_rounds = if commands() == 1 { lone_rounds.wrapping_add(1) } else { 0 };
+        GATHERED.with(|gathered| gathered.commands.set(0));
+        db.commit_queued_here();
+    }
+}
+
+/// Waits while each look at the sockets brings more.
+async fn gather(commands: impl Fn() -> u64) {
+    let begun = Instant::now();
+    loop {
+        let before = commands();
+        // Comes back when the sockets were polled, behind those who have been woken by that.
+        tokio::task::yield_now().await;
+        if commands() == before || begun.elapsed() >= MAX_GATHERING {
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thalweg_engine::{Database, Keyspace, Options, Purpose, Wake};
+    use thalweg_types::{Durability, command::RedisBuilder};
+
+    use super::*;
+    use thalweg_serving::threads::Threads;
+
+    async fn put(db: &AsyncDatabase, keyspace: &Keyspace, key: &[u8]) {
+        let mut command = RedisBuilder::new(keyspace.id());
+        command.push(&[&b"SET"[..], key, b"v"]).unwrap();
+        let done = db.propose_command(&command.finish(), Purpose::Data, Durability::Disk, Wake::Later);
+        commit_soon(db);
+        done.await.unwrap();
+    }
+
+    fn database() -> (tempfile::TempDir, AsyncDatabase, Keyspace) {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open(dir.path(), Options::default()).unwrap();
+        let keyspace = db.redis_keyspace("redis").unwrap();
+        (dir, db.to_async(), keyspace)
+    }
+
+    fn start(db: &AsyncDatabase) -> Threads {
+        Threads::start("test", 1, || commit_gathered(db.clone())).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_is_proposed_in_one_round_is_one_entry() {
+        let (_dir, db, keyspace) = database();
+        let threads = start(&db);
+        let (runtime, _place) = threads.place();
+        // The committer is there once a round is over.
+        let (first, space) = ((db.clone(), keyspace.clone()), (db.clone(), keyspace.clone()));
+        runtime.spawn(async move { put(&first.0, &first.1, b"first").await }).await.unwrap();
+        let before = db.blocking().stats().entries;
+        let round = runtime.spawn(async move {
+            let puts = (0..10_u8).map(|key| {
+                let (db, keyspace) = space.clone();
+                tokio::spawn(async move { put(&db, &keyspace, &[key]).await })
+            });
+            for put in puts.collect::<Vec<_>>() {
+                put.await.unwrap();
+            }
+        });
+        round.await.unwrap();
+        assert_eq!(db.blocking().stats().entries, before + 1);
+        threads.stop().await;
+        db.blocking().close().unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_was_alone_does_not_keep_others_from_sharing_a_round() {
+        let (_dir, db, keyspace) = database();
+        let threads = start(&db);
+        let (runtime, _place) = threads.place();
+        let space = (db.clone(), keyspace.clone());
+        let alone = async move {
+            for key in 0..3 * LONE_ROUNDS {
+                put(&space.0, &space.1, &key.to_le_bytes()).await;
+            }
+        };
+        runtime.spawn(alone).await.unwrap();
+        let before = db.blocking().stats().entries;
+        let database = db.clone();
+        // Two that are ready when the thread next looks, as two sockets would be.
+        let rounds = async move {
+            for _ in 0..2 {
+                let puts = [b"one", b"two"].map(|key| {
+                    let (db, keyspace) = (db.clone(), keyspace.clone());
+                    tokio::spawn(async move { put(&db, &keyspace, key).await })
+                });
+                for put in puts {
+                    put.await.unwrap();
+                }
+            }
+            db.blocking().stats().entries
+        };
+        assert_eq!(runtime.spawn(rounds).await.unwrap(), before + 2);
+        threads.stop().await;
+        database.blocking().close().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_never_rests_commits() {
+        let (_dir, db, keyspace) = database();
+        let threads = start(&db);
+        let (runtime, _place) = threads.place();
+        let busy = runtime.spawn(poll_fn(|cx| -> Poll<()> {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }));
+        let again = (db.clone(), keyspace.clone());
+        let puts = async move {
+            for key in 0..20_u8 {
+                put(&again.0, &again.1, &[key]).await;
+            }
+        };
+        runtime.spawn(puts).await.unwrap();
+        assert!(keyspace.get(&[19]).unwrap().is_some());
+        busy.abort();
+        threads.stop().await;
+        db.blocking().close().unwrap();
+    }
+}

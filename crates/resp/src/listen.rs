@@ -1,0 +1,62 @@
+//! Listening for Redis clients.
+//!
+//! Owns: the bounds on connections (HTTP's: a connection is a connection) and, where a password is asked for, on
+//! those that have not given it (`max_handshakes`, and `header_timeout` to do so), one task a connection, on one of the
+//! [`threads`](thalweg_serving::threads).
+
+use std::{future::poll_fn, sync::Arc, time::Instant};
+
+use thalweg_redis::wire::Trust;
+use thalweg_serving::{
+    accepting::{accept_until, drain, turn_away},
+    threads::Threads,
+};
+use thalweg_transport::Channel;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+use super::{Resp, connection::Connection, session::Session};
+
+/// To the log.
+const WHOSE: &str = "Redis clients";
+
+/// Accepts until the server stops, then waits until all connections have ended. Dropped, it cuts those that have not.
+pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
+    let mut stopping = resp.app.stopping.clone();
+    let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
+    let mut connections = JoinSet::new();
+    let begin = |(stream, _), connections: &mut JoinSet<()>| begin(&resp, stream, &threads, connections);
+    accept_until(stop, || listener.accept(), begin, &mut connections, WHOSE).await;
+    drop(listener);
+    drain(&mut connections, WHOSE).await;
+    threads.stop().await;
+}
+
+fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &mut JoinSet<()>) {
+    let admission = &resp.app.admission;
+    let must_authenticate = resp.first_trust() == Trust::Unknown;
+    let place = must_authenticate.then(|| admission.handshakes.take(1));
+    let Some(held) = admission.connections.take(1).filter(|_| !matches!(place, Some(None))) else {
+        return turn_away(stream, b"-ERR max number of clients reached\r\n");
+    };
+    // Its readiness is to be told to the thread that it goes to, not to this one.
+    let Ok(stream) = stream.into_std() else { return };
+    let resp = Arc::clone(resp);
+    let (runtime, seat) = threads.place();
+    let task = async move {
+        let Ok(stream) = TcpStream::from_std(stream) else { return };
+        let Ok(local) = stream.local_addr() else { return };
+        let io = Channel::tcp(stream);
+        let client = resp.clients.add(io.peer(), local, Instant::now());
+        let mut connection = Connection::new(Session::new(&resp, client), io, place.flatten());
+        resp.metrics.connections.open();
+        poll_fn(|cx| connection.poll(cx)).await;
+        // Its place among the clients is free when it is counted as ended.
+        drop(connection);
+        resp.metrics.connections.close();
+        drop((held, seat));
+    };
+    connections.spawn_on(task, runtime);
+}

@@ -1,0 +1,192 @@
+//! Figures of Redis clients.
+//!
+//! Invariant: counting a command costs a comparison while the same one comes again and again; once a turn, and where another
+//! one comes, a few relaxed additions.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter},
+    registry::Unit,
+};
+use thalweg_redis::{Command, command::all};
+use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
+
+/// Counters of all Redis clients.
+#[derive(Debug)]
+pub struct Metrics {
+    /// The histogram of turns.
+    turns: Shards,
+    commands: Box<[AtomicU64]>,
+    errors: AtomicU64,
+    /// Connections.
+    pub(crate) connections: Connections,
+    not_authenticated: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+/// Commands by where their descriptions are in memory, with their places among the counters.
+static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
+    let mut places: Vec<_> =
+        all().enumerate().map(|(place, command)| (std::ptr::from_ref(command).addr(), place)).collect();
+    places.sort_unstable();
+    places
+});
+
+/// Where a command's counter is.
+fn place(command: &'static Command) -> usize {
+    let address = std::ptr::from_ref(command).addr();
+    let found = PLACES.binary_search_by_key(&address, |(address, _)| *address);
+    found.map_or(usize::MAX, |found| PLACES[found].1)
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            turns: Shards::new(1, 1),
+            commands: all().map(|_| AtomicU64::new(0)).collect(),
+            errors: AtomicU64::new(0),
+            connections: Connections::default(),
+            not_authenticated: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            sent_bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Metrics {
+    fn commands(&self, place: usize, count: u64) {
+        if let Some(counter) = self.commands.get(place) {
+            counter.fetch_add(count, Relaxed);
+        }
+    }
+
+    /// What was read at once was answered.
+    pub(crate) fn turn(&self, took: Duration) {
+        self.turns.record(0, 0, took);
+    }
+
+    /// A client did not say in time who it is.
+    pub(crate) fn not_authenticated(&self) {
+        self.not_authenticated.fetch_add(1, Relaxed);
+    }
+
+    /// Commands done.
+    pub(crate) fn all_commands(&self) -> u64 {
+        self.commands.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Errors answered.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Relaxed)
+    }
+
+    /// Bytes came.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes went.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Bytes that came, and that went.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.received_bytes.load(Relaxed), self.sent_bytes.load(Relaxed))
+    }
+}
+
+/// What a session has counted and not told yet.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// The last one, and the place of its counter.
+    last: Option<(&'static Command, usize)>,
+    /// How often it came and was not told.
+    count: u64,
+    told: Vec<(usize, u64)>,
+    errors: u64,
+}
+
+impl Tally {
+    /// A command was done, or proposed.
+    #[inline]
+    pub(crate) fn command(&mut self, command: &'static Command) {
+        match self.last {
+            Some((last, _)) if std::ptr::eq(last, command) => self.count += 1,
+            _ => self.another(command),
+        }
+    }
+
+    fn another(&mut self, command: &'static Command) {
+        if let Some((_, place)) = self.last.replace((command, place(command)))
+            && self.count > 0
+        {
+            self.told.push((place, self.count));
+        }
+        self.count = 1;
+    }
+
+    /// An error was answered.
+    pub(crate) fn error(&mut self) {
+        self.errors += 1;
+    }
+
+    /// Tells what was counted. Gives the last command, if there was one since it last told.
+    pub(crate) fn tell(&mut self, metrics: &Metrics) -> Option<&'static str> {
+        for (place, count) in self.told.drain(..) {
+            metrics.commands(place, count);
+        }
+        if self.errors > 0 {
+            metrics.errors.fetch_add(std::mem::take(&mut self.errors), Relaxed);
+        }
+        let (last, place) = self.last.filter(|_| self.count > 0)?;
+        metrics.commands(place, std::mem::take(&mut self.count));
+        self.told.shrink_to(16);
+        Some(last.name)
+    }
+}
+
+/// What a scrape reads.
+#[derive(Debug)]
+pub struct Scraped(pub Arc<Metrics>);
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let metrics = &*self.0;
+        let to = &mut encoder;
+        let opened = "Connections of Redis clients accepted";
+        counter(to, "resp_connections_opened", opened, metrics.connections.opened())?;
+        let late = "Redis clients that did not authenticate in time";
+        counter(to, "resp_not_authenticated", late, metrics.not_authenticated.load(Relaxed))?;
+        counter(to, "resp_errors", "Error replies to Redis clients", metrics.errors.load(Relaxed))?;
+        let received = "Bytes received of Redis clients";
+        counter(to, "resp_received_bytes", received, metrics.received_bytes.load(Relaxed))?;
+        counter(to, "resp_sent_bytes", "Bytes sent to Redis clients", metrics.sent_bytes.load(Relaxed))?;
+        gauge(to, "resp_connections", "Connections of Redis clients open", metrics.connections.count())?;
+        let help = "Commands of Redis clients by name";
+        let mut metric = encoder.encode_descriptor("resp_commands", help, None, MetricType::Counter)?;
+        for (command, count) in all().zip(&metrics.commands) {
+            let count = count.load(Relaxed);
+            if count > 0 {
+                let labels = vec![("command", command.name)];
+                ConstCounter::new(count).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Time from what a Redis client sent at once to the last of its replies";
+        let mut metric =
+            encoder.encode_descriptor("resp_turn_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        let Some(turns) = metrics.turns.histogram(0) else { return Ok(()) };
+        metric.encode_histogram::<NoLabels>(turns.sum, turns.count, &turns.buckets, None)
+    }
+}

@@ -1,0 +1,215 @@
+//! The native streams as a database: what is appended here is read over HTTP and the native protocol, and the other way
+//! round.
+//!
+//! Owns: in which order commands happen, and that `XADD`s that follow each other are one commit. Does not own how records
+//! show as entries (`thalweg_redis::streams::native`), nor how they are read (`RedisStreams` of the engine).
+//!
+//! A burst is done by a task of its own, so that nobody who goes away stops it in between. Only the `XADD`s that follow each
+//! other happen with nothing in between; a trim comes after its `XADD`, for itself. `WATCH` is refused: nothing could be
+//! held to it.
+
+use thalweg_engine::{Ack, AsyncDatabase, Stream, WriteError};
+use thalweg_redis::{
+    Command, Read, Reply, StoreError, run_read,
+    streams::native::{Trimmed, Write, id_of},
+};
+use thalweg_types::{
+    Action, Classified, Durability, SpaceTime,
+    command::{CommitBuilder, StreamConfig},
+    limits::MAX_COMMAND_BYTES,
+    record::{Record, RecordBatch},
+};
+
+use super::{
+    commands::Commands,
+    database::{Appended as Told, Batched, UnderWay, Watched},
+    failure::Failure,
+};
+
+const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATCH: use a keyspace's database";
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct NativeStreams {
+    db: AsyncDatabase,
+    level: Durability,
+}
+
+impl NativeStreams {
+    /// Writes reach `level` before they are answered, and `os` at least: below that nobody knows what they came to.
+    pub(crate) fn new(db: &AsyncDatabase, level: Durability) -> Self {
+        Self { db: db.clone(), level: level.max(Durability::Os) }
+    }
+}
+
+impl Batched for NativeStreams {
+    fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure> {
+        act(&self.db.blocking().redis_streams()).map_err(Failure::from)
+    }
+
+    fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay {
+        if !watched.is_empty() {
+            return Box::pin(std::future::ready(Err(Failure(NO_WATCH.into()))));
+        }
+        let mut wanted = Vec::with_capacity(commands.len());
+        commands.each(|command, arguments| {
+            wanted.push((command, arguments.iter().map(|argument| argument.to_vec()).collect()));
+        });
+        let doing = Doing { db: self.db.clone(), level: self.level };
+        let done = tokio::spawn(async move { doing.all(wanted).await });
+        Box::pin(async move {
+            done.await.map(Some).map_err(|_| Failure("MISCONF what these commands came to is not known".into()))
+        })
+    }
+
+    fn appended(&self, key: &[u8]) -> Option<Told> {
+        let stream = self.db.blocking().find_stream(str::from_utf8(key).ok()?)?;
+        let appended = self.db.wait_for(stream.id(), stream.info().ok()?.next);
+        Some(Told(Box::pin(async move {
+            // A stream that is deleted has nothing more to tell.
+            if !appended.await {
+                std::future::pending::<()>().await;
+            }
+        })))
+    }
+}
+
+type Wanted = (&'static Command, Vec<Vec<u8>>);
+
+/// An append that is part of a commit.
+struct Appended {
+    reply: usize,
+    stream: Stream,
+    trim: Option<Trimmed>,
+    batch: RecordBatch,
+}
+
+struct Doing {
+    db: AsyncDatabase,
+    level: Durability,
+}
+
+impl Doing {
+    async fn all(&self, wanted: Vec<Wanted>) -> Vec<Reply> {
+        let (mut replies, mut run, mut bytes) = (Vec::with_capacity(wanted.len()), Vec::new(), 0);
+        for (command, arguments) in &wanted {
+            let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+            let reply = match (command.run, Write::parse(&arguments)) {
+                (_, Ok(Write::Add { stream, record, no_stream, trim })) => {
+                    match self.prepare(stream, &record, no_stream).await {
+                        Ok(Some((stream, batch))) => {
+                            let needed = batch.bytes().len() + 64;
+                            if bytes + needed > MAX_COMMAND_BYTES / 2 {
+                                self.commit(&mut run, &mut replies).await;
+                                bytes = 0;
+                            }
+                            bytes += needed;
+                            run.push(Appended { reply: replies.len(), stream, trim, batch });
+                            // Until the commit says more.
+                            Reply::Null
+                        }
+                        Ok(None) => Reply::Null,
+                        Err(reply) => reply,
+                    }
+                }
+                (thalweg_redis::Run::Read(_), _) => {
+                    self.commit(&mut run, &mut replies).await;
+                    bytes = 0;
+                    let read = run_read(&self.db.blocking().redis_streams(), command, &arguments);
+                    read.unwrap_or_else(|error| Reply::Error(Failure::from(error).0))
+                }
+                (_, Ok(Write::Trim { stream, trim })) => {
+                    self.commit(&mut run, &mut replies).await;
+                    bytes = 0;
+                    match self.db.blocking().find_stream(stream) {
+                        Some(stream) => self.trim(&stream, trim).await,
+                        None => Reply::Integer(0),
+                    }
+                }
+                (_, Err(reply)) => reply,
+            };
+            replies.push(reply);
+        }
+        self.commit(&mut run, &mut replies).await;
+        replies
+    }
+
+    /// The stream, made if it is missing, and the batch.
+    async fn prepare(
+        &self,
+        name: &str,
+        record: &Record<'_>,
+        no_stream: bool,
+    ) -> Result<Option<(Stream, RecordBatch)>, Reply> {
+        let mut batch = RecordBatch::new();
+        batch.push(record).map_err(|error| Reply::error(format!("ERR {error}")))?;
+        let stream = match self.db.blocking().find_stream(name) {
+            Some(stream) => stream,
+            None if no_stream => return Ok(None),
+            None => self.db.create_stream(name, &StreamConfig::default()).await.map_err(|error| refusal(&error))?.0,
+        };
+        Ok(Some((stream, batch)))
+    }
+
+    /// Commits appends, and puts their replies. If they are refused together, each for itself.
+    async fn commit(&self, run: &mut Vec<Appended>, replies: &mut [Reply]) {
+        if run.is_empty() {
+            return;
+        }
+        match self.append(run).await {
+            Err(error) if run.len() > 1 && error.action() == Action::Fix => {
+                for one in run.iter() {
+                    match self.append(std::slice::from_ref(one)).await {
+                        Ok(ack) => self.answer(std::slice::from_ref(one), &ack, replies).await,
+                        Err(error) => replies[one.reply] = refusal(&error),
+                    }
+                }
+            }
+            Err(error) => run.iter().for_each(|one| replies[one.reply] = refusal(&error)),
+            Ok(ack) => self.answer(run, &ack, replies).await,
+        }
+        run.clear();
+    }
+
+    async fn append(&self, run: &[Appended]) -> Result<Ack, WriteError> {
+        let mut commit = CommitBuilder::new();
+        for Appended { stream, batch, .. } in run {
+            commit.append(stream.id(), None, batch)?;
+        }
+        self.db.commit(&commit, self.level).await
+    }
+
+    async fn answer(&self, run: &[Appended], ack: &Ack, replies: &mut [Reply]) {
+        let mut time = None;
+        for (one, appended) in run.iter().zip(&ack.appends) {
+            // All have the time of their entry. Who can't read it any more, because it was trimmed, says the stream's last.
+            let found = time.or_else(|| one.stream.time_of(appended.first).ok().flatten());
+            time = found.or_else(|| one.stream.info().ok().map(|info| info.last_time));
+            let id = id_of(time.unwrap_or(SpaceTime(0)), appended.first);
+            replies[one.reply] = Reply::bulk(id.to_string().as_bytes());
+            if let Some(trim) = one.trim {
+                self.trim(&one.stream, trim).await;
+            }
+        }
+    }
+
+    /// How many records went.
+    async fn trim(&self, stream: &Stream, trim: Trimmed) -> Reply {
+        let first = trim.first_id().map(|id| stream.offset_of_id(id)).transpose();
+        let (first, info) = match (first, stream.info()) {
+            (Ok(first), Ok(info)) => (first, info),
+            (Err(error), _) | (_, Err(error)) => return Reply::Error(Failure::of(&error).0),
+        };
+        let start = trim.start(info.start, info.next, first);
+        if start > info.start
+            && let Err(error) = self.db.trim_stream(stream.id(), start).await
+        {
+            return refusal(&error);
+        }
+        Reply::Integer((start.0 - info.start.0) as i64)
+    }
+}
+
+fn refusal(error: &WriteError) -> Reply {
+    Reply::Error(Failure::of(error).0)
+}

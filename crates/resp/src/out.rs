@@ -1,0 +1,34 @@
+//! Where replies are written.
+
+use bytes::Bytes;
+use thalweg_redis::wire::Out;
+use thalweg_transport::Outbox;
+
+/// Where replies go.
+pub(crate) enum To<'a> {
+    /// To the client.
+    Outbox(&'a mut Outbox),
+    /// To be kept, or thrown away.
+    Buffer(&'a mut Vec<u8>),
+}
+
+impl Out for To<'_> {
+    #[inline]
+    fn buffer(&mut self) -> &mut Vec<u8> {
+        match self {
+            Self::Outbox(outbox) => outbox.buffer(),
+            Self::Buffer(buffer) => buffer,
+        }
+    }
+
+    #[inline]
+    fn share(&mut self, bytes: &Bytes) {
+        match self {
+            Self::Outbox(outbox) if bytes.len() >= SHARED_FROM_BYTES => outbox.share(bytes.clone()),
+            _ => self.buffer().extend_from_slice(bytes),
+        }
+    }
+}
+
+/// Replies from this size on are not copied.
+const SHARED_FROM_BYTES: usize = 16 * 1024;

@@ -1,0 +1,96 @@
+//! `PUBLISH` and `SPUBLISH`, as a session does them with what it keeps in [`Publishing`](super::pubsub::Publishing).
+
+use std::sync::Arc;
+
+use thalweg_transport::Outbox;
+
+use super::{
+    pubsub::publishing::{Room, Run, receivers, try_publish},
+    session::{Flow, Session},
+};
+
+/// A subscriber asks publishers to wait, and nothing can wait within a transaction.
+const BLOCKED: &str =
+    "ERR a subscriber has no room and asks publishers to wait: nobody got the message, publish it again";
+
+impl Session {
+    /// `PUBLISH` and `SPUBLISH`, as they come: gathered.
+    pub(crate) fn publish(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        if !self.burst.is_empty() {
+            return Flow::Again;
+        }
+        let (channel, payload) = (arguments[1], arguments[2]);
+        if self.muted {
+            self.flush_published(out);
+            return self.publish_alone(arguments, out);
+        }
+        if self.publishing.joins(channel, payload) {
+            return Flow::Done;
+        }
+        self.flush_published(out);
+        if self.publishing.is_blocked() {
+            return Flow::Again;
+        }
+        match self.publishing.begin(channel, payload) {
+            Ok(run) => self.publishing.run = Some(run),
+            Err(text) => self.error(&text, out),
+        }
+        Flow::Done
+    }
+
+    /// The same within a transaction, or where no reply is wanted: published at once or not at all.
+    pub(crate) fn publish_alone(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        let batch = self.publishing.begin(arguments[1], arguments[2]).and_then(Run::finish);
+        match batch.map(|batch| (try_publish(&self.resp.app.views, &batch, None), batch)) {
+            Ok((Some(published), batch)) => {
+                let count = receivers(published, batch.subject(), &self.resp.subscriptions);
+                // Who publishes to itself is sent the message before the reply.
+                self.deliver(out);
+                self.say(out, |writer| writer.integer(count));
+            }
+            Ok((None, _)) => self.error(BLOCKED, out),
+            Err(text) => self.error(&text, out),
+        }
+        Flow::Done
+    }
+
+    /// Publishes what was gathered, and answers it; or keeps it until there is room.
+    pub(crate) fn flush_published(&mut self, out: &mut Outbox) {
+        let Some(run) = self.publishing.run.take() else { return };
+        let count = run.writer.count();
+        match run.finish() {
+            Ok(batch) => {
+                self.publishing.blocked = Some(batch);
+                self.retry_published(out);
+            }
+            Err(text) => (0..count).for_each(|_| self.error(&text, out)),
+        }
+    }
+
+    /// Publishes what waits for room, if there is some now. Whether it was.
+    pub(crate) fn retry_published(&mut self, out: &mut Outbox) -> bool {
+        let Some(batch) = &self.publishing.blocked else { return false };
+        let views = &self.resp.app.views;
+        // Nearly always there is room, and then no waiter is needed.
+        let published = match (try_publish(views, batch, None), &mut self.publishing.waiter) {
+            (Some(published), _) => Some(published),
+            (None, waiter) => {
+                let client = &self.registered.client;
+                try_publish(views, batch, Some(waiter.get_or_insert_with(|| Arc::new(Room(Arc::clone(client))))))
+            }
+        };
+        let (Some(published), Some(batch)) = (published, self.publishing.blocked.take_if(|_| published.is_some()))
+        else {
+            return false;
+        };
+        let count = receivers(published, batch.subject(), &self.resp.subscriptions);
+        let messages = batch.messages();
+        self.deliver(out);
+        let was_muted = std::mem::replace(&mut self.muted, false);
+        for _ in 0..messages {
+            self.say(out, |writer| writer.integer(count));
+        }
+        self.muted = was_muted;
+        true
+    }
+}

@@ -1,0 +1,342 @@
+//! Channels: `SUBSCRIBE`, `PUBLISH` and what belongs to them, over the node's subjects.
+//!
+//! Owns: a client's subscriptions and what is sent for them. Does not own who gets what (the broker), which channel is which
+//! subject ([`thalweg_redis::channels`]), what is published ([`publishing`]), what all clients of the server are
+//! subscribed to ([`registry`]).
+//!
+//! ```text
+//!   PUBLISH c 1, PUBLISH c 2 ─► run ─► one batch ─► broker ─► links ─► one write of both to each subscriber
+//! ```
+//! A channel is a subject of the node, so messages of HTTP and native publishers come, too, and theirs get these. Sharded
+//! channels are the same channels: `SSUBSCRIBE` differs in what its messages are called.
+//!
+//! # What it costs
+//!
+//! A batch is written as RESP once for all subscribers by name that speak one version, by whichever of them is first, and
+//! kept with the batch; patterns are written for each, because their messages name them. So a delivery is one copy of
+//! what goes into a socket, and a share of a write.
+//!
+//! How deliveries and publishers share a thread is `turns`'.
+//!
+//! # Slow subscribers
+//!
+//! What a client does not take waits in its link's queue, bounded by [`SUBSCRIPTION_BYTES`] for each of its subscriptions
+//! and by `max_link_bytes` for all of them. At the bound the client is cut off, as by Redis's `client-output-buffer-limit pubsub`:
+//! there is no other way to tell it that messages are missing.
+
+pub(crate) mod publishing;
+pub(crate) mod registry;
+mod turns;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use thalweg_broker::{
+    Batch, Budget, Credit, Link, Notify, Outbound, Pattern, Policy, SubscribeError, SubscriptionId, Taken,
+};
+use thalweg_redis::{
+    channels::{channel_of, patterns_of, subject_of},
+    glob,
+    wire::{Protocol, Writer},
+};
+use thalweg_serving::{limits::OUTBOX_BYTES, views::Views};
+use thalweg_transport::Outbox;
+use thalweg_wire as wire;
+
+use super::{client::Client, out::To};
+pub(crate) use publishing::Publishing;
+pub(crate) use registry::{Kind, Registry};
+
+/// Bytes that wait for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
+const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
+/// Messages that wait for one subscription. What they take beside their bytes is bounded by it.
+const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
+
+/// Batches that are taken from the link at a time.
+const BATCHES_AT_ONCE: usize = 256;
+
+/// Wakes the client's task, and says that there is something to look at.
+#[derive(Debug)]
+pub(crate) struct News {
+    client: Arc<Client>,
+    is_there: AtomicBool,
+}
+
+impl News {
+    /// For a client.
+    pub(crate) fn of(client: &Arc<Client>) -> Arc<Self> {
+        Arc::new(Self { client: Arc::clone(client), is_there: AtomicBool::new(false) })
+    }
+}
+
+impl Notify for News {
+    fn notify(&self) {
+        // Who has not looked since it was told last need not be told again.
+        if !self.is_there.swap(true, Ordering::AcqRel) {
+            self.client.bell.ring();
+        }
+    }
+}
+
+/// What a subscription of the link is for.
+#[derive(Clone, Debug)]
+struct Wanted {
+    kind: Kind,
+    name: Arc<[u8]>,
+}
+
+/// A client's subscriptions.
+#[derive(Default)]
+pub(crate) struct Subscriber {
+    /// Opened with the first subscription.
+    link: Option<(Link, Arc<News>)>,
+    /// By name, with their ids on the link.
+    names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
+    wanted: HashMap<SubscriptionId, Wanted>,
+    last_id: u64,
+    taken: Vec<Outbound>,
+    /// The link has more than was taken.
+    has_more: bool,
+    /// It waits for its turn to take.
+    waits: bool,
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscriber").field("subscriptions", &self.wanted.len()).finish_non_exhaustive()
+    }
+}
+
+/// What came of looking for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// There was nothing.
+    Nothing,
+    /// Something was put into the outbox.
+    Moved,
+    /// The client was too slow: its connection is to end.
+    TooSlow,
+}
+
+impl Subscriber {
+    /// How many subscriptions there are of a kind.
+    #[must_use]
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.names[kind as usize].len()
+    }
+
+    /// Whether there is any.
+    #[must_use]
+    pub(crate) fn is_subscribed(&self) -> bool {
+        self.names.iter().any(|names| !names.is_empty())
+    }
+
+    /// What `SUBSCRIBE` and its like count: sharded channels by themselves, all others together.
+    #[must_use]
+    pub(crate) fn counted_with(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Shard => self.count(Kind::Shard),
+            Kind::Channel | Kind::Pattern => self.count(Kind::Channel) + self.count(Kind::Pattern),
+        }
+    }
+
+    /// All names of a kind, in order.
+    #[must_use]
+    pub(crate) fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
+        self.names[kind as usize].keys().cloned().collect()
+    }
+
+    /// Subscribes, if it is not yet.
+    ///
+    /// # Errors
+    /// Why not, as the client is told.
+    pub(crate) fn subscribe(
+        &mut self,
+        views: &Views,
+        registry: &Registry,
+        client: &Arc<Client>,
+        kind: Kind,
+        name: &[u8],
+    ) -> Result<(), String> {
+        if self.names[kind as usize].contains_key(name) {
+            return Ok(());
+        }
+        let patterns = match kind {
+            Kind::Pattern => patterns_of(name).map_err(|error| error.to_string())?,
+            Kind::Channel | Kind::Shard => vec![subject_of(name).map_err(|error| error.to_string())?.into_owned()],
+        };
+        let refused = |error: &dyn fmt::Display| format!("ERR {error}");
+        let patterns: Result<Vec<Pattern>, _> = patterns.iter().map(|pattern| Pattern::parse(pattern)).collect();
+        let patterns = patterns.map_err(|error| refused(&error))?;
+        if self.link.is_none() {
+            let news = News::of(client);
+            let link = views.broker.open_link(Arc::clone(&news) as _).map_err(|error| refused(&error))?;
+            self.link = Some((link, news));
+        }
+        let ids = self.subscribe_link(views, &patterns).map_err(|error| refused(&error))?;
+        let name: Arc<[u8]> = name.into();
+        for id in &ids {
+            self.wanted.insert(*id, Wanted { kind, name: Arc::clone(&name) });
+        }
+        registry.add(kind, &name, patterns);
+        self.names[kind as usize].insert(name, ids);
+        self.tell_count(kind);
+        Ok(())
+    }
+
+    /// To all of the patterns, or to none.
+    fn subscribe_link(&mut self, views: &Views, patterns: &[Pattern]) -> Result<Vec<SubscriptionId>, SubscribeError> {
+        let Some((link, _)) = &self.link else { return Ok(Vec::new()) };
+        let (messages, bytes) = (SUBSCRIPTION_MESSAGES, SUBSCRIPTION_BYTES);
+        let options = views.subscribe_options(Policy::Disconnect, messages, bytes, Credit::UNLIMITED, b"");
+        let mut ids = Vec::with_capacity(patterns.len());
+        for pattern in patterns {
+            self.last_id += 1;
+            let id = SubscriptionId(self.last_id);
+            if let Err(error) = link.subscribe(id, pattern.clone(), &options) {
+                for id in ids {
+                    let _ = link.unsubscribe(id);
+                }
+                return Err(error);
+            }
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// Unsubscribes, if it is subscribed.
+    pub(crate) fn unsubscribe(&mut self, registry: &Registry, kind: Kind, name: &[u8]) {
+        let Some(ids) = self.names[kind as usize].remove(name) else { return };
+        self.tell_count(kind);
+        for id in ids {
+            self.wanted.remove(&id);
+            if let Some((link, _)) = &self.link {
+                // A link that was given up has none any more.
+                let _ = link.unsubscribe(id);
+            }
+        }
+        registry.remove(kind, name);
+    }
+
+    /// Says to others how many subscriptions of a kind there are.
+    fn tell_count(&self, kind: Kind) {
+        if let Some((_, news)) = &self.link {
+            news.client.subscribed[kind as usize].store(self.count(kind), Ordering::Relaxed);
+        }
+    }
+
+    /// Ends all subscriptions. What waits for them is gone.
+    pub(crate) fn clear(&mut self, registry: &Registry) {
+        for kind in Kind::ALL {
+            for name in self.names(kind) {
+                registry.remove(kind, &name);
+            }
+            self.names[kind as usize].clear();
+            self.tell_count(kind);
+        }
+        *self = Self { last_id: self.last_id, ..Self::default() };
+    }
+
+    /// Whether something may be there that was not looked at.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.link.as_ref().is_some_and(|(_, news)| news.is_there.load(Ordering::Acquire))
+    }
+
+    /// Whether what may be there is not to be delivered before others have had their turn: then the client is woken.
+    pub(crate) fn must_wait(&mut self, client: &Arc<Client>) -> bool {
+        if !self.has_news() || self.has_more {
+            return false;
+        }
+        if !self.waits {
+            self.waits = true;
+            turns::join(client);
+        }
+        self.waits = !client.has_turn();
+        self.waits
+    }
+
+    /// Puts what waits into the outbox, as far as it has room.
+    pub(crate) fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
+        let Some((link, news)) = &self.link else { return Delivery::Nothing };
+        if !news.is_there.swap(false, Ordering::Acquire) && !self.has_more {
+            return Delivery::Nothing;
+        }
+        let mut delivery = Delivery::Nothing;
+        self.has_more = true;
+        while self.has_more {
+            // Without room nothing is taken, but that the client was given up is heard.
+            let room = OUTBOX_BYTES.saturating_sub(out.len());
+            let batches = if room == 0 { 0 } else { BATCHES_AT_ONCE };
+            let budget = Budget { batches, bytes: room as u64 };
+            self.has_more = link.take(&mut self.taken, budget) == Taken::More;
+            for item in self.taken.drain(..) {
+                match item {
+                    Outbound::Batch { batch, subscriptions } => {
+                        let wanted = || subscriptions.iter().filter_map(|id| self.wanted.get(id));
+                        // By name before by pattern, as Redis does it.
+                        let by_name = wanted().filter(|wanted| wanted.kind != Kind::Pattern);
+                        by_name.for_each(|wanted| send(&batch, wanted, protocol, out));
+                        let by_pattern = wanted().filter(|wanted| wanted.kind == Kind::Pattern);
+                        by_pattern.for_each(|wanted| send(&batch, wanted, protocol, out));
+                        delivery = Delivery::Moved;
+                    }
+                    Outbound::Gap { .. } | Outbound::Disconnect { .. } => return Delivery::TooSlow,
+                }
+            }
+            if room == 0 {
+                break;
+            }
+        }
+        delivery
+    }
+}
+
+/// From which size on a batch is shared rather than copied.
+const SHARED_FROM_BYTES: usize = 16 * 1024;
+
+fn send(batch: &Batch, wanted: &Wanted, protocol: Protocol, out: &mut Outbox) {
+    match wanted.kind {
+        Kind::Channel => {
+            let form = if protocol == Protocol::Resp2 { 0 } else { 1 };
+            let bytes = batch.form(form, || Bytes::from(encoded(batch, &[b"message"], protocol)));
+            if bytes.len() >= SHARED_FROM_BYTES {
+                out.share(bytes.clone());
+            } else {
+                out.buffer().extend_from_slice(bytes);
+            }
+        }
+        Kind::Shard => out.buffer().extend_from_slice(&encoded(batch, &[b"smessage"], protocol)),
+        Kind::Pattern if glob::matches(&wanted.name, &channel_of(batch.subject().as_bytes())) => {
+            out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &wanted.name], protocol));
+        }
+        // A pattern of subjects has more than the glob.
+        Kind::Pattern => {}
+    }
+}
+
+/// The messages of a batch, each with what comes before its channel.
+fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
+    let channel = channel_of(batch.subject().as_bytes());
+    let mut head = Vec::new();
+    let mut writer = Writer::new(To::Buffer(&mut head), protocol);
+    writer.push(before.len() + 2);
+    before.iter().for_each(|part| writer.bulk(part));
+    writer.bulk(&channel);
+    let each = head.len() + 16;
+    let mut all = Vec::with_capacity(batch.encoded().len() + batch.messages() as usize * each);
+    // What was published was checked, by whomever.
+    let messages = wire::Batch::decode(batch.encoded()).map(|batch| batch.messages());
+    for message in messages.into_iter().flatten().flatten() {
+        all.extend_from_slice(&head);
+        Writer::new(To::Buffer(&mut all), protocol).bulk(message.payload);
+    }
+    all
+}

@@ -1,0 +1,107 @@
+//! `PUBLISH`: what came with one read for one channel is one batch.
+//!
+//! Owns: the run that is being gathered, and the batch that waits for room. Does not own who gets it.
+//!
+//! Invariants: a run's replies are written when it is published, and before anything else is answered: at the next command
+//! that is no publish to the same channel, and at the end of what has come. While a batch waits for a native subscriber that asks
+//! publishers to wait, its client is not listened to.
+
+use std::sync::Arc;
+
+use thalweg_broker::{Batch, Notify, Published, Subject};
+use thalweg_redis::channels::subject_of;
+use thalweg_serving::views::Views;
+use thalweg_wire::{BatchWriter, Checksum};
+
+use super::{Client, Registry};
+
+/// Bytes from which on a run is published.
+const MAX_RUN_BYTES: usize = 256 * 1024;
+/// Messages at which a run is published.
+const MAX_RUN_MESSAGES: u32 = 1024;
+
+/// What a client publishes.
+#[derive(Default)]
+pub(crate) struct Publishing {
+    pub(crate) run: Option<Run>,
+    pub(crate) blocked: Option<Batch>,
+    /// Rung when there may be room. The broker knows those who wait by it.
+    pub(crate) waiter: Option<Arc<dyn Notify>>,
+    /// What the last run was about: publishers mostly stay with one channel.
+    last: Option<Subject>,
+}
+
+impl std::fmt::Debug for Publishing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publishing").field("blocked", &self.blocked).finish_non_exhaustive()
+    }
+}
+
+/// Wakes a publisher that waits for room.
+#[derive(Debug)]
+pub(crate) struct Room(pub(crate) Arc<Client>);
+
+impl Notify for Room {
+    fn notify(&self) {
+        self.0.bell.ring();
+    }
+}
+
+pub(crate) struct Run {
+    subject: Subject,
+    pub(crate) writer: BatchWriter,
+}
+
+impl Run {
+    pub(crate) fn finish(self) -> Result<Batch, String> {
+        let shared = self.writer.into_shared(Checksum::Without);
+        let Some(shared) = shared else { return Err("ERR nothing to publish".to_owned()) };
+        Batch::new(self.subject, shared.bytes, shared.count).map_err(|error| format!("ERR {error}"))
+    }
+}
+
+impl Publishing {
+    /// Whether a batch waits for room.
+    #[must_use]
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
+    }
+
+    /// Whether messages are gathered whose replies are not written.
+    #[must_use]
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.run.is_some()
+    }
+
+    pub(crate) fn begin(&mut self, channel: &[u8], payload: &[u8]) -> Result<Run, String> {
+        let name = subject_of(channel).map_err(|error| error.to_string())?;
+        let subject = match &self.last {
+            Some(last) if last.as_bytes() == &*name => last.clone(),
+            _ => Subject::parse(&name).map_err(|error| format!("ERR {error}"))?,
+        };
+        self.last = Some(subject.clone());
+        let writer = BatchWriter::with_capacity(&name, b"", payload.len() + 5);
+        let mut writer = writer.map_err(|error| format!("ERR {error}"))?;
+        writer.push_payload(payload).map_err(|error| format!("ERR {error}"))?;
+        Ok(Run { subject, writer })
+    }
+
+    /// Adds to the run, if the message may be in it.
+    pub(crate) fn joins(&mut self, channel: &[u8], payload: &[u8]) -> bool {
+        let Some(run) = &mut self.run else { return false };
+        let is_same = subject_of(channel).is_ok_and(|name| *name == *run.subject.as_bytes());
+        is_same
+            && run.writer.count() < MAX_RUN_MESSAGES
+            && run.writer.byte_len() < MAX_RUN_BYTES
+            && run.writer.push_payload(payload).is_ok()
+    }
+}
+
+/// How many clients and native subscriptions receive a message.
+pub(crate) fn receivers(published: Published, subject: &Subject, registry: &Registry) -> i64 {
+    published.delivered.saturating_sub(registry.deaf_to(subject)) as i64
+}
+
+pub(crate) fn try_publish(views: &Views, batch: &Batch, waiter: Option<&Arc<dyn Notify>>) -> Option<Published> {
+    views.broker.publish(batch, waiter).ok()
+}

@@ -1,0 +1,159 @@
+//! What the server's Redis clients are subscribed to, by name: for `PUBSUB`, and for how many receive a message.
+//!
+//! The broker counts who is subscribed to a subject. A glob is subscribed to more than it matches, so those whose pattern
+//! has the subject and whose glob has not its channel are taken off that count. This costs a comparison for each
+//! glob and batch, as in Redis, and nothing where there are none.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use thalweg_broker::{Pattern, Subject};
+use thalweg_redis::{channels::channel_of, glob};
+
+/// What a subscription is by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A channel's name.
+    Channel,
+    /// A glob.
+    Pattern,
+    /// A channel's name, for messages that say so.
+    Shard,
+}
+
+impl Kind {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 3;
+    /// All of them.
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Channel, Self::Pattern, Self::Shard];
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    clients: usize,
+    patterns: Vec<Pattern>,
+}
+
+/// The table. Bounded by the broker's bound on subscriptions.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    tables: Mutex<[BTreeMap<Arc<[u8]>, Entry>; Kind::COUNT]>,
+    /// How many globs there are: most of the time none, and nobody need look.
+    globs: AtomicUsize,
+}
+
+impl Registry {
+    fn tables(&self) -> MutexGuard<'_, [BTreeMap<Arc<[u8]>, Entry>; Kind::COUNT]> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client has subscribed.
+    pub(crate) fn add(&self, kind: Kind, name: &Arc<[u8]>, patterns: Vec<Pattern>) {
+        let mut tables = self.tables();
+        let entry = tables[kind as usize].entry(Arc::clone(name)).or_default();
+        entry.clients += 1;
+        entry.patterns = patterns;
+        self.globs.store(tables[Kind::Pattern as usize].len(), Ordering::Release);
+    }
+
+    /// A client has unsubscribed.
+    pub(crate) fn remove(&self, kind: Kind, name: &[u8]) {
+        let mut tables = self.tables();
+        let table = &mut tables[kind as usize];
+        if let Some(entry) = table.get_mut(name) {
+            entry.clients -= 1;
+            if entry.clients == 0 {
+                table.remove(name);
+            }
+        }
+        self.globs.store(tables[Kind::Pattern as usize].len(), Ordering::Release);
+    }
+
+    /// How many clients are subscribed to a name.
+    #[must_use]
+    pub(crate) fn clients(&self, kind: Kind, name: &[u8]) -> usize {
+        self.tables()[kind as usize].get(name).map_or(0, |entry| entry.clients)
+    }
+
+    /// How many different names of a kind there are.
+    #[must_use]
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.tables()[kind as usize].len()
+    }
+
+    /// How many different globs there are.
+    #[must_use]
+    pub(crate) fn globs(&self) -> usize {
+        self.globs.load(Ordering::Acquire)
+    }
+
+    /// Names of a kind that a glob matches; all without one.
+    #[must_use]
+    pub(crate) fn names(&self, kind: Kind, wanted: Option<&[u8]>) -> Vec<Arc<[u8]>> {
+        let tables = self.tables();
+        let is_wanted = |name: &&Arc<[u8]>| wanted.is_none_or(|wanted| glob::matches(wanted, name));
+        tables[kind as usize].keys().filter(is_wanted).cloned().collect()
+    }
+
+    /// How many subscriptions by glob get what is published to a subject from the broker, and don't send it.
+    #[must_use]
+    pub(crate) fn deaf_to(&self, subject: &Subject) -> u64 {
+        if self.globs() == 0 {
+            return 0;
+        }
+        let channel = channel_of(subject.as_bytes());
+        let tables = self.tables();
+        let deaf = tables[Kind::Pattern as usize].iter().filter(|(name, entry)| {
+            entry.patterns.iter().any(|pattern| pattern.matches(subject)) && !glob::matches(name, &channel)
+        });
+        deaf.map(|(_, entry)| entry.clients as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_redis::channels::patterns_of;
+
+    fn add(registry: &Registry, kind: Kind, name: &[u8]) {
+        let patterns = patterns_of(name).unwrap().iter().map(|pattern| Pattern::parse(pattern).unwrap()).collect();
+        registry.add(kind, &name.into(), patterns);
+    }
+
+    #[test]
+    fn names_are_counted_by_kind_and_go_with_their_last_client() {
+        let registry = Registry::default();
+        for name in [&b"a"[..], b"b", b"a"] {
+            add(&registry, Kind::Channel, name);
+        }
+        add(&registry, Kind::Shard, b"a");
+        assert_eq!(registry.clients(Kind::Channel, b"a"), 2);
+        assert_eq!(registry.clients(Kind::Shard, b"a"), 1);
+        assert_eq!(registry.names(Kind::Channel, Some(b"[b-z]")), [b"b"[..].into()]);
+        registry.remove(Kind::Channel, b"a");
+        registry.remove(Kind::Channel, b"b");
+        assert_eq!(registry.names(Kind::Channel, None), [b"a"[..].into()]);
+        registry.remove(Kind::Channel, b"nobody's");
+        assert_eq!(registry.clients(Kind::Channel, b"a"), 1);
+    }
+
+    #[test]
+    fn those_who_get_more_than_they_want_are_known() {
+        let registry = Registry::default();
+        let subject = |channel: &[u8]| Subject::parse(channel).unwrap();
+        assert_eq!(registry.deaf_to(&subject(b"hallo")), 0);
+        for glob in [&b"h?llo"[..], b"h?llo", b"news.*", b"*", b"hi"] {
+            add(&registry, Kind::Pattern, glob);
+        }
+        assert_eq!(registry.globs(), 4);
+        assert_eq!(registry.deaf_to(&subject(b"hallo")), 0);
+        assert_eq!(registry.deaf_to(&subject(b"help")), 2, "both clients of h?llo, and nobody of news.*");
+        registry.remove(Kind::Pattern, b"h?llo");
+        assert_eq!(registry.deaf_to(&subject(b"news.eu")), 1);
+    }
+}

@@ -1,0 +1,590 @@
+//! A client's session: what its commands do and in which order they are answered.
+//!
+//! Owns: the database it is in, its transaction and watched keys, its burst, what it waits for. Does not own the socket
+//! ([`connection`](super::connection)), nor what single commands of the connection answer (the modules beside this one).
+//!
+//! Invariants:
+//! * Replies are in the order of commands. What is answered at once while others wait for the log is held with them.
+//! * While a burst is on its way, or the client waits in a blocking read, no further command is looked at.
+//! * A command that can't be done yet ([`Flow::Again`]) has done nothing.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use thalweg_redis::{
+    Command, Reply, Run,
+    wire::{Input, Protocol, Request, Trust, Writer},
+};
+use thalweg_serving::{
+    admission::Held,
+    limits::{COUNTED_REPLY_BYTES, OUTBOX_BYTES},
+};
+use thalweg_transport::Outbox;
+
+use super::{
+    Resp,
+    burst::{Burst, Slot},
+    client::{Client, Registered},
+    cursors::{INVALID_CURSOR, cursor_argument},
+    database::{Database, Outcome, UnderWay},
+    failure::Failure,
+    metrics::Tally,
+    out::To,
+    pubsub::{Publishing, Subscriber},
+    queued::{Transaction, Watch},
+    wait::Wait,
+};
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// It is done, or its place among the replies is kept.
+    Done,
+    /// It can't be done before the burst is: nothing has happened.
+    Again,
+    /// It is in the burst, which nothing else may join.
+    Send,
+    /// It is done, and the connection ends when its reply is sent.
+    End,
+}
+
+/// Whether the client wants replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quiet {
+    /// It does.
+    No,
+    /// Not until it says so.
+    Off,
+    /// Not to the next command.
+    Next,
+}
+
+/// A session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// What all sessions share.
+    pub resp: Arc<Resp>,
+    pub(super) registered: Registered,
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Index of its database.
+    pub database: usize,
+    /// Whether it has authenticated, or need not.
+    pub trust: Trust,
+    pub(super) transaction: Option<Transaction>,
+    pub(super) watched: Vec<Watch>,
+    pub(super) quiet: Quiet,
+    /// The reply to the command under way is not wanted.
+    pub(super) muted: bool,
+    pub(super) burst: Burst,
+    under_way: Option<OnItsWay>,
+    /// What the client is blocked in.
+    pub(super) blocked: Option<Box<Wait>>,
+    /// A blocking read that is in the burst alone: what it waits for if it finds nothing.
+    pub(super) may_block: Option<Box<Wait>>,
+    /// Its client has gone, or the server stops: it begins no wait any more.
+    waits_no_more: bool,
+    /// What it is subscribed to.
+    pub(super) subscriber: Subscriber,
+    /// What it publishes.
+    pub(super) publishing: Publishing,
+    /// Nothing more is taken from this client.
+    pub is_ending: bool,
+    scratch: Vec<u8>,
+    /// Room for the large replies that the client has not taken.
+    replies: Option<Held>,
+    pub(super) tally: Tally,
+}
+
+struct OnItsWay {
+    commands: UnderWay,
+    _held: Held,
+}
+
+impl std::fmt::Debug for OnItsWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnItsWay")
+    }
+}
+
+impl Session {
+    /// Of a client that has just come.
+    pub(crate) fn new(resp: &Arc<Resp>, registered: Registered) -> Self {
+        Self {
+            trust: resp.first_trust(),
+            resp: Arc::clone(resp),
+            registered,
+            protocol: Protocol::Resp2,
+            database: 0,
+            transaction: None,
+            watched: Vec::new(),
+            quiet: Quiet::No,
+            muted: false,
+            burst: Burst::default(),
+            under_way: None,
+            blocked: None,
+            may_block: None,
+            waits_no_more: false,
+            subscriber: Subscriber::default(),
+            publishing: Publishing::default(),
+            is_ending: false,
+            scratch: Vec::new(),
+            replies: None,
+            tally: Tally::default(),
+        }
+    }
+
+    /// The client as others see it.
+    pub(crate) fn client(&self) -> &Client {
+        &self.registered.client
+    }
+
+    /// Whether commands are looked at.
+    pub(crate) fn listens(&self) -> bool {
+        self.under_way.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
+    }
+
+    /// Whether something is under way whose reply is still to come.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.under_way.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
+    }
+
+    /// Whether a burst is on its way to the log.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// Whether there may be something to do once all is sent: messages may come, or wait to be published, or the room of
+    /// large replies is to be given back.
+    pub(crate) fn wants_a_turn(&self) -> bool {
+        self.subscriber.is_subscribed() || self.publishing.is_blocked() || self.replies.is_some()
+    }
+
+    /// It stops waiting, without a reply: there is nobody to take it. Nor does it begin to: a read that is under way answers
+    /// what it finds.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.waits_no_more = true;
+        self.set_blocked(None);
+    }
+
+    /// The database it is in.
+    pub(crate) fn store(&self) -> &Database {
+        &self.resp.databases.list[self.database].database
+    }
+
+    // ----- commands
+
+    /// Does what has come, as far as it can be done now. Whether something was.
+    pub(crate) fn pump(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
+        let mut moved = false;
+        while self.listens() && out.len() < OUTBOX_BYTES {
+            let flow = match input.next(self.trust) {
+                Ok(None) => break,
+                Ok(Some(request)) => {
+                    let (flow, bytes) = (self.command(&request, out), request.wire_bytes());
+                    if flow == Flow::Again {
+                        input.unread(bytes);
+                    }
+                    flow
+                }
+                Err(error) => {
+                    // What came before it is answered before.
+                    self.flush_published(out);
+                    if self.publishing.is_blocked() {
+                        break;
+                    }
+                    let mut text = b"ERR ".to_vec();
+                    text.extend_from_slice(&error.text());
+                    self.tally.error();
+                    self.muted = self.quiet == Quiet::Off;
+                    self.say(out, |writer| writer.error(&text));
+                    Flow::End
+                }
+            };
+            moved = true;
+            match flow {
+                Flow::Done => {}
+                Flow::Again | Flow::Send => self.send_burst(),
+                Flow::End => self.is_ending = true,
+            }
+        }
+        self.flush_published(out);
+        if self.under_way.is_none() && !self.burst.is_empty() {
+            self.send_burst();
+            moved = true;
+        }
+        moved
+    }
+
+    fn command(&mut self, request: &Request<'_>, out: &mut Outbox) -> Flow {
+        let was = self.quiet;
+        self.muted = was != Quiet::No;
+        let flow = request.with(|arguments| self.dispatch(arguments, out));
+        if flow != Flow::Again && was == Quiet::Next && self.quiet == Quiet::Next {
+            self.quiet = Quiet::No;
+        }
+        flow
+    }
+
+    #[inline]
+    fn dispatch(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        if self.subscriber.has_news() {
+            // What came before its command is sent before the reply.
+            self.deliver(out);
+        }
+        if self.publishing.is_gathering() && !is_publish(arguments[0]) {
+            self.flush_published(out);
+            if self.publishing.is_blocked() {
+                return Flow::Again;
+            }
+        }
+        let command = match thalweg_redis::admit(arguments) {
+            Ok(command) => command,
+            Err(reply) => return self.not_admitted(arguments, &reply, out),
+        };
+        if self.trust == Trust::Unknown && !matches!(command.name, "auth" | "hello" | "quit" | "reset") {
+            return self.refuse("NOAUTH Authentication required.", out);
+        }
+        if self.is_subscriber_only()
+            && let Some(flow) = self.refuse_subscriber(command, arguments, out)
+        {
+            return flow;
+        }
+        if self.transaction.is_some() && !ends_queueing(command.name) {
+            return self.queue(command, arguments, out);
+        }
+        let flow = match command.run {
+            Run::Session if is_publish(arguments[0]) => self.publish(arguments, out),
+            Run::Session => self.session_command(command, arguments, out),
+            Run::Read(_) | Run::Write(_) => self.data_command(command, arguments, out),
+        };
+        if flow != Flow::Again {
+            self.tally.command(command);
+        }
+        flow
+    }
+
+    /// No command, or none with these arguments; within a transaction none of it will be done.
+    fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
+        // A browser that was sent here by a page of somebody else: nothing of what follows is to be looked at.
+        if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
+            tracing::warn!(peer = %self.client().peer, "an HTTP request came to the port for Redis clients");
+            return Flow::End;
+        }
+        if arguments[0].eq_ignore_ascii_case(b"exec")
+            && let Reply::Error(text) = reply
+        {
+            self.end_transaction();
+            let why = text.strip_prefix("ERR ").unwrap_or(text);
+            self.error(&format!("EXECABORT Transaction discarded because of: {why}"), out);
+            return Flow::Done;
+        }
+        if let Some(transaction) = &mut self.transaction {
+            transaction.is_refused = true;
+        }
+        self.answer(reply, out);
+        Flow::Done
+    }
+
+    /// An error; within a transaction none of it will be done.
+    pub(super) fn refuse(&mut self, text: &str, out: &mut Outbox) -> Flow {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.is_refused = true;
+        }
+        self.error(text, out);
+        Flow::Done
+    }
+
+    /// Commands on keys.
+    #[inline]
+    fn data_command(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        if matches!(command.name, "xread" | "xreadgroup")
+            && let Some(flow) = self.blocking_command(command, arguments, out)
+        {
+            return flow;
+        }
+        let Some(at) = cursor_argument(command.name) else {
+            return self.keys_command(command, arguments, false, out);
+        };
+        let Some(position) = self.resp.cursors.position(arguments[at]) else {
+            self.error(INVALID_CURSOR, out);
+            return Flow::Done;
+        };
+        let mut translated = arguments.to_vec();
+        translated[at] = &position;
+        self.keys_command(command, &translated, true, out)
+    }
+
+    #[inline]
+    fn keys_command(
+        &mut self,
+        command: &'static Command,
+        arguments: &[&[u8]],
+        is_scan: bool,
+        out: &mut Outbox,
+    ) -> Flow {
+        let is_read = matches!(command.run, Run::Read(_));
+        let reply = match (self.store(), command.run) {
+            (Database::Immediate(database), Run::Write(_)) => {
+                let mut reply = None;
+                database.write(&mut |store| reply = Some(thalweg_redis::run(store, command, arguments)));
+                reply.unwrap_or_else(|| Ok(nothing_came())).map_err(Failure::from)
+            }
+            (Database::Batched(_), Run::Write(_)) => return self.join(command, arguments, is_scan, out),
+            (Database::Batched(_), _) if !self.burst.is_empty() => {
+                return self.join(command, arguments, is_scan, out);
+            }
+            (database, _) => database.read(|read| thalweg_redis::run_read(read, command, arguments)),
+        };
+        match reply {
+            Ok(reply) if is_read && !self.has_room_for(&reply) => {
+                self.error("BUSY too many bytes of replies wait for clients: retry later", out);
+            }
+            Ok(reply) if is_scan => {
+                let reply = self.resp.cursors.translate(reply);
+                self.answer(&reply, out);
+            }
+            Ok(reply) => self.answer(&reply, out),
+            Err(failure) => self.error(&failure.0, out),
+        }
+        Flow::Done
+    }
+
+    /// Counts what is read if it is large. Without room it is not sent: nothing has happened but that it was read.
+    #[inline]
+    fn has_room_for(&mut self, reply: &Reply) -> bool {
+        if matches!(reply, Reply::Bulk(bytes) if bytes.len() < COUNTED_REPLY_BYTES) {
+            return true;
+        }
+        let bytes = reply.content_bytes();
+        bytes < COUNTED_REPLY_BYTES || self.muted || self.replies_held().grow(bytes as u64)
+    }
+
+    fn replies_held(&mut self) -> &mut Held {
+        self.replies.get_or_insert_with(|| self.resp.app.admission.reply_bytes.nothing())
+    }
+
+    /// A command joins the burst.
+    #[inline]
+    fn join(&mut self, command: &'static Command, arguments: &[&[u8]], is_scan: bool, out: &mut Outbox) -> Flow {
+        let bytes = arguments.iter().map(|argument| 4 + argument.len()).sum();
+        if let Some(flow) = self.enter(1, bytes, out) {
+            return flow;
+        }
+        self.push(command, arguments, is_scan);
+        Flow::Done
+    }
+
+    /// Makes the burst one of this database, with room; or says what is to be done instead.
+    pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<Flow> {
+        if self.burst.is_empty() {
+            if !self.resp.app.admission.requests.has_room() {
+                self.error("BUSY too many requests in flight: retry later", out);
+                return Some(Flow::Done);
+            }
+            self.burst.database = self.database;
+        } else if self.burst.database != self.database || !self.burst.has_room(commands, bytes) {
+            return Some(Flow::Again);
+        }
+        None
+    }
+
+    /// Puts a command into the burst.
+    #[inline]
+    pub(super) fn push(&mut self, command: &'static Command, arguments: &[&[u8]], is_scan: bool) {
+        let is_first = self.burst.commands.is_empty();
+        self.resp.waiting.touch(&mut self.burst.touched, is_first, command, arguments);
+        self.burst.commands.push(command, arguments.iter().copied());
+        self.burst.slots.push(Slot::Outcome { is_scan, muted: self.muted });
+    }
+
+    // ----- bursts
+
+    /// Proposes what is in the burst. Its replies stay until that is done.
+    pub(super) fn send_burst(&mut self) {
+        if self.burst.is_empty() || self.under_way.is_some() {
+            return;
+        }
+        let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
+        let commands = database.propose(&self.burst.commands, &self.burst.watched);
+        // They are on their way; what waits for them needs their replies' places only.
+        self.burst.commands.clear();
+        self.burst.watched = Vec::new();
+        self.under_way = Some(OnItsWay { commands, _held: self.resp.app.admission.requests.count() });
+    }
+
+    /// Goes on with what is under way. Whether something came of it.
+    pub(crate) fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
+        if let Some(held) = &mut self.replies {
+            held.shrink_to(out.len() as u64);
+            if out.is_empty() {
+                self.replies = None;
+            }
+        }
+        let mut moved = self.retry_published(out);
+        if !self.subscriber.must_wait(&self.registered.client) {
+            moved |= self.deliver(out);
+        }
+        loop {
+            if let Some(under_way) = &mut self.under_way {
+                let Poll::Ready(outcome) = under_way.commands.as_mut().poll(cx) else { return moved };
+                self.under_way = None;
+                let before = out.len();
+                self.settled(outcome, out);
+                let large = out.len() - before;
+                if large >= COUNTED_REPLY_BYTES {
+                    // What was read behind a write is sent whatever waits: the write has happened.
+                    self.replies_held().count(large as u64);
+                }
+            } else if self.blocked.is_some() {
+                if !self.poll_blocked(cx, out) {
+                    return moved;
+                }
+            } else {
+                return moved;
+            }
+            moved = true;
+        }
+    }
+
+    fn settled(&mut self, outcome: Outcome, out: &mut Outbox) {
+        if outcome.is_ok() {
+            self.resp.waiting.changed(self.burst.database, &self.burst.touched);
+        }
+        self.burst.touched = super::waiting::Touched::default();
+        if let Some(wait) = self.may_block.take()
+            && matches!(outcome.as_ref().map(|replies| replies.as_deref()), Ok(Some([Reply::NullArray])))
+        {
+            self.burst.slots.clear();
+            self.set_blocked(Some(wait));
+            return;
+        }
+        let (mut slots, mut held) = (std::mem::take(&mut self.burst.slots), std::mem::take(&mut self.burst.held));
+        self.write_slots(&slots, &held, outcome, out);
+        slots.clear();
+        held.clear();
+        slots.shrink_to(64);
+        held.shrink_to(4096);
+        (self.burst.slots, self.burst.held) = (slots, held);
+    }
+
+    /// Answers all that was in a burst.
+    pub(super) fn write_slots(&mut self, slots: &[Slot], held: &[u8], outcome: Outcome, out: &mut Outbox) {
+        let (mut replies, instead) = match outcome {
+            Ok(Some(replies)) => (replies.into_iter(), None),
+            Ok(None) => (Vec::new().into_iter(), Some(Reply::NullArray)),
+            Err(failure) => (Vec::new().into_iter(), Some(Reply::Error(failure.0))),
+        };
+        let (mut at, mut held_at) = (0, 0);
+        while let Some(slot) = slots.get(at) {
+            at += 1;
+            match slot {
+                Slot::Held(bytes) => {
+                    let end = held_at + *bytes as usize;
+                    out.buffer().extend_from_slice(&held[held_at..end]);
+                    held_at = end;
+                }
+                Slot::Outcome { is_scan, muted } => {
+                    self.muted = *muted;
+                    let reply = instead.clone().or_else(|| replies.next()).unwrap_or_else(nothing_came);
+                    let reply = if *is_scan { self.resp.cursors.translate(reply) } else { reply };
+                    self.answer(&reply, out);
+                }
+                Slot::Group { len, muted } => {
+                    self.muted = *muted;
+                    match &instead {
+                        None => self.say(out, |writer| writer.array(*len as usize)),
+                        Some(reply) => {
+                            self.answer(reply, out);
+                            at += *len as usize;
+                        }
+                    }
+                }
+                Slot::Refused { error, muted } => {
+                    self.muted = *muted;
+                    self.error(error, out);
+                }
+                Slot::Session { arguments, muted } => {
+                    self.muted = *muted;
+                    let arguments: Vec<&[u8]> = arguments.iter().map(|argument| &argument[..]).collect();
+                    if let Ok(command) = thalweg_redis::admit(&arguments) {
+                        if self.session_command(command, &arguments, out) == Flow::End {
+                            self.is_ending = true;
+                        }
+                        self.tally.command(command);
+                    }
+                }
+            }
+        }
+    }
+
+    // ----- replies
+
+    /// Writes something of the reply to the command under way: to the client, or behind the replies that wait.
+    #[inline]
+    pub(super) fn say(&mut self, out: &mut Outbox, write: impl FnOnce(&mut Writer<To<'_>>)) {
+        if self.muted {
+            self.scratch.clear();
+            write(&mut Writer::new(To::Buffer(&mut self.scratch), self.protocol));
+            self.scratch.shrink_to(4096);
+        } else if self.burst.is_empty() {
+            write(&mut Writer::new(To::Outbox(out), self.protocol));
+        } else {
+            let before = self.burst.held.len();
+            write(&mut Writer::new(To::Buffer(&mut self.burst.held), self.protocol));
+            self.burst.hold(self.burst.held.len() - before);
+        }
+    }
+
+    /// A whole reply.
+    #[inline]
+    pub(super) fn answer(&mut self, reply: &Reply, out: &mut Outbox) {
+        if matches!(reply, Reply::Error(_)) {
+            self.tally.error();
+        }
+        self.say(out, |writer| writer.reply(reply));
+    }
+
+    /// The last that is said.
+    pub(crate) fn farewell(&mut self, why: &str, out: &mut Outbox) {
+        self.stop_waiting();
+        self.muted = false;
+        self.is_ending = true;
+        self.error(why, out);
+    }
+
+    /// An error.
+    pub(super) fn error(&mut self, text: &str, out: &mut Outbox) {
+        self.tally.error();
+        self.say(out, |writer| writer.error(text.as_bytes()));
+    }
+
+    pub(super) fn set_blocked(&mut self, wait: Option<Box<Wait>>) {
+        let wait = wait.filter(|_| !self.waits_no_more);
+        self.client().set_blocked(wait.is_some());
+        self.blocked = wait;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.subscriber.clear(&self.resp.subscriptions);
+    }
+}
+
+/// Whether messages of it may be gathered with others.
+fn is_publish(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"publish") || name.eq_ignore_ascii_case(b"spublish")
+}
+
+/// The commands that are not queued by a transaction.
+fn ends_queueing(name: &str) -> bool {
+    matches!(name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+}
+
+/// Never seen: a database gives a reply for each command.
+fn nothing_came() -> Reply {
+    Reply::error("ERR the database gave no reply: its state is unknown")
+}

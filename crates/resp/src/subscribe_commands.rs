@@ -1,0 +1,185 @@
+//! `SUBSCRIBE`, `UNSUBSCRIBE` and their kinds, `PUBSUB`, and what a subscriber may still do that speaks RESP2.
+
+use std::sync::Arc;
+
+use thalweg_redis::{
+    Command, Reply,
+    command::help,
+    errors::wrong_subcommand,
+    wire::{Protocol, Writer},
+};
+use thalweg_transport::Outbox;
+
+use super::{
+    out::To,
+    pubsub::{Delivery, Kind},
+    session::{Flow, Session},
+};
+
+/// What `PUBSUB HELP` says.
+const HELP: [&str; 14] = [
+    "PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "CHANNELS [<pattern>]",
+    "    Return the currently active channels matching a <pattern> (default: '*').",
+    "NUMPAT",
+    "    Return number of subscriptions to patterns.",
+    "NUMSUB [<channel> ...]",
+    "    Return the number of subscribers for the specified channels, excluding",
+    "    pattern subscriptions(default: no channels).",
+    "SHARDCHANNELS [<pattern>]",
+    "    Return the currently active shard level channels matching a <pattern> (default: '*').",
+    "SHARDNUMSUB [<shardchannel> ...]",
+    "    Return the number of subscribers for the specified shard level channel(s)",
+    "HELP",
+    "    Prints this help.",
+];
+
+/// Whether a client that is subscribed may give it although it speaks RESP2.
+fn is_for_subscribers(name: &str) -> bool {
+    matches!(
+        name,
+        "ping"
+            | "psubscribe"
+            | "punsubscribe"
+            | "quit"
+            | "reset"
+            | "ssubscribe"
+            | "subscribe"
+            | "sunsubscribe"
+            | "unsubscribe"
+    )
+}
+
+impl Session {
+    /// Whether the client can do nothing but subscribe, because what is not a message would be taken for one.
+    pub(crate) fn is_subscriber_only(&self) -> bool {
+        self.protocol == Protocol::Resp2 && self.subscriber.is_subscribed()
+    }
+
+    /// Refuses what a subscriber can't do.
+    pub(crate) fn refuse_subscriber(
+        &mut self,
+        command: &Command,
+        arguments: &[&[u8]],
+        out: &mut Outbox,
+    ) -> Option<Flow> {
+        if is_for_subscribers(command.name) {
+            return None;
+        }
+        let name = match command.subcommand(arguments) {
+            Ok(Some(subcommand)) => subcommand.name,
+            _ => command.name,
+        };
+        let text = format!(
+            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+             this context"
+        );
+        Some(self.refuse(&text, out))
+    }
+
+    /// `PING` of a subscriber that speaks RESP2: it looks like a message.
+    pub(crate) fn ping_subscriber(&mut self, text: &[u8], out: &mut Outbox) {
+        self.say(out, |writer| {
+            writer.array(2);
+            writer.bulk(b"pong");
+            writer.bulk(text);
+        });
+    }
+
+    /// `SUBSCRIBE`, `PSUBSCRIBE`, `SSUBSCRIBE`
+    pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
+        for name in names {
+            let client = Arc::clone(&self.registered.client);
+            match self.subscriber.subscribe(&self.resp.app.views, &self.resp.subscriptions, &client, kind, name) {
+                Ok(()) => self.told(subscribed(kind), Some(name), kind, out),
+                Err(text) => self.error(&text, out),
+            }
+        }
+        Flow::Done
+    }
+
+    /// `UNSUBSCRIBE`, `PUNSUBSCRIBE`, `SUNSUBSCRIBE`
+    pub(crate) fn unsubscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
+        // What came before is delivered before the client is told that nothing more comes.
+        if self.subscriber.deliver(self.protocol, out) == Delivery::TooSlow {
+            return Flow::End;
+        }
+        let all = if names.is_empty() { self.subscriber.names(kind) } else { Vec::new() };
+        let all: Vec<&[u8]> = if names.is_empty() { all.iter().map(|name| &**name).collect() } else { names.to_vec() };
+        for name in &all {
+            self.subscriber.unsubscribe(&self.resp.subscriptions, kind, name);
+            self.told(unsubscribed(kind), Some(name), kind, out);
+        }
+        if all.is_empty() {
+            self.told(unsubscribed(kind), None, kind, out);
+        }
+        Flow::Done
+    }
+
+    /// What a subscription has come to: no reply but a message, so it is sent whether replies are wanted or not.
+    fn told(&mut self, what: &str, name: Option<&[u8]>, kind: Kind, out: &mut Outbox) {
+        let mut writer = Writer::new(To::Outbox(out), self.protocol);
+        writer.push(3);
+        writer.bulk(what.as_bytes());
+        match name {
+            Some(name) => writer.bulk(name),
+            None => writer.null(),
+        }
+        writer.integer(self.subscriber.counted_with(kind) as i64);
+    }
+
+    /// Puts messages that wait into the outbox. Whether something was; a client that was too slow ends.
+    pub(crate) fn deliver(&mut self, out: &mut Outbox) -> bool {
+        match self.subscriber.deliver(self.protocol, out) {
+            Delivery::Nothing => false,
+            Delivery::Moved => true,
+            Delivery::TooSlow => {
+                tracing::warn!(peer = %self.client().peer, "Redis subscriber cut: it does not take its messages");
+                self.subscriber.clear(&self.resp.subscriptions);
+                self.is_ending = true;
+                true
+            }
+        }
+    }
+
+    /// `PUBSUB`
+    pub(crate) fn pubsub(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
+        let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
+        let registry = &self.resp.subscriptions;
+        let counts = |kind| {
+            let pairs =
+                rest.iter().flat_map(|name| [Reply::bulk(name), Reply::Integer(registry.clients(kind, name) as i64)]);
+            Reply::Array(pairs.collect())
+        };
+        let names = |kind| {
+            let found = registry.names(kind, rest.first().copied());
+            Reply::Array(found.iter().map(|name| Reply::bulk(name)).collect())
+        };
+        let reply = match (&*subcommand, rest.len()) {
+            (b"channels", 0 | 1) => names(Kind::Channel),
+            (b"shardchannels", 0 | 1) => names(Kind::Shard),
+            (b"numsub", _) => counts(Kind::Channel),
+            (b"shardnumsub", _) => counts(Kind::Shard),
+            (b"numpat", _) => Reply::Integer(registry.globs() as i64),
+            (b"help", _) => help(&HELP),
+            _ => wrong_subcommand("PUBSUB", arguments[1]),
+        };
+        self.answer(&reply, out);
+    }
+}
+
+fn subscribed(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Channel => "subscribe",
+        Kind::Pattern => "psubscribe",
+        Kind::Shard => "ssubscribe",
+    }
+}
+
+fn unsubscribed(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Channel => "unsubscribe",
+        Kind::Pattern => "punsubscribe",
+        Kind::Shard => "sunsubscribe",
+    }
+}

@@ -1,0 +1,304 @@
+//! `MULTI`, `EXEC`, `DISCARD`, `WATCH`, `UNWATCH`.
+//!
+//! Owns: what is queued, which keys are watched, in which way a transaction is done.
+//! * In a database that answers at once all commands run with nothing in between, watched keys compared before.
+//! * In one that goes through the log a transaction that only reads is done over one view of the state; any other is part of
+//!   a burst, which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared
+//!   when the entry is applied.
+//!
+//! Watched keys of other databases than the one that `EXEC` is given in are compared just before it.
+//!
+//! Bounds: a transaction is at most as large as a command of the log ([`MAX_TRANSACTION_BYTES`], [`MAX_REDIS_COMMANDS`]), and
+//! watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond, it is refused and `EXEC` discards it. What all transactions hold that
+//! wait for their `EXEC` counts against `max_body_bytes_in_flight`, but for the first 64 KiB of each.
+
+use std::sync::atomic::Ordering;
+
+use thalweg_redis::{Command, Read, Reply, Run, StoreError};
+use thalweg_transport::Outbox;
+use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS};
+
+use super::{
+    burst::Slot,
+    commands::Commands,
+    cursors::{INVALID_CURSOR, cursor_argument},
+    database::{Database, Outcome, Watched},
+    failure::Failure,
+    queued::{Transaction, Watch},
+    session::{Flow, Session},
+};
+
+/// Bytes of the commands of a transaction.
+const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
+
+/// Bytes of the keys that a client watches.
+const MAX_WATCHED_BYTES: usize = 1024 * 1024;
+
+/// How the commands of a transaction are done, and where the replies of each come from.
+struct Plan {
+    /// Those on keys, with cursors translated.
+    keys: Commands,
+    slots: Vec<Slot>,
+}
+
+fn has_version(read: &dyn Read, key: &[u8], version: u64) -> Result<bool, StoreError> {
+    Ok(read.look(key)?.map_or(0, |look| look.version) == version)
+}
+
+fn are_unchanged(read: &dyn Read, watched: &[Watched]) -> Result<bool, StoreError> {
+    for (key, version) in watched {
+        if !has_version(read, key, *version)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+impl Session {
+    /// `MULTI`
+    pub(super) fn multi(&mut self, out: &mut Outbox) -> Flow {
+        if self.transaction.is_some() {
+            self.error("ERR MULTI calls can not be nested", out);
+            return Flow::Done;
+        }
+        self.transaction = Some(Transaction::default());
+        self.client().queued.store(1, Ordering::Relaxed);
+        self.say(out, |writer| writer.ok());
+        Flow::Done
+    }
+
+    /// A command within `MULTI`.
+    pub(super) fn queue(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
+        if command.name == "select" && self.index_of(arguments[1]) != Ok(Some(self.database)) {
+            return self.refuse("ERR a transaction is of one database: SELECT it before MULTI", out);
+        }
+        let Some(transaction) = &mut self.transaction else { return Flow::Done };
+        let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
+        if transaction.commands.len() >= MAX_REDIS_COMMANDS
+            || transaction.commands.bytes() + bytes + 8 * arguments.len() > MAX_TRANSACTION_BYTES
+        {
+            let text = format!("ERR a transaction has at most {MAX_REDIS_COMMANDS} commands and 15 MiB: split it");
+            return self.refuse(&text, out);
+        }
+        let wanted = transaction.commands.bytes() + bytes + 8 * arguments.len();
+        if !transaction.has_room(wanted, &self.resp.app.admission.body_bytes) {
+            return self.refuse("BUSY too many bytes of requests at a time: DISCARD, and retry later", out);
+        }
+        transaction.commands.push(command, arguments.iter().copied());
+        let queued = transaction.commands.len() + 1;
+        self.client().queued.store(queued, Ordering::Relaxed);
+        self.say(out, |writer| writer.simple("QUEUED"));
+        Flow::Done
+    }
+
+    /// `DISCARD`
+    pub(super) fn discard(&mut self, out: &mut Outbox) -> Flow {
+        if self.transaction.is_none() {
+            self.error("ERR DISCARD without MULTI", out);
+            return Flow::Done;
+        }
+        self.end_transaction();
+        self.say(out, |writer| writer.ok());
+        Flow::Done
+    }
+
+    /// No transaction is begun, and no keys are watched.
+    pub(super) fn end_transaction(&mut self) -> Option<Transaction> {
+        self.unwatch();
+        self.client().queued.store(0, Ordering::Relaxed);
+        self.transaction.take()
+    }
+
+    /// No keys are watched.
+    pub(super) fn unwatch(&mut self) {
+        if !self.watched.is_empty() {
+            self.watched = Vec::new();
+            self.client().watched.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// `WATCH`
+    pub(super) fn watch(&mut self, keys: &[&[u8]], out: &mut Outbox) -> Flow {
+        if self.transaction.is_some() {
+            self.error("ERR WATCH inside MULTI is not allowed", out);
+            return Flow::Done;
+        }
+        if !self.burst.is_empty() {
+            return Flow::Again;
+        }
+        if self.watched.len() + keys.len() > MAX_REDIS_WATCHED_KEYS {
+            self.error(&format!("ERR at most {MAX_REDIS_WATCHED_KEYS} keys can be watched: UNWATCH some"), out);
+            return Flow::Done;
+        }
+        let bytes: usize = self.watched.iter().map(|watch| watch.key.len()).sum();
+        if bytes + keys.iter().map(|key| key.len()).sum::<usize>() > MAX_WATCHED_BYTES {
+            self.error("ERR the keys that are watched are at most 1 MiB long together: UNWATCH some", out);
+            return Flow::Done;
+        }
+        let database = self.database;
+        let watched: Result<Vec<Watch>, Failure> = self.store().read(|read| {
+            let watch = |key: &&[u8]| {
+                let version = read.look(key)?.map_or(0, |look| look.version);
+                Ok(Watch { database, key: Box::from(*key), version })
+            };
+            keys.iter().map(watch).collect()
+        });
+        match watched {
+            Ok(watched) => {
+                self.watched.extend(watched);
+                self.client().watched.store(self.watched.len(), Ordering::Relaxed);
+                self.say(out, |writer| writer.ok());
+            }
+            Err(failure) => self.error(&failure.0, out),
+        }
+        Flow::Done
+    }
+
+    /// `EXEC`
+    pub(super) fn exec(&mut self, out: &mut Outbox) -> Flow {
+        let Some(transaction) = &self.transaction else {
+            self.error("ERR EXEC without MULTI", out);
+            return Flow::Done;
+        };
+        if transaction.is_refused {
+            self.end_transaction();
+            self.error("EXECABORT Transaction discarded because of previous errors.", out);
+            return Flow::Done;
+        }
+        let writes = transaction.commands.list().any(|command| matches!(command.run, Run::Write(_)));
+        let is_batched = matches!(self.store(), Database::Batched(_)) && (writes || !self.burst.is_empty());
+        if !self.burst.is_empty() && (!is_batched || !self.watched.is_empty()) {
+            return Flow::Again;
+        }
+        if is_batched
+            && let Some(flow) =
+                self.enter(transaction_len(&self.transaction), transaction_bytes(&self.transaction), out)
+        {
+            if flow == Flow::Done {
+                // It was refused, and answered so.
+                self.end_transaction();
+            }
+            return flow;
+        }
+        let watched = match self.watched_here() {
+            Ok(Some(watched)) => watched,
+            Ok(None) => {
+                self.end_transaction();
+                self.answer(&Reply::NullArray, out);
+                return Flow::Done;
+            }
+            Err(failure) => {
+                self.end_transaction();
+                self.error(&failure.0, out);
+                return Flow::Done;
+            }
+        };
+        let Some(transaction) = self.end_transaction() else { return Flow::Done };
+        let plan = self.plan(&transaction.commands);
+        if is_batched {
+            return self.exec_in_burst(plan, watched);
+        }
+        let outcome = self.exec_at_once(&plan.keys, &watched);
+        let muted = self.muted;
+        self.write_slots(&plan.slots, &[], outcome, out);
+        self.muted = muted;
+        Flow::Done
+    }
+
+    /// The watched keys of this database; none: one of another has changed.
+    fn watched_here(&self) -> Result<Option<Vec<Watched>>, Failure> {
+        let mut here = Vec::new();
+        for Watch { database, key, version } in &self.watched {
+            if *database == self.database {
+                here.push((key.clone(), *version));
+            } else {
+                let of = &self.resp.databases.list[*database].database;
+                if !of.read(|read| has_version(read, key, *version))? {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(here))
+    }
+
+    fn plan(&self, commands: &Commands) -> Plan {
+        let muted = self.muted;
+        let mut keys = Commands::default();
+        let mut slots = vec![Slot::Group { len: commands.len() as u32, muted }];
+        commands.each(|command, arguments| {
+            if matches!(command.run, Run::Session) {
+                let arguments = arguments.iter().map(|argument| Box::from(*argument)).collect();
+                slots.push(Slot::Session { arguments, muted });
+                return;
+            }
+            let Some(at) = cursor_argument(command.name) else {
+                keys.push(command, arguments.iter().copied());
+                slots.push(Slot::Outcome { is_scan: false, muted });
+                return;
+            };
+            let Some(position) = self.resp.cursors.position(arguments[at]) else {
+                slots.push(Slot::Refused { error: INVALID_CURSOR, muted });
+                return;
+            };
+            let mut translated = arguments.to_vec();
+            translated[at] = &position;
+            keys.push(command, translated.iter().copied());
+            slots.push(Slot::Outcome { is_scan: true, muted });
+        });
+        Plan { keys, slots }
+    }
+
+    fn exec_in_burst(&mut self, plan: Plan, watched: Vec<Watched>) -> Flow {
+        plan.keys.each(|command, arguments| {
+            self.push(command, arguments, false);
+            // Its place among the replies is the plan's.
+            self.burst.slots.pop();
+        });
+        self.burst.slots.extend(plan.slots);
+        if watched.is_empty() {
+            return Flow::Done;
+        }
+        self.burst.watched = watched;
+        Flow::Send
+    }
+
+    fn exec_at_once(&self, keys: &Commands, watched: &[Watched]) -> Outcome {
+        match self.store() {
+            Database::Immediate(database) => {
+                let mut outcome: Result<Option<Vec<Reply>>, StoreError> = Ok(None);
+                database.write(&mut |store| {
+                    outcome = are_unchanged(&*store, watched).and_then(|unchanged| match unchanged {
+                        true => all(keys, |command, arguments| thalweg_redis::run(store, command, arguments)).map(Some),
+                        false => Ok(None),
+                    });
+                });
+                outcome.map_err(Failure::from)
+            }
+            database => database.read(|read| match are_unchanged(read, watched)? {
+                true => all(keys, |command, arguments| thalweg_redis::run_read(read, command, arguments)).map(Some),
+                false => Ok(None),
+            }),
+        }
+    }
+}
+
+/// Does all of them; the first failure is the outcome.
+fn all<'a>(
+    commands: &'a Commands,
+    mut run: impl FnMut(&'static Command, &[&'a [u8]]) -> Result<Reply, StoreError>,
+) -> Result<Vec<Reply>, StoreError> {
+    let (mut replies, mut failed) = (Vec::with_capacity(commands.len()), None);
+    commands.each(|command, arguments| match run(command, arguments) {
+        Ok(reply) => replies.push(reply),
+        Err(error) => failed = failed.take().or(Some(error)),
+    });
+    failed.map_or(Ok(replies), Err)
+}
+
+fn transaction_len(transaction: &Option<Transaction>) -> usize {
+    transaction.as_ref().map_or(0, |transaction| transaction.commands.len())
+}
+
+fn transaction_bytes(transaction: &Option<Transaction>) -> usize {
+    transaction.as_ref().map_or(0, |transaction| transaction.commands.bytes())
+}

@@ -1,0 +1,183 @@
+//! `serve --explain`: every value, where it came from, and the memory that the bounds add up to; and
+//! the example file.
+
+use std::fmt::Write as _;
+
+use super::{ByteSize, Config, KNOBS, Resolved, RespAddress};
+use thalweg_types::limits::{
+    DEFAULT_CACHED_SUBJECTS, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_WATCH_QUEUES_BYTES, SNAPSHOT_CHUNK_BYTES,
+};
+
+use crate::limits::{
+    CACHED_SUBJECT_BYTES, CONNECTION_BYTES, COUNTED_PAGE_BYTES, COUNTED_REPLY_BYTES, HANDSHAKE_BYTES,
+    MAX_READING_BYTES, NATIVE_PAGE_BYTES, OUTBOX_BYTES, PUSH_LEDGER_BYTES, QUIC_SEND_BYTES, QUIC_SOCKET_BYTES,
+    REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
+};
+
+/// What a tail holds: two pages, the one that is being sent and the next; those of native clients are larger.
+const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
+const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
+
+/// What waits for a native client beside large replies: what the outbox has when there is still room, and a frame that is
+/// just not counted.
+const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
+
+/// What a snapshot that is being taken holds: a chunk before, in and after each of at most four threads that compress,
+/// some that are gathered and sent.
+const SNAPSHOT_BYTES: u64 = 16 * SNAPSHOT_CHUNK_BYTES as u64;
+
+impl Config {
+    /// What each bound can cost in memory at worst, with the sum last. Not in it: the page cache, which
+    /// the kernel gives back, about 20 MiB for the program itself, and what grows with what is stored
+    /// ([`Resolved::explain`] says it).
+    #[must_use]
+    pub fn memory(&self) -> Vec<(String, ByteSize)> {
+        let times = |count: u32, bytes: u64| u64::from(count).saturating_mul(bytes);
+        let mut parts = vec![
+            ("block cache: cache_bytes".to_owned(), self.cache_bytes.0),
+            ("memtables: 4 x memtable_bytes".to_owned(), self.memtable_bytes.0.saturating_mul(4)),
+            ("commands that wait: max_queue_bytes".to_owned(), self.max_queue_bytes.0),
+            (
+                "request bodies: 3 x max_body_bytes_in_flight".to_owned(),
+                self.max_body_bytes_in_flight.0.saturating_mul(3),
+            ),
+            (
+                format!("connections: max_connections x {}", ByteSize(CONNECTION_BYTES)),
+                times(self.max_connections, CONNECTION_BYTES),
+            ),
+            (
+                format!("native handshakes: max_handshakes x {}", ByteSize(HANDSHAKE_BYTES)),
+                times(self.max_handshakes, HANDSHAKE_BYTES),
+            ),
+            (
+                format!("QUIC sockets: native_quic_sockets x {}", ByteSize(QUIC_SOCKET_BYTES)),
+                times(if self.serves_quic() { self.native_quic_sockets } else { 0 }, QUIC_SOCKET_BYTES),
+            ),
+            (
+                format!(
+                    "QUIC connections: max_quic_connections x (2 x native_quic_window + {})",
+                    ByteSize(QUIC_SEND_BYTES)
+                ),
+                times(
+                    if self.serves_quic() { self.max_quic_connections } else { 0 },
+                    self.native_quic_window.0.saturating_mul(2).saturating_add(QUIC_SEND_BYTES),
+                ),
+            ),
+            (
+                format!("replies that wait for native clients: max_connections x {}", ByteSize(NATIVE_REPLIES_BYTES)),
+                times(self.max_connections, NATIVE_REPLIES_BYTES),
+            ),
+            (
+                "large replies that wait, of all protocols: max_reply_bytes_in_flight".to_owned(),
+                self.max_reply_bytes_in_flight.0,
+            ),
+            (
+                format!("reads of much under way: 2 x {}", ByteSize(MAX_READING_BYTES.into())),
+                2 * u64::from(MAX_READING_BYTES),
+            ),
+            (
+                format!("requests: max_requests_in_flight x {}", ByteSize(REQUEST_BYTES)),
+                times(self.max_requests_in_flight, REQUEST_BYTES),
+            ),
+            (
+                format!("scans: max_scans x 2 x {}", ByteSize(COUNTED_PAGE_BYTES as u64)),
+                times(self.max_scans, 2 * COUNTED_PAGE_BYTES as u64),
+            ),
+            (
+                format!(
+                    "tails, pushes and watches, and subscribers over HTTP: max_tails x ({} + {PUSH_LEDGER_BYTES})",
+                    ByteSize(TAIL_BYTES)
+                ),
+                times(self.max_tails, TAIL_BYTES + PUSH_LEDGER_BYTES),
+            ),
+            ("changes that wait for watches".to_owned(), MAX_WATCH_QUEUES_BYTES as u64),
+            (
+                format!("snapshots being taken: {MAX_OPEN_SNAPSHOTS} x {}", ByteSize(SNAPSHOT_BYTES)),
+                MAX_OPEN_SNAPSHOTS as u64 * SNAPSHOT_BYTES,
+            ),
+            ("keys of a stream that is being compacted".to_owned(), MAX_COMPACTION_KEY_BYTES as u64),
+            (
+                format!("subscriptions: max_subscriptions x {SUBSCRIPTION_BYTES}"),
+                times(self.max_subscriptions, SUBSCRIPTION_BYTES),
+            ),
+            (
+                "messages being gathered: max_connections x batch_bytes".to_owned(),
+                times(self.max_connections, self.batch_bytes.0),
+            ),
+            ("messages that wait for subscribers: max_queued_bytes".to_owned(), self.max_queued_bytes.0),
+            (
+                format!("subjects remembered: {DEFAULT_CACHED_SUBJECTS} x {CACHED_SUBJECT_BYTES}"),
+                DEFAULT_CACHED_SUBJECTS as u64 * CACHED_SUBJECT_BYTES,
+            ),
+            ("caches: max_caches_bytes".to_owned(), self.max_caches_bytes.0),
+            (
+                "scans of Redis clients under way".to_owned(),
+                if self.resp == RespAddress::Off { 0 } else { RESP_CURSORS_BYTES },
+            ),
+        ];
+        let sum = parts.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        parts.push(("sum".to_owned(), sum));
+        parts.into_iter().map(|(what, bytes)| (what, ByteSize(bytes))).collect()
+    }
+}
+
+impl Resolved {
+    /// The text that `serve --explain` prints.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let mut out = String::new();
+        for (knob, source) in KNOBS.iter().zip(&self.sources) {
+            let value = self.config.get(knob.name).unwrap_or_default();
+            let _ = writeln!(out, "{:<26} {:<22} {source}", knob.name, value);
+        }
+        out.push_str("\nmemory at worst, without the page cache:\n");
+        for (what, bytes) in self.config.memory() {
+            let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
+        }
+        out.push_str(
+            "  and with what is stored: up to 300 bytes for each stream, 100 for each record that waits in a consumer group\n",
+        );
+        if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
+            out.push_str("  and everything stored: the memory backend keeps it all\n");
+        }
+        out
+    }
+}
+
+/// The example file: every knob with its default, commented with what it does and costs.
+#[must_use]
+pub fn example(defaults: &Config) -> String {
+    let mut out = String::from(
+        "# Every key of a server's configuration, with its default. Flags (--max-scans 10) win over the\n\
+         # environment (THALWEG_MAX_SCANS=10), which wins over this file, which wins over the defaults.\n\
+         # A key that is not listed here is an error.\n",
+    );
+    for knob in KNOBS {
+        out.push('\n');
+        for line in wrap(knob.help, 100) {
+            let _ = writeln!(out, "# {line}");
+        }
+        let value = defaults.get(knob.name).unwrap_or_default();
+        let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        let bare = value == "true" || value == "false" || is_number;
+        let _ =
+            if bare { writeln!(out, "{} = {value}", knob.name) } else { writeln!(out, "{} = {value:?}", knob.name) };
+    }
+    out
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("never empty");
+        if !line.is_empty() && line.len() + 1 + word.len() > width {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}

@@ -1,0 +1,378 @@
+//! What goes wrong with a request, as status and JSON.
+//!
+//! Owns: the mapping from typed errors of the layers below to HTTP statuses; the error object
+//! `{code, message, retry, request_id, ...}`. The native protocol sends the same codes and messages.
+//! Does not own: the HTTP reply (`http::reply`).
+//! Invariant: every error answer of a handler is made here, so every one has a code and says what to
+//! do next. (Only what hyper refuses before there is a request, such as a head that is not HTTP, has
+//! an empty body.)
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+use serde_json::{Map, Value};
+use thalweg_broker::{
+    BatchError, CacheError, CreateCacheError, RequestError, SubjectError, SubscribeError, TooManyLinks, WouldBlock,
+};
+use thalweg_engine::{DigestError, GroupError, ReadError, WatchError, WriteError, snapshot::SnapshotError};
+use thalweg_types::{
+    Action, Classified, Durability,
+    command::{CommandError, OperationError, ProducerRefusal},
+    limits::{MAX_RECORD_BYTES, MAX_VALUE_BYTES},
+    record::RecordError,
+};
+
+/// An error as the client will see it.
+#[derive(Clone, Debug)]
+pub struct ApiError {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Stable code.
+    pub code: &'static str,
+    /// What happened and what to do, for people.
+    pub message: Cow<'static, str>,
+    /// What to do, for programs.
+    pub action: Action,
+    /// A figure that helps to go on, such as the stream's next offset.
+    pub detail: Option<(&'static str, u64)>,
+    /// What of the request it is about: the condition of a commit that did not hold.
+    pub culprit: Option<Box<Map<String, Value>>>,
+    /// The level of what the error reveals of the data, for errors that do.
+    pub shown: Option<Durability>,
+}
+
+impl ApiError {
+    /// An error without details.
+    #[must_use]
+    pub fn new(status: StatusCode, code: &'static str, action: Action, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code, message: message.into(), action, detail: None, culprit: None, shown: None }
+    }
+
+    /// 400: the request as such is wrong.
+    #[must_use]
+    pub fn bad_request(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, code, Action::Fix, message)
+    }
+
+    /// 404.
+    #[must_use]
+    pub fn not_found(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, code, Action::Fix, message)
+    }
+
+    /// 503: too much at a time.
+    #[must_use]
+    pub fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", Action::Retry, message)
+    }
+
+    /// The JSON object.
+    #[must_use]
+    pub fn to_json(&self, request_id: Option<&str>) -> Value {
+        let mut object = Map::new();
+        object.insert("code".into(), self.code.into());
+        object.insert("message".into(), self.message.as_ref().into());
+        object.insert("retry".into(), self.action.name().into());
+        if let Some((name, value)) = self.detail {
+            object.insert(name.into(), value.into());
+        }
+        object.extend(self.culprit.iter().flat_map(|culprit| (**culprit).clone()));
+        if let Some(id) = request_id {
+            object.insert("request_id".into(), id.into());
+        }
+        Value::Object(object)
+    }
+
+    /// An error of a layer below, with a status.
+    pub fn classified(status: StatusCode, error: &impl Classified) -> Self {
+        Self::new(status, error.code(), error.action(), error.to_string())
+    }
+
+    fn with(mut self, name: &'static str, value: u64) -> Self {
+        self.detail = Some((name, value));
+        self
+    }
+}
+
+fn command_status(error: &CommandError) -> StatusCode {
+    match error {
+        CommandError::ValueTooLong { .. } | CommandError::CommitTooLarge | CommandError::TooManyRanges => {
+            StatusCode::PAYLOAD_TOO_LARGE
+        }
+        CommandError::KeyTooLong { .. }
+        | CommandError::BadName { .. }
+        | CommandError::BadGroup { .. }
+        | CommandError::BadProducerId { .. }
+        | CommandError::BadTtl { .. }
+        | CommandError::BadHistory { .. }
+        | CommandError::BadLeaseId => StatusCode::BAD_REQUEST,
+    }
+}
+
+fn record_status(error: &RecordError) -> StatusCode {
+    match error {
+        RecordError::TooLarge { .. } | RecordError::BatchTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        RecordError::KeyTooLong { .. } | RecordError::Headers | RecordError::Tombstone => StatusCode::BAD_REQUEST,
+    }
+}
+
+impl From<CommandError> for ApiError {
+    fn from(error: CommandError) -> Self {
+        Self::from(WriteError::from(error))
+    }
+}
+
+impl From<RecordError> for ApiError {
+    fn from(error: RecordError) -> Self {
+        Self::from(WriteError::from(error))
+    }
+}
+
+impl From<WriteError> for ApiError {
+    fn from(error: WriteError) -> Self {
+        let status = match &error {
+            WriteError::Command(error) => command_status(error),
+            WriteError::Record(error) => record_status(error),
+            WriteError::OverStreamLimit { .. } | WriteError::LargerThanSegment { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            WriteError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
+            WriteError::OffsetConflict { .. }
+            | WriteError::ProducerRefused { .. }
+            | WriteError::TooMany { .. }
+            | WriteError::VersionNotInForce { .. }
+            | WriteError::VersionUnknown { .. }
+            | WriteError::CannotConfigure { .. }
+            | WriteError::BadGroup { .. }
+            | WriteError::AttemptLapsed { .. }
+            | WriteError::LeaseExists(_) => StatusCode::CONFLICT,
+            WriteError::OperationFailed { error: OperationError::ResultTooLarge { .. }, .. } => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            WriteError::OperationFailed { .. } => StatusCode::CONFLICT,
+            WriteError::NoSuchKeyspace(_)
+            | WriteError::NoSuchStream(_)
+            | WriteError::NoSuchGroup(_)
+            | WriteError::NoSuchLease(_) => StatusCode::NOT_FOUND,
+            WriteError::OutcomeUnknown | WriteError::Malformed(_) | WriteError::EmptyBatch => StatusCode::BAD_REQUEST,
+            WriteError::DiskFull { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            WriteError::Overloaded { .. }
+            | WriteError::NoSegment { .. }
+            | WriteError::LogFailed { .. }
+            | WriteError::StateFailed { .. }
+            | WriteError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            WriteError::ConditionFailed { actual: Some(revision), .. } => api.with("revision", revision.0),
+            WriteError::OffsetConflict { next, .. } => api.with("next", next.0),
+            WriteError::OverStreamLimit { max, .. } => api.with("limit", max),
+            WriteError::ProducerRefused { refusal, .. } => match refusal {
+                ProducerRefusal::DuplicateTooOld { oldest } => api.with("oldest_sequence", oldest),
+                ProducerRefusal::SequenceGap { expected } => api.with("next_sequence", expected),
+                ProducerRefusal::Fenced { epoch } => api.with("epoch", epoch.into()),
+                ProducerRefusal::Unknown | ProducerRefusal::Mixed => api,
+            },
+            WriteError::AttemptLapsed { attempt, .. } => api.with("attempt", attempt.0),
+            WriteError::DiskFull { free_bytes, .. } => api.with("free_bytes", free_bytes),
+            _ => api,
+        }
+    }
+}
+
+impl From<WatchError> for ApiError {
+    fn from(error: WatchError) -> Self {
+        let status = match &error {
+            WatchError::Read(error) => return error.clone().into(),
+            WatchError::Compacted { .. } => StatusCode::GONE,
+            WatchError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            WatchError::NoSuchKeyspace(_) => StatusCode::NOT_FOUND,
+            WatchError::TooMany | WatchError::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            WatchError::Compacted { oldest, .. } => api.with("oldest", oldest.0),
+            WatchError::BeyondEnd { next, .. } => api.with("next", next.0),
+            _ => api,
+        }
+    }
+}
+
+impl From<GroupError> for ApiError {
+    fn from(error: GroupError) -> Self {
+        match error {
+            GroupError::Write(error) => error.into(),
+            GroupError::Read(error) => error.into(),
+            GroupError::NoSuchGroup(_) => Self::classified(StatusCode::NOT_FOUND, &error),
+            GroupError::TooManyWaiting => Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error),
+        }
+    }
+}
+
+impl From<DigestError> for ApiError {
+    fn from(error: DigestError) -> Self {
+        match error {
+            DigestError::Write(error) => error.into(),
+            DigestError::Read(error) => error.into(),
+            DigestError::Superseded | DigestError::Thread { .. } => {
+                Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error)
+            }
+        }
+    }
+}
+
+impl From<ReadError> for ApiError {
+    fn from(error: ReadError) -> Self {
+        let status = match &error {
+            ReadError::Trimmed { .. } => StatusCode::GONE,
+            ReadError::BeyondEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            ReadError::NoSuchStream(_) => StatusCode::NOT_FOUND,
+            ReadError::NoHistory | ReadError::HoldsCollection { .. } => StatusCode::CONFLICT,
+            ReadError::Compacted { .. } => StatusCode::GONE,
+            ReadError::FutureRevision { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            ReadError::BadCursor { .. } => StatusCode::BAD_REQUEST,
+            ReadError::ViewExpired => StatusCode::SERVICE_UNAVAILABLE,
+            ReadError::Corrupt(_) | ReadError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            ReadError::Trimmed { start, .. } => api.with("start", start.0),
+            ReadError::BeyondEnd { next, .. } => api.with("next", next.0),
+            ReadError::Compacted { oldest, .. } => api.with("oldest", oldest.0),
+            ReadError::FutureRevision { newest, .. } => api.with("newest", newest.0),
+            _ => api,
+        }
+    }
+}
+
+impl From<SubjectError> for ApiError {
+    fn from(error: SubjectError) -> Self {
+        Self::classified(StatusCode::BAD_REQUEST, &error)
+    }
+}
+
+impl From<BatchError> for ApiError {
+    fn from(error: BatchError) -> Self {
+        Self::classified(StatusCode::PAYLOAD_TOO_LARGE, &error)
+    }
+}
+
+impl From<SubscribeError> for ApiError {
+    fn from(error: SubscribeError) -> Self {
+        let status = match error.action() {
+            Action::Retry => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        Self::classified(status, &error)
+    }
+}
+
+impl From<TooManyLinks> for ApiError {
+    fn from(error: TooManyLinks) -> Self {
+        Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error)
+    }
+}
+
+impl From<WouldBlock> for ApiError {
+    fn from(error: WouldBlock) -> Self {
+        Self::classified(StatusCode::SERVICE_UNAVAILABLE, &error)
+    }
+}
+
+impl From<CacheError> for ApiError {
+    fn from(error: CacheError) -> Self {
+        let status = match error {
+            CacheError::KeyTooLong { .. } => StatusCode::BAD_REQUEST,
+            CacheError::ValueTooLong { .. } | CacheError::EntryTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            CacheError::ConditionFailed { .. } => StatusCode::PRECONDITION_FAILED,
+            CacheError::NotANumber | CacheError::Overflow { .. } => StatusCode::CONFLICT,
+        };
+        let api = Self::classified(status, &error);
+        match error {
+            CacheError::ConditionFailed { version: Some(version) } => api.with("version", version.0),
+            CacheError::EntryTooLarge { max, .. } => api.with("limit", max),
+            _ => api,
+        }
+    }
+}
+
+impl From<CreateCacheError> for ApiError {
+    fn from(error: CreateCacheError) -> Self {
+        let status = match error {
+            CreateCacheError::Exists | CreateCacheError::TooMany | CreateCacheError::NoRoom { .. } => {
+                StatusCode::CONFLICT
+            }
+            CreateCacheError::Name { .. } | CreateCacheError::TooSmall { .. } => StatusCode::BAD_REQUEST,
+        };
+        Self::classified(status, &error)
+    }
+}
+
+impl From<SnapshotError> for ApiError {
+    fn from(error: SnapshotError) -> Self {
+        let status = match &error {
+            SnapshotError::Compacted { .. } | SnapshotError::ChunkGone { .. } => StatusCode::GONE,
+            SnapshotError::PastEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
+            SnapshotError::TooMany { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            SnapshotError::Expired => StatusCode::INSUFFICIENT_STORAGE,
+            SnapshotError::State(_) | SnapshotError::Log(_) | SnapshotError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let mut api = Self::classified(status, &error);
+        api.detail = match error {
+            SnapshotError::Compacted { oldest, .. } => Some(("oldest", oldest.0)),
+            SnapshotError::PastEnd { applied, .. } => Some(("applied", applied.0)),
+            SnapshotError::ChunkGone { oldest, .. } => Some(("oldest_chunk", oldest)),
+            _ => None,
+        };
+        api
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let status = match error {
+            RequestError::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+            RequestError::NoResponders | RequestError::Overloaded | RequestError::TooMany { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        };
+        Self::classified(status, &error)
+    }
+}
+
+/// 404 for a cache that nobody has created.
+#[must_use]
+pub fn no_such_cache(name: &str) -> ApiError {
+    let message = format!("there is no cache {name:?}: the first put creates it, and a restart forgets it");
+    ApiError::not_found("no_such_cache", message)
+}
+
+/// 413 for a body above the configured bound.
+#[must_use]
+pub fn body_too_large(limit: u64) -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body_too_large",
+        Action::Fix,
+        format!(
+            "the body is above {limit} bytes (max_body_bytes); a value or record may have {} bytes at most",
+            MAX_VALUE_BYTES.min(MAX_RECORD_BYTES)
+        ),
+    )
+}
+
+/// 404 for a keyspace that nobody has written to.
+#[must_use]
+pub fn no_such_keyspace(name: &str) -> ApiError {
+    ApiError::not_found("no_such_keyspace", format!("there is no keyspace {name:?}: the first write creates it"))
+}
+
+/// 404 for a stream that nobody has created.
+#[must_use]
+pub fn no_such_stream(name: &str) -> ApiError {
+    ApiError::not_found("no_such_stream", format!("there is no stream {name:?}: the first append creates it"))
+}
+
+/// 404 for a key without a value.
+#[must_use]
+pub fn no_such_key() -> ApiError {
+    ApiError::not_found("not_found", "the key has no value")
+}

@@ -1,0 +1,49 @@
+//! Fetches of consumer groups that may wait for records.
+//!
+//! Such waits are bounded as tails are, over every protocol. What a fetch brings is at most what the client asked for: a client
+//! that asks for as much as it can work on is never sent more.
+
+use std::sync::Arc;
+
+use thalweg_engine::{Delivery, FetchRequest, Group, Ready};
+use thalweg_types::Durability;
+use tokio::time::Instant;
+
+use crate::{app::App, error::ApiError};
+
+/// A fetch that waits for records as its request says, and no longer than the server runs.
+pub async fn wait_and_fetch(
+    app: &Arc<App>,
+    group: &Group,
+    request: &FetchRequest,
+    level: Durability,
+) -> Result<Delivery, ApiError> {
+    let until = Instant::now() + request.wait;
+    let mut stopping = app.stopping.clone();
+    let mut held = None;
+    loop {
+        let due = match group.ready()? {
+            Ready::Now => {
+                let delivery = app.db.fetch(group, request, level).await?;
+                if !delivery.is_empty() {
+                    return Ok(delivery);
+                }
+                continue;
+            }
+            Ready::In(due) => due,
+        };
+        if Instant::now() >= until || *stopping.borrow() {
+            return Ok(Delivery::none(level));
+        }
+        if held.is_none() {
+            let taken = app.admission.tails.take(1);
+            held = Some(taken.ok_or_else(|| ApiError::overloaded("too many fetches and tails wait: retry later"))?);
+        }
+        let wake = due.map_or(until, |due| until.min(Instant::now() + due));
+        tokio::select! {
+            ready = app.db.group_ready(group) => ready?,
+            () = tokio::time::sleep_until(wake) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
+    }
+}

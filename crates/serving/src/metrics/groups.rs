@@ -1,0 +1,65 @@
+//! Figures of consumer groups.
+//!
+//! Each has a few series, so only so many groups are shown: the oldest, by id, which stay the same from scrape
+//! to scrape. `groups` says how many there are.
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+};
+use thalweg_engine::{Database, GroupFigures};
+
+use crate::limits::MAX_METRIC_GROUPS;
+
+/// The groups of the node.
+#[derive(Debug)]
+pub struct Groups(pub Database);
+
+type Figure = fn(&GroupFigures) -> u64;
+
+const GAUGES: [(&str, &str, Figure); 3] = [
+    ("group_lag", "Records that were never delivered, by stream and group", |group| group.lag),
+    ("group_pending", "Records that wait for an ack or another delivery, by stream and group", |group| group.pending),
+    ("group_members", "Members that are remembered, by stream and group", |group| group.members),
+];
+
+const COUNTERS: [(&str, &str, Figure); 5] = [
+    ("group_deliveries", "Records delivered, by stream and group", |group| group.delivered),
+    ("group_redeliveries", "Of them, those delivered before, by stream and group", |group| group.redelivered),
+    ("group_acked", "Records acked, by stream and group", |group| group.acked),
+    ("group_dead_letters", "Records that became dead letters, by stream and group", |group| group.dead),
+    ("group_dropped", "Records delivered too often that were dropped, by stream and group", |group| group.dropped),
+];
+
+impl Collector for Groups {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // A state that has failed says so elsewhere.
+        let Ok((groups, count)) = self.0.group_figures(MAX_METRIC_GROUPS) else { return Ok(()) };
+        let metric = encoder.encode_descriptor("groups", "Consumer groups", None, MetricType::Gauge)?;
+        ConstGauge::new(count as i64).encode(metric)?;
+        if groups.is_empty() {
+            return Ok(());
+        }
+        for (name, help, figure) in GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for group in &groups {
+                let value = i64::try_from(figure(group)).unwrap_or(i64::MAX);
+                ConstGauge::new(value).encode(metric.encode_family(&labels(group))?)?;
+            }
+        }
+        for (name, help, figure) in COUNTERS {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for group in &groups {
+                ConstCounter::new(figure(group)).encode(metric.encode_family(&labels(group))?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn labels(group: &GroupFigures) -> Vec<(&'static str, &str)> {
+    vec![("stream", &group.stream), ("group", &group.name)]
+}

@@ -1,0 +1,174 @@
+//! Histograms and counters split over shards, so that threads do not share cache lines.
+//!
+//! Buckets lie at 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s: a quantile read from them is off
+//! by a third at most.
+
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+const FIRST_OCTAVE: u32 = 4;
+const OCTAVES: u32 = 20;
+/// Two buckets an octave, and one for all that is slower.
+const BUCKETS: usize = OCTAVES as usize * 2 + 1;
+const SHARDS: usize = 8;
+
+/// The inclusive upper bound of a bucket, in seconds; infinite for the last.
+#[must_use]
+fn upper_bound_seconds(bucket: usize) -> f64 {
+    if bucket + 1 == BUCKETS {
+        return f64::MAX;
+    }
+    let octave = FIRST_OCTAVE + bucket as u32 / 2;
+    let base = 1_u64 << octave;
+    let micros = if bucket.is_multiple_of(2) { base } else { base + base / 2 };
+    micros as f64 / 1e6
+}
+
+/// The bucket of a duration: the first whose bound is not below it.
+#[must_use]
+fn bucket_of(took: Duration) -> usize {
+    let micros = u64::try_from(took.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+    if micros <= 1 << FIRST_OCTAVE {
+        return 0;
+    }
+    let octave = 63 - (micros - 1).leading_zeros();
+    let base = 1_u64 << octave;
+    let half = if micros <= base + base / 2 { 1 } else { 2 };
+    (((octave - FIRST_OCTAVE) * 2 + half) as usize).min(BUCKETS - 1)
+}
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard {
+    buckets: Box<[AtomicU64]>,
+    micros: Box<[AtomicU64]>,
+    counters: Box<[AtomicU64]>,
+}
+
+/// Histograms and counters, by number.
+#[derive(Debug)]
+pub struct Shards {
+    shards: Box<[Shard]>,
+}
+
+/// One histogram, summed over the shards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// How many.
+    pub count: u64,
+    /// Seconds in all.
+    pub sum: f64,
+    /// Upper bound in seconds, and how many fell into the bucket.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+thread_local! {
+    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
+
+fn own_shard() -> usize {
+    SHARD.with(|shard| {
+        if shard.get() == usize::MAX {
+            shard.set(NEXT_SHARD.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        }
+        shard.get()
+    })
+}
+
+fn zeroes(len: usize) -> Box<[AtomicU64]> {
+    (0..len).map(|_| AtomicU64::new(0)).collect()
+}
+
+impl Shards {
+    /// With so many histograms and counters.
+    #[must_use]
+    pub fn new(histograms: usize, counters: usize) -> Self {
+        let shard =
+            || Shard { buckets: zeroes(histograms * BUCKETS), micros: zeroes(histograms), counters: zeroes(counters) };
+        Self { shards: (0..SHARDS).map(|_| shard()).collect() }
+    }
+
+    /// Adds a duration to a histogram and one to a counter.
+    pub fn record(&self, histogram: usize, counter: usize, took: Duration) {
+        let shard = &self.shards[own_shard()];
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        shard.buckets[histogram * BUCKETS + bucket_of(took)].fetch_add(1, Ordering::Relaxed);
+        shard.micros[histogram].fetch_add(micros, Ordering::Relaxed);
+        shard.counters[counter].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A counter's value.
+    #[must_use]
+    pub fn count(&self, counter: usize) -> u64 {
+        self.shards.iter().map(|shard| shard.counters[counter].load(Ordering::Relaxed)).sum()
+    }
+
+    /// A histogram; `None` while it is empty.
+    #[must_use]
+    pub fn histogram(&self, histogram: usize) -> Option<Snapshot> {
+        let in_bucket = |bucket: usize| -> u64 {
+            let at = histogram * BUCKETS + bucket;
+            self.shards.iter().map(|shard| shard.buckets[at].load(Ordering::Relaxed)).sum()
+        };
+        let buckets: Vec<(f64, u64)> =
+            (0..BUCKETS).map(|bucket| (upper_bound_seconds(bucket), in_bucket(bucket))).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let micros: u64 = self.shards.iter().map(|shard| shard.micros[histogram].load(Ordering::Relaxed)).sum();
+        (count > 0).then_some(Snapshot { count, sum: micros as f64 / 1e6, buckets })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn every_duration_falls_below_the_bound_of_its_bucket_and_above_the_one_before() {
+        for nanos in (0..60_000).step_by(7).chain((60_000..40_000_000_000).step_by(97_777_777)) {
+            let took = Duration::from_nanos(nanos);
+            let bucket = bucket_of(took);
+            assert!(took.as_secs_f64() <= upper_bound_seconds(bucket), "{nanos}");
+            if bucket > 0 {
+                assert!(took.as_secs_f64() > upper_bound_seconds(bucket - 1), "{nanos} {bucket}");
+            }
+        }
+    }
+
+    #[test]
+    fn threads_add_up() {
+        let shards = Shards::new(2, 1);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| shards.record(1, 0, Duration::from_micros(100))));
+            }
+        });
+        assert_eq!(shards.count(0), 4000);
+        assert_eq!(shards.histogram(0), None);
+        let all = shards.histogram(1).unwrap();
+        assert_eq!((all.count, all.buckets[bucket_of(Duration::from_micros(100))].1), (4000, 4000));
+        assert!((all.sum - 0.4).abs() < 1e-9);
+    }
+
+    /// Says what every request pays: `cargo test --release -p thalweg-server --lib -- --ignored --nocapture recording`.
+    #[test]
+    #[ignore = "measures: alone, with --nocapture"]
+    fn recording_costs_little() {
+        const TIMES: u32 = 5_000_000;
+        let shards = Shards::new(2, 2);
+        let begun = Instant::now();
+        for _ in 0..TIMES {
+            let from = Instant::now();
+            shards.record(1, 1, std::hint::black_box(from.elapsed()));
+        }
+        let each = begun.elapsed() / TIMES;
+        eprintln!("timing a request and recording it: {each:?}, the clock read twice included");
+        assert_eq!(shards.count(1), u64::from(TIMES));
+        assert!(each < Duration::from_micros(1), "{each:?}");
+    }
+}

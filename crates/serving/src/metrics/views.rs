@@ -1,0 +1,102 @@
+//! Figures of subjects and caches.
+//!
+//! Each cache has a few series, so only so many caches are shown: the first by name; `caches` says how many there are.
+
+use std::{fmt, sync::Arc};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+};
+use thalweg_broker::{CacheStats, NamedCache};
+
+use super::encode::{counter, gauge};
+use crate::{limits::MAX_METRIC_CACHES, views::Views};
+
+/// The subjects of the node.
+#[derive(Debug)]
+pub struct Subjects(pub Arc<Views>);
+
+impl Collector for Subjects {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let stats = self.0.broker.stats();
+        let to = &mut encoder;
+        gauge(to, "subject_links", "Connections that may subscribe", stats.links as u64)?;
+        gauge(to, "subject_subscriptions", "Subscriptions to subjects", stats.subscriptions as u64)?;
+        let queued = "Messages that wait for subscribers, counted for each subscription";
+        gauge(to, "subject_queue_messages", queued, stats.queued_messages)?;
+        gauge(
+            to,
+            "subject_queue_bytes",
+            "Bytes set aside for messages that wait, in steps of 64 KiB",
+            stats.queued_bytes,
+        )?;
+        gauge(to, "subject_remembered", "Subjects in memory", stats.subjects as u64)?;
+        counter(to, "subject_batches", "Batches published", stats.batches)?;
+        counter(to, "subject_messages", "Messages published", stats.messages)?;
+        counter(to, "subject_unmatched_batches", "Batches that nobody wanted", stats.unmatched)?;
+        counter(to, "subject_deliveries", "Batches put into queues, counted for each subscription", stats.deliveries)?;
+        counter(to, "subject_blocked", "Publishes that were told to wait for room", stats.blocked)?;
+        let losses = stats.losses;
+        let slow = "Subscriptions that have missed messages, each counted once";
+        counter(to, "subject_slow_subscriptions", slow, losses.slow_subscriptions)?;
+        let given_up = "Connections given up because a subscription overflowed";
+        counter(to, "subject_disconnected_links", given_up, losses.disconnected_links)?;
+        let help = "Messages that subscriptions did not get for want of room, by policy";
+        let mut dropped = to.encode_descriptor("subject_dropped_messages", help, None, MetricType::Counter)?;
+        let policies =
+            [("drop_new", losses.drop_new), ("drop_old", losses.drop_old), ("disconnect", losses.disconnect)];
+        for (policy, messages) in policies {
+            ConstCounter::new(messages).encode(dropped.encode_family(&vec![("policy", policy)])?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The caches of the node.
+#[derive(Debug)]
+pub struct Caches(pub Arc<Views>);
+
+type Figure = fn(&CacheStats) -> u64;
+
+const GAUGES: [(&str, &str, Figure); 3] = [
+    ("cache_entries", "Entries, by cache", |stats| stats.entries),
+    ("cache_bytes", "Bytes that entries are counted for, by cache", |stats| stats.bytes),
+    ("cache_max_bytes", "Most of them, by cache", |stats| stats.max_bytes),
+];
+
+const COUNTERS: [(&str, &str, Figure); 6] = [
+    ("cache_hits", "Reads that found something, by cache; hits / (hits + misses) is the hit ratio", |stats| stats.hits),
+    ("cache_misses", "Reads that found nothing, by cache", |stats| stats.misses),
+    ("cache_puts", "Values put, by cache", |stats| stats.puts),
+    ("cache_deletes", "Keys deleted that were there, by cache", |stats| stats.deletes),
+    ("cache_evictions", "Entries that left for want of room, by cache", |stats| stats.evictions),
+    ("cache_expirations", "Entries removed because of their deadline, by cache", |stats| stats.expired),
+];
+
+impl Collector for Caches {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let caches = self.0.caches.list();
+        gauge(&mut encoder, "caches", "Caches", caches.len() as u64)?;
+        let stats = |named: NamedCache| (named.name, named.cache.stats());
+        let shown: Vec<_> = caches.into_iter().take(MAX_METRIC_CACHES).map(stats).collect();
+        if shown.is_empty() {
+            return Ok(());
+        }
+        for (name, help, figure) in GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (cache, stats) in &shown {
+                let value = i64::try_from(figure(stats)).unwrap_or(i64::MAX);
+                ConstGauge::new(value).encode(metric.encode_family(&vec![("cache", &**cache)])?)?;
+            }
+        }
+        for (name, help, figure) in COUNTERS {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (cache, stats) in &shown {
+                ConstCounter::new(figure(stats)).encode(metric.encode_family(&vec![("cache", &**cache)])?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! The status of a server and of its node, for people, as every protocol and the command line show it.
+
+use serde_json::{Value, json};
+use thalweg_engine::{Database, Health};
+
+use crate::app::App;
+
+/// The status of a server.
+#[must_use]
+pub fn server_status(app: &App) -> Value {
+    let mut object = node_status(app.db.blocking());
+    object["uptime_seconds"] = json!(app.started.elapsed().as_secs());
+    object["durability"] = json!(app.config.durability.name());
+    object["http"] = json!({
+        "connections": app.admission.connections.used(),
+        "requests_in_flight": app.admission.requests.used(),
+        "tails": app.admission.tails.used(),
+        "shed": app.admission.requests.shed() + app.admission.body_bytes.shed() + app.admission.reply_bytes.shed() + app.admission.scans.shed()
+            + app.admission.tails.shed() + app.admission.connections.shed(),
+    });
+    let subjects = app.views.broker.stats();
+    object["subjects"] = json!({
+        "links": subjects.links,
+        "subscriptions": subjects.subscriptions,
+        "queued_messages": subjects.queued_messages,
+        "published": subjects.messages,
+    });
+    let caches = app.views.caches.list();
+    object["caches"] = json!({
+        "count": caches.len(),
+        "max_bytes": caches.iter().map(|named| named.max_bytes).sum::<u64>(),
+    });
+    object["native"] = json!({ "connections": app.native_connections.count() });
+    object
+}
+
+/// What `/v1/status` says of the database alone: the same for one that no server has open.
+#[must_use]
+pub fn node_status(db: &Database) -> Value {
+    let (report, stats) = (db.report(), db.stats());
+    let health = match db.health() {
+        Health::Good => json!({ "status": "good" }),
+        Health::DiskFull { free_bytes } => json!({ "status": "disk_full", "free_bytes": free_bytes }),
+        Health::Failed { reason } => json!({ "status": "failed", "reason": reason }),
+        Health::Closed => json!({ "status": "closed" }),
+    };
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "node": format!("{:016x}", report.node.0),
+        "health": health,
+        "durability": db.durability().name(),
+        "backend": report.backend.name(),
+        "opened": {
+            "created": report.created,
+            "clean": report.clean,
+            "cut_bytes": report.cut_bytes,
+            "replayed_records": report.replayed_records,
+            "replayed_bytes": report.replayed_bytes,
+            "seconds": report.took.as_secs_f64(),
+            "repaired": report.repaired,
+        },
+        "space_time_micros": stats.space_time.0,
+        "keyspaces": stats.keyspaces,
+        "streams": stats.streams,
+        "applied_index": stats.applied_index.0,
+        "applied_revision": stats.applied_revision.0,
+        "running_hash": format!("{:016x}", stats.running_hash),
+        "state_machine": { "version_in_force": db.version_in_force(), "known_version": db.known_version() },
+        "queue": { "commands": stats.queue_commands, "bytes": stats.queue_bytes },
+        "log": {
+            "segments": stats.log.segments,
+            "spare_segments": stats.log.spare_segments,
+            "bytes": stats.log.bytes,
+            "syncs": stats.log.syncs,
+            "mean_sync_micros": stats.log.sync_micros.checked_div(stats.log.syncs),
+            "replay_bytes": stats.replay_bytes,
+            "free_disk_bytes": stats.log.free_disk_bytes,
+        },
+        "state": {
+            "memory_bytes": stats.state.memory_bytes,
+            "disk_bytes": stats.state.disk_bytes,
+            "tables_per_level": stats.state.tables_per_level,
+            "estimated_keys": stats.state.estimated_keys,
+            "stalls": stats.state.stalls,
+        },
+    })
+}
