@@ -2,10 +2,10 @@
 //!
 //! Owns: the [`Backend`] trait and its four implementations: [`memory`] with checkpoints, the LSM tree in [`lsm`], and
 //! the B-trees of `redb` and `sqlite` behind memtables.
-//! Does not own: the meaning of keys and values, or the log. A backend only asks a [`LogBarrier`] to make the log durable
-//! before it persists anything.
+//! Does not own: the meaning of keys and values, or the log. A backend only calls a [`LogBarrier`] to make the log
+//! durable before it persists anything.
 //!
-//! Invariant: a batch and the [`Applied`] position that comes with it become visible together and survive a crash together.
+//! Invariant: a batch and its [`Applied`] position become visible together and survive a crash together.
 
 mod backend;
 #[cfg(any(feature = "redb", feature = "sqlite"))]

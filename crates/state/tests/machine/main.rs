@@ -1,4 +1,4 @@
-//! The state machine through its public API, over a map.
+//! Tests of the state machine through its public API, over a map.
 
 mod audit;
 mod backends;
