@@ -26,7 +26,7 @@ impl Latencies {
     /// Counts one time.
     #[inline]
     pub fn record(&mut self, time: Duration) {
-        self.record_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.record_nanos(nanos(time));
     }
 
     /// Counts one time, in nanoseconds.
@@ -61,8 +61,7 @@ impl Latencies {
     /// How many took longer, as finely as times are kept.
     #[must_use]
     pub fn count_above(&self, time: Duration) -> u64 {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NANOS);
-        self.count() - self.histogram.count_between(0, nanos)
+        self.count() - self.histogram.count_between(0, nanos(time).min(LONGEST_NANOS))
     }
 
     /// The mean; zero if nothing was counted.
@@ -103,6 +102,13 @@ impl Latencies {
             })
             .collect()
     }
+}
+
+/// A duration in nanoseconds; `u64::MAX` if it is longer.
+#[inline]
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A duration in microseconds.

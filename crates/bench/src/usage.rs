@@ -1,7 +1,7 @@
 //! What a process has used: CPU time, bytes written, memory. Read from the kernel, for this process or
 //! another one; what can't be read is `None`, never a guess.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -96,6 +96,28 @@ pub fn process_cpu() -> Duration {
 #[must_use]
 pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// How busy a thread is, from a moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    cpu: Duration,
+    began: Instant,
+}
+
+impl Effort {
+    /// Begins now, with the calling thread.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { cpu: thread_cpu(), began: Instant::now() }
+    }
+
+    /// Returns the CPU time since the begin, and its share of the time that has passed.
+    #[must_use]
+    pub fn end(&self) -> (Duration, f64) {
+        let spent = thread_cpu().saturating_sub(self.cpu);
+        (spent, spent.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9))
+    }
 }
 
 /// Time that whoever runs a virtual machine took from its processors, all of them together, since it began.

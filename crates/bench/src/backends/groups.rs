@@ -5,11 +5,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rand::RngExt as _;
+
 use crate::{
     BenchError,
     data::{KEY_BYTES, Values, key},
     engine::{Found, KvSubject, Pair},
-    random::Rng,
+    random::generator,
 };
 
 /// Entries written at a time while a store is set up.
@@ -122,7 +124,7 @@ impl Group {
 
     /// One sample, the timed part. Returns how many operations it was.
     pub fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<u64, BenchError> {
-        let mut rng = Rng::new(workload.seed ^ (sample << 32));
+        let mut rng = generator(workload.seed ^ (sample << 32));
         match self {
             Self::Writes(count) => {
                 (sample * count..(sample + 1) * count).try_for_each(|index| put(store, workload, index))?;
@@ -137,18 +139,22 @@ impl Group {
                 Ok(count)
             }
             Self::Reads(count) => {
-                (0..count * REPEATS).try_for_each(|_| get(store, workload, rng.below(LOADED)))?;
+                (0..count * REPEATS).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))?;
                 Ok(count * REPEATS)
             }
             Self::ReadsOf(entries) => {
-                (0..READS_OF_A_SWEEP).try_for_each(|_| get(store, workload, rng.below(entries)))?;
+                (0..READS_OF_A_SWEEP).try_for_each(|_| get(store, workload, rng.random_range(0..entries)))?;
                 Ok(READS_OF_A_SWEEP)
             }
             Self::Copy(entries) => copy(store, workload, entries),
             Self::Mixed(count) => {
                 for _ in 0..count {
-                    let index = rng.below(LOADED);
-                    if rng.below(10) < 7 { get(store, workload, index)? } else { put(store, workload, index)? }
+                    let index = rng.random_range(0..LOADED);
+                    if rng.random_range(0..10) < 7 {
+                        get(store, workload, index)?
+                    } else {
+                        put(store, workload, index)?
+                    }
                 }
                 Ok(count)
             }
@@ -206,8 +212,8 @@ fn writers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64
 
 fn readers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64) -> Result<u64, BenchError> {
     at_once(threads, |thread| {
-        let mut rng = Rng::new(workload.seed ^ (sample << 32) ^ thread);
-        (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.below(LOADED)))
+        let mut rng = generator(workload.seed ^ (sample << 32) ^ thread);
+        (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))
     })?;
     Ok(threads * READS_OF_A_READER)
 }

@@ -3,9 +3,10 @@
 //! The interval is a bootstrap's (resampled means, seeded): times are not normally distributed. Outliers are
 //! Tukey's: beyond 1.5 interquartile ranges mild, beyond 3 severe. They are counted, never left out.
 
+use rand::RngExt as _;
 use serde::Serialize;
 
-use crate::random::Rng;
+use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
@@ -67,9 +68,9 @@ fn interval(samples: &[f64], seed: u64) -> (f64, f64) {
     if samples.is_empty() {
         return (f64::NAN, f64::NAN);
     }
-    let mut rng = Rng::new(seed);
+    let mut rng = generator(seed);
     let mut resample = || {
-        let draw = |_| samples[rng.below(samples.len() as u64) as usize];
+        let draw = |_| samples[rng.random_range(0..samples.len())];
         (0..samples.len()).map(draw).sum::<f64>() / samples.len() as f64
     };
     let mut means: Vec<f64> = (0..RESAMPLES).map(|_| resample()).collect();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rand::RngExt as _;
 use thalweg_transport::Outbox;
 use thalweg_wire::{
     CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Frame as _, Kind, RawFrame, Rest,
@@ -13,7 +14,7 @@ use crate::{
         line::{LineError, body, unexpected},
         requests::Work,
     },
-    random::Rng,
+    random::{Generator, generator},
 };
 
 /// What an operation does.
@@ -37,7 +38,7 @@ pub struct CacheWork {
     operation: Operation,
     keys: u64,
     values: Arc<Values>,
-    rng: Rng,
+    rng: Generator,
     /// Which key each request under way is about.
     asked: Vec<u64>,
     /// Each key once, from here on, if it is set: how a cache is filled.
@@ -48,7 +49,7 @@ impl CacheWork {
     /// Of a cache that was opened, on the channel of a number.
     #[must_use]
     pub fn new(cache: u32, operation: Operation, keys: u64, values: Arc<Values>, seed: u64, channel: usize) -> Self {
-        let rng = Rng::new(seed.wrapping_mul(31).wrapping_add(channel as u64));
+        let rng = generator(seed.wrapping_mul(31).wrapping_add(channel as u64));
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
@@ -61,7 +62,7 @@ impl CacheWork {
     fn next_key(&mut self) -> Option<u64> {
         match &mut self.each {
             Some(keys) => keys.next(),
-            None => Some(self.rng.below(self.keys)),
+            None => Some(self.rng.random_range(0..self.keys)),
         }
     }
 }

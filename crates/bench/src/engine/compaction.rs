@@ -9,6 +9,7 @@
 //! and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same overhead, values
 //! of 100.
 
+use rand::seq::SliceRandom as _;
 use thalweg_engine::Compaction;
 
 use super::{
@@ -20,7 +21,7 @@ use super::{
 use crate::{
     BenchError,
     data::{self, KEY_BYTES, Values},
-    random::Rng,
+    random::generator,
     report::Check,
     stats::ratio,
 };
@@ -174,7 +175,7 @@ fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
     let count = context.count(2000);
     let subject = open(context)?;
     let mut order: Vec<u64> = (0..count).collect();
-    Rng::new(context.seed).shuffle(&mut order);
+    order.shuffle(&mut generator(context.seed));
     let values = overwrite(context, &*subject, 10, &order, FLUSHED_LARGE)?;
     let alive = count * (KEY_BYTES + VALUE_BYTES) as u64;
     compact(context, &*subject, LARGE, alive, "100 → 1 tables, 5763 → 576 KB, -90 %")?;

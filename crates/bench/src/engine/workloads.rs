@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use rand::{RngExt as _, seq::SliceRandom as _};
 use thalweg_engine::Compaction;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     BenchError, Progress,
     data::{self, KEY_BYTES, Values},
-    random::Rng,
+    random::generator,
     scratch::allocated_bytes,
 };
 
@@ -127,13 +128,13 @@ impl Keys {
 
     fn shuffled(count: u64, seed: u64) -> Self {
         let mut indices: Vec<u64> = (0..count).collect();
-        Rng::new(seed).shuffle(&mut indices);
+        indices.shuffle(&mut generator(seed));
         Self::of(indices)
     }
 
     pub(super) fn random(count: u64, among: u64, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        Self::of((0..count).map(|_| rng.below(among)).collect())
+        let mut rng = generator(seed);
+        Self::of((0..count).map(|_| rng.random_range(0..among)).collect())
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -200,8 +201,8 @@ pub(super) fn mixed(context: &mut Context<'_>) -> Result<(), BenchError> {
     fill(&*subject, &Keys::sequential(keys), &values)?;
     for (test, reads_percent) in [(MIXED_70, 70), (MIXED_90, 90)] {
         let operations = Keys::random(context.count(100_000), keys, context.seed + reads_percent);
-        let mut rng = Rng::new(context.seed + 4);
-        let reads: Vec<bool> = (0..operations.len()).map(|_| rng.below(100) < reads_percent).collect();
+        let mut rng = generator(context.seed + 4);
+        let reads: Vec<bool> = (0..operations.len()).map(|_| rng.random_range(0..100) < reads_percent).collect();
         let mut bad = None;
         let stride = context.put_stride();
         let mut measure = timed(&*subject, operations.len(), stride, |number| {
@@ -360,8 +361,8 @@ pub(super) fn ranges(
     values: &Values,
 ) -> Result<(), BenchError> {
     let length = length.min(keys);
-    let mut rng = Rng::new(context.seed + length);
-    let queries: Vec<u64> = (0..context.count(1000)).map(|_| rng.below(keys - length + 1)).collect();
+    let mut rng = generator(context.seed + length);
+    let queries: Vec<u64> = (0..context.count(1000)).map(|_| rng.random_range(0..=keys - length)).collect();
     let bounds: Vec<_> = queries.iter().map(|&first| (data::key(first), data::key(first + length))).collect();
     let mut bytes = 0_u64;
     let mut measure = timed(subject, queries.len() as u64, 1, |number| {

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use thalweg_types::Durability;
 
-use super::{run::Loop, suite::HttpOptions};
-use crate::{load::schedule::Arrivals, random::KeyChooser};
+use super::suite::HttpOptions;
+use crate::{
+    load::{pace::Pace, schedule::Arrivals},
+    random::Distribution,
+};
 
 /// What the requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -35,25 +38,6 @@ impl Mix {
             Self::Put => "put",
             Self::Get => "get",
             Self::Mixed => "mixed",
-        }
-    }
-}
-
-/// How operations spread over the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Distribution {
-    /// Every key alike.
-    #[default]
-    Uniform,
-    /// Few keys take most operations (exponent 0.99).
-    Zipf,
-}
-
-impl Distribution {
-    pub(crate) fn chooser(self, keys: u64) -> KeyChooser {
-        match self {
-            Self::Uniform => KeyChooser::uniform(keys),
-            Self::Zipf => KeyChooser::zipf(keys),
         }
     }
 }
@@ -88,7 +72,7 @@ pub struct Scenario {
     pub(super) distribution: Distribution,
     pub(super) connections: usize,
     pub(super) pipeline: usize,
-    pub(super) pace: Loop,
+    pub(super) pace: Pace,
     /// `None`: the server's default.
     pub(super) durability: Option<Durability>,
     /// Share of the echo route's rate that should be reached.
@@ -99,8 +83,7 @@ impl Scenario {
     /// The one that the options describe.
     #[must_use]
     pub(super) fn from_options(options: &HttpOptions) -> Self {
-        let pace =
-            if options.closed { Loop::Closed } else { Loop::Open { rate: options.rate, arrivals: options.arrivals } };
+        let pace = Pace::of_rate(Some(options.rate).filter(|_| !options.closed), options.arrivals);
         Self {
             name: options.mix.name().to_owned(),
             api: options.api,
@@ -124,12 +107,7 @@ impl Scenario {
     }
 
     pub(super) fn pace_name(&self) -> String {
-        match self.pace {
-            Loop::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}/s constant"),
-            Loop::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0}/s Poisson"),
-            Loop::Closed => "closed loop".to_owned(),
-            Loop::Each { keys } => format!("closed loop, {keys} keys once"),
-        }
+        self.pace.name("/s")
     }
 
     pub(super) fn durability_name(&self) -> &'static str {
@@ -154,7 +132,7 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
         mix: Mix::Put,
         value_bytes: bytes,
         connections: 1,
-        pace: Loop::Open { rate, arrivals: Arrivals::Constant },
+        pace: Pace::Open { rate, arrivals: Arrivals::Constant },
         durability: Some(level),
         ..base.clone()
     };
@@ -164,7 +142,7 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
         value_bytes: 100,
         connections,
         pipeline,
-        pace: Loop::Closed,
+        pace: Pace::Closed,
         durability: level,
         ..base.clone()
     };
@@ -175,7 +153,7 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
         value_bytes: 1200,
         keys: many,
         connections: 1,
-        pace: Loop::Open { rate: 2000.0, arrivals: Arrivals::Constant },
+        pace: Pace::Open { rate: 2000.0, arrivals: Arrivals::Constant },
         ..base.clone()
     };
     vec![
@@ -200,7 +178,7 @@ fn ratios(options: &HttpOptions) -> Vec<Scenario> {
         value_bytes: 100,
         connections: 64,
         pipeline: 1,
-        pace: Loop::Closed,
+        pace: Pace::Closed,
         ..Scenario::from_options(options)
     };
     vec![

@@ -5,20 +5,23 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 use thalweg_types::Durability;
 
 use super::{
-    request::{Api, Requests},
-    run::{self, Load, Loop, Missing, Outcome},
-    scenario::{ApiChoice, Distribution, Mix, Preset, Scenario},
+    request::{Api, Operation, Requests},
+    run::{Http, Missing, Outcome},
+    scenario::{ApiChoice, Mix, Preset, Scenario},
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
     data::Values,
     latency::micros,
     load::{
+        pace::Pace,
+        run::{self, Plan},
         schedule::Arrivals,
         search::{self, Bounds, Limit, Objective, Trial, parse_duration},
         target::Target,
         validity::Validity,
     },
+    random::{Distribution, KeyChooser},
     report::{Cell, Check, Table, Verdict, duration, mebibytes},
     stats::{Summary, ratio},
     usage::{Usage, Whose},
@@ -235,7 +238,7 @@ impl Suite<'_> {
         for scenario in &scenarios {
             self.load_keys(scenario)?;
             let fsyncs = self.fsyncs();
-            let rounds = self.rounds(scenario, echo);
+            let rounds = self.rounds(scenario, echo)?;
             let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
             figures.row(figure_row(scenario, &rounds, fsyncs));
             report.checks.extend(checks(scenario, &rounds));
@@ -249,23 +252,23 @@ impl Suite<'_> {
         Ok(())
     }
 
-    fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Rounds {
+    fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Result<Rounds, BenchError> {
         let mut rounds = Rounds { subject: Vec::new(), echo: Vec::new() };
         for round in 1..=self.options.rounds {
             if echo {
-                let outcome = run::run(&self.load(scenario, Kind::Echo, scenario.pace));
+                let outcome = run::run(&self.load(scenario, Kind::Echo, scenario.pace))?;
                 self.say(scenario, "echo", round, &outcome);
                 rounds.echo.push(outcome);
             }
-            let outcome = run::run(&self.load(scenario, Kind::Subject, scenario.pace));
+            let outcome = run::run(&self.load(scenario, Kind::Subject, scenario.pace))?;
             self.say(scenario, "", round, &outcome);
             rounds.subject.push(outcome);
         }
-        rounds
+        Ok(rounds)
     }
 
     fn say(&mut self, scenario: &Scenario, what: &str, round: u32, outcome: &Outcome) {
-        let times = outcome.tally.response();
+        let times = &outcome.times;
         self.progress.step(&format!(
             "{} {what} ({}, {}) round {round}: {:.0}/s, p50 {}, p99 {}, {}",
             scenario.name,
@@ -306,9 +309,9 @@ impl Suite<'_> {
         );
         let mut last_good = None;
         let knee = search::find_knee(&bounds, |rate| {
-            let mut load = self.load(&scenario, Kind::Subject, Loop::Open { rate, arrivals: self.options.arrivals });
+            let mut load = self.load(&scenario, Kind::Subject, Pace::Open { rate, arrivals: self.options.arrivals });
             load.give_up = (objective.bound * 20).max(Duration::from_secs(1));
-            let outcome = run::run(&load);
+            let outcome = run::run(&load)?;
             let trial = trial_of(&outcome, objective)?;
             self.say(&Scenario { pace: load.pace, ..scenario.clone() }, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, trial));
@@ -344,7 +347,7 @@ impl Suite<'_> {
         }
         self.progress.step(&format!("loading {} keys of {} B", scenario.keys, scenario.value_bytes));
         let setup = Scenario { mix: Mix::Put, durability: Some(Durability::Os), pipeline: 16, ..scenario.clone() };
-        let outcome = run::run(&self.load(&setup, Kind::Subject, Loop::Each { keys: scenario.keys }));
+        let outcome = run::run(&self.load(&setup, Kind::Subject, Pace::Each { keys: scenario.keys }))?;
         match outcome.validity {
             Validity::Good => Ok(()),
             Validity::Errors(why) | Validity::Overloaded(why) | Validity::Saturated(why) => {
@@ -353,7 +356,7 @@ impl Suite<'_> {
         }
     }
 
-    fn load(&self, scenario: &Scenario, kind: Kind, pace: Loop) -> Load {
+    fn load(&self, scenario: &Scenario, kind: Kind, pace: Pace) -> Plan<Http> {
         let options = self.options;
         let api = match (kind, scenario.api) {
             (Kind::Echo, _) => Api::Echo { path: options.echo_path.clone() },
@@ -363,16 +366,18 @@ impl Suite<'_> {
         let values = Values::new(scenario.value_bytes, options.seed);
         let durability = scenario.durability.filter(|_| kind == Kind::Subject);
         let missing = if scenario.mix == Mix::Put || options.no_load { Missing::Allowed } else { Missing::Lost };
-        Load {
-            address: self.target.address,
-            requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
+        Plan {
+            protocol: Http {
+                address: self.target.address,
+                requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
+                get_percent: scenario.mix.get_percent(),
+                missing,
+            },
             connections: scenario.connections,
             workers: options.workers,
             pipeline: scenario.pipeline,
             pace,
-            get_percent: scenario.mix.get_percent(),
-            keys: scenario.distribution.chooser(scenario.keys),
-            missing,
+            keys: KeyChooser::new(scenario.distribution, scenario.keys),
             warmup: options.warmup,
             duration: options.duration,
             give_up: scenario.give_up(),
@@ -404,10 +409,10 @@ enum Kind {
 
 fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
     Ok(match &outcome.validity {
-        Validity::Good if objective.is_met(&outcome.tally.response()) => Trial::Pass,
+        Validity::Good if objective.is_met(&outcome.times) => Trial::Pass,
         Validity::Good | Validity::Overloaded(_) => Trial::Fail,
         // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
-        Validity::Errors(_) if outcome.tally.wrong_bytes == 0 && outcome.tally.io_errors == 0 => Trial::Fail,
+        Validity::Errors(_) if outcome.tally.own.wrong_bytes == 0 && outcome.tally.lost == 0 => Trial::Fail,
         Validity::Errors(why) => {
             return Err(BenchError::WrongData {
                 subject: "the server".to_owned(),
@@ -443,19 +448,20 @@ fn conditions_table(scenarios: &[Scenario]) -> Table {
 fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Vec<Cell> {
     let over = |figure: fn(&Outcome) -> f64| Summary::of(&rounds.subject.iter().map(figure).collect::<Vec<_>>()).median;
     let quantile = |percentile: f64| {
-        let times = rounds.subject.iter().map(|outcome| micros(outcome.tally.response().percentile(percentile)));
+        let times = rounds.subject.iter().map(|outcome| micros(outcome.times.percentile(percentile)));
         Summary::of(&times.collect::<Vec<_>>()).median
     };
     let rates = Summary::of(&rates(&rounds.subject));
     let payload = scenario.value_bytes as f64;
     let written = rounds.subject.iter().map(|outcome| {
-        outcome.server.written_bytes.map_or(f64::NAN, |bytes| bytes as f64)
-            / (outcome.tally.puts.count() as f64 * payload)
+        let puts = outcome.tally.times[Operation::Put as usize].count();
+        outcome.server.and_then(|cost| cost.written_bytes).map_or(f64::NAN, |bytes| bytes as f64)
+            / (puts as f64 * payload)
     });
     let written = Summary::of(&written.collect::<Vec<_>>()).median;
-    let peak = rounds.subject.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
-    let has_server = rounds.subject.iter().any(|outcome| outcome.server.peak_rss_bytes.is_some());
-    let cpu = over(|outcome| outcome.server.cpu_seconds * 1e6 / outcome.tally.replies() as f64);
+    let peak = rounds.subject.iter().filter_map(|outcome| outcome.server?.peak_rss_bytes).max();
+    let has_server = rounds.subject.iter().any(|outcome| outcome.server.is_some());
+    let cpu = over(|outcome| outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64);
     vec![
         scenario.name.as_str().into(),
         rates.median.into(),
@@ -465,7 +471,7 @@ fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Vec<
         quantile(99.0).into(),
         quantile(99.9).into(),
         quantile(100.0).into(),
-        over(|outcome| micros(outcome.tally.service.percentile(99.0))).into(),
+        over(|outcome| micros(outcome.tally.own.service.percentile(99.0))).into(),
         over(|outcome| micros(outcome.tally.lag.percentile(99.0))).into(),
         Some(cpu).filter(|_| has_server).into(),
         mebibytes(peak),
@@ -508,8 +514,8 @@ fn spectrum_table(outcome: &Outcome) -> Table {
         "percentile spectrum of the last good run",
         &["percentile", "response µs", "requests at or below", "service µs"],
     );
-    let service = outcome.tally.service.spectrum();
-    for (line, service) in outcome.tally.response().spectrum().iter().zip(service) {
+    let service = outcome.tally.own.service.spectrum();
+    for (line, service) in outcome.times.spectrum().iter().zip(service) {
         table.row(vec![
             format!("{}", line.percentile).into(),
             line.time_us.into(),
@@ -522,14 +528,14 @@ fn spectrum_table(outcome: &Outcome) -> Table {
 
 fn status_table(outcome: &Outcome) -> Table {
     let mut table = Table::new("replies of the last run", &["status", "count"]);
-    for (status, count) in &outcome.tally.statuses {
+    for (status, count) in &outcome.tally.own.statuses {
         table.row(vec![status.to_string().into(), (*count).into()]);
     }
     let tally = &outcome.tally;
     for (name, count) in [
-        ("key without a value", tally.missing),
-        ("wrong bytes", tally.wrong_bytes),
-        ("broken connections", tally.io_errors),
+        ("key without a value", tally.own.missing),
+        ("wrong bytes", tally.own.wrong_bytes),
+        ("broken connections", tally.lost),
         ("never answered", tally.unanswered),
     ] {
         table.row(vec![name.into(), count.into()]);
@@ -538,8 +544,8 @@ fn status_table(outcome: &Outcome) -> Table {
 }
 
 fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Vec<Cell> {
-    let times = outcome.tally.response().quantiles();
-    let cpu = outcome.server.cpu_seconds * 1e6 / outcome.tally.replies() as f64;
+    let times = outcome.times.quantiles();
+    let cpu = outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64;
     vec![
         rate.into(),
         outcome.rate.into(),
@@ -549,7 +555,7 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Vec<Cell> {
         times.p999_us.into(),
         times.max_us.into(),
         micros(outcome.tally.lag.percentile(99.0)).into(),
-        Some(cpu).filter(|_| outcome.server.peak_rss_bytes.is_some()).into(),
+        Some(cpu).filter(|_| outcome.server.is_some()).into(),
         match trial {
             Trial::Pass => "pass".to_owned(),
             Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase(),

@@ -1,8 +1,13 @@
 //! Whether a run's figures may be believed.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
-use crate::report::Verdict;
+use crate::{
+    latency::Latencies,
+    report::{Verdict, duration},
+};
 
 /// A worker that uses more than this share of a core may be what limits the rate.
 pub const MAX_BUSY: f64 = 0.97;
@@ -48,4 +53,19 @@ impl Validity {
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
     }
+}
+
+/// Returns why a scheduled run says nothing about the server: the generator sent later than `max_lag` at the 99th percentile of
+/// its lateness, or its busiest thread had no time to spare. `busiest` is the share of its time that this thread was running.
+#[must_use]
+pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Validity> {
+    const REMEDY: &str = "lower the rate, or give the generator more threads or cores";
+    let lag = lag.percentile(99.0);
+    if lag > max_lag {
+        let late = duration(lag);
+        let why = format!("the generator itself was late by {late} at its 99th percentile: {REMEDY}");
+        return Some(Validity::Saturated(why));
+    }
+    let is_busy = busiest > MAX_BUSY;
+    is_busy.then(|| Validity::Saturated(format!("a load thread was {:.0} % busy: {REMEDY}", 100.0 * busiest)))
 }

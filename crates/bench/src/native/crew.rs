@@ -1,15 +1,9 @@
 //! The generator's threads: each with a runtime of its own, so that no task of one moves to another.
 
-use std::{
-    future::Future,
-    num::NonZeroU64,
-    time::{Duration, Instant},
-};
+use std::{future::Future, num::NonZeroU64};
 
 use rustix::thread::set_current_timer_slack;
 use tokio::{runtime::Builder, task::LocalSet};
-
-use crate::usage::thread_cpu;
 
 /// Runs `work` on so many threads, each given its number, and gathers what they bring.
 pub fn run<T: Send, F: Future<Output = T>>(workers: usize, work: impl Fn(usize) -> F + Sync) -> Vec<T> {
@@ -30,26 +24,4 @@ pub fn alone<F: Future>(work: F) -> F::Output {
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let runtime = Builder::new_current_thread().enable_all().build().expect("epoll and an eventfd can be had");
     LocalSet::new().block_on(&runtime, work)
-}
-
-/// How busy a thread was.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
-    cpu: Duration,
-    began: Instant,
-}
-
-impl Effort {
-    /// From now on, of this thread.
-    #[must_use]
-    pub fn begin() -> Self {
-        Self { cpu: thread_cpu(), began: Instant::now() }
-    }
-
-    /// CPU time since, and as a share of the time that has passed.
-    #[must_use]
-    pub fn end(&self) -> (Duration, f64) {
-        let spent = thread_cpu().saturating_sub(self.cpu);
-        (spent, spent.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9))
-    }
 }

@@ -10,7 +10,9 @@
 //! sequence: making it is one copy, judging it one comparison, and content of another message is wrong content. The check is
 //! over the three fields before it.
 
-use crate::random::{Rng, stir};
+use rand::Rng as _;
+
+use crate::random::{generator, stir};
 
 /// Bytes before the content: the smallest payload.
 pub const HEAD_BYTES: usize = 24;
@@ -74,7 +76,7 @@ impl Payloads {
     #[must_use]
     pub fn new(len: usize, seed: u64, depth: Depth) -> Self {
         assert!(len >= HEAD_BYTES, "options are checked against HEAD_BYTES");
-        let mut rng = Rng::new(seed ^ 0x7061_796c_6f61_6473);
+        let mut rng = generator(seed ^ 0x7061_796c_6f61_6473);
         let content = len - HEAD_BYTES;
         let pool = (0..(PLACES + content).div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
         Self { pool, content, seed, depth }

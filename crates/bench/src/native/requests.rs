@@ -23,19 +23,19 @@ use tokio::task::JoinSet;
 
 use super::{
     alarm::{Alarm, Clock},
-    crew::{self, Effort},
+    crew,
     line::{Line, LineError},
     place::Place,
 };
 use crate::{
     BenchError,
-    latency::Latencies,
+    latency::{Latencies, nanos},
     load::{
         schedule::{Arrivals, Schedule},
         validity::{MAX_BUSY, Validity},
     },
     report::duration,
-    usage::{Cost, Usage, Whose},
+    usage::{Cost, Effort, Usage, Whose},
 };
 
 /// What is asked on a channel, and what answers are right.
@@ -308,10 +308,6 @@ struct Caller<W> {
     counted: std::ops::Range<u64>,
     /// The work has nothing more to ask.
     dry: bool,
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl<W: Work> Caller<W> {

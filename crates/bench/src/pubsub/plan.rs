@@ -5,6 +5,7 @@ use std::time::Duration;
 use thalweg_wire::{Permit, Policy};
 
 use crate::{
+    latency::nanos,
     load::schedule::Arrivals,
     native::{payload::Depth, place::Place},
 };
@@ -116,7 +117,6 @@ impl Plan {
     /// Nanoseconds from the begin of the load in which it is counted.
     #[must_use]
     pub fn counted(&self) -> std::ops::Range<u64> {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         nanos(self.warmup)..nanos(self.warmup + self.duration)
     }
 }

@@ -15,6 +15,7 @@ use super::{
     recorder::Shared,
 };
 use crate::{
+    latency::nanos,
     load::schedule::Schedule,
     native::{
         alarm::Alarm,
@@ -325,10 +326,6 @@ impl PublishChannel {
         }
         Ok(())
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// When the messages that wait go out: when there are enough for a batch, or the first has waited long enough.

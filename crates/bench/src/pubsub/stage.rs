@@ -22,13 +22,13 @@ use crate::{
     native::{
         alarm::Clock,
         check::{Account, Faults, reckon},
-        crew::{self, Effort},
+        crew,
         finish::Finish,
         line::LineError,
         payload::Payloads,
     },
     report::duration,
-    usage::{Cost, Usage, Whose},
+    usage::{Cost, Effort, Usage, Whose},
 };
 
 /// What came of a run.

@@ -21,17 +21,14 @@ use std::{
     thread::JoinHandle,
 };
 
-use rustix::{
-    event::epoll::{self, Event, EventData, EventFlags},
-    fd::OwnedFd,
-    time::Timespec,
-};
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
+
+use crate::load::poller::{Event, Poller};
 
 /// Bytes of the file; it begins again at its end, as segments do that are taken again.
 const FILE_BYTES: usize = 64 << 20;
 /// Looks that find nothing end after this, to see whether it is to stop.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const LOOK_NANOS: u64 = 50_000_000;
 /// Its own place among those of the sockets.
 const LISTENER: u64 = u64::MAX;
 
@@ -53,12 +50,12 @@ impl BareServer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER)?;
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
         let bytes = vec![0; READ_BYTES];
-        let mut server = Loop { file, at: 0, listener, epoll, clients: Vec::new(), bytes, wanted: Vec::new() };
+        let mut server = Loop { file, at: 0, listener, poller, clients: Vec::new(), bytes, wanted: Vec::new() };
         let thread = std::thread::Builder::new().name("bare-resp".to_owned()).spawn(move || {
             let mut events = Vec::with_capacity(1024);
             while !stop.load(Ordering::Relaxed) {
@@ -86,7 +83,7 @@ struct Loop {
     file: File,
     at: u64,
     listener: TcpListener,
-    epoll: OwnedFd,
+    poller: Poller,
     clients: Vec<Option<Client>>,
     /// Where a read goes.
     bytes: Vec<u8>,
@@ -103,10 +100,7 @@ struct Client {
 impl Loop {
     fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&LOOK)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.poller.wait(events, LOOK_NANOS)?;
         for event in events.iter() {
             match event.data.u64() {
                 LISTENER => self.accept()?,
@@ -146,7 +140,7 @@ impl Loop {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let at = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
-        epoll::add(&self.epoll, &stream, EventData::new_u64(at as u64), EventFlags::IN)?;
+        self.poller.add(&stream, at as u64)?;
         let client = Some(Client { stream, input: Input::new(), answers: Vec::new() });
         match self.clients.get_mut(at) {
             Some(place) => *place = client,

@@ -4,12 +4,14 @@ use std::{io::Write as _, time::Duration};
 
 use thalweg_redis::wire::reply_parser::{ReplyError, Token, token, whole};
 
-use super::{
-    address::{Address, Waits},
-    connection::Connection,
-    requests::command,
+use super::requests::command;
+use crate::{
+    BenchError,
+    load::{
+        address::{Address, Waits},
+        connection::Connection,
+    },
 };
-use crate::BenchError;
 
 /// Longest wait for a reply of setup.
 const PATIENCE: Duration = Duration::from_secs(60);

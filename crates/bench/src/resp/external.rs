@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use super::{address::Address, client::Greeting};
-use crate::BenchError;
+use super::client::Greeting;
+use crate::{BenchError, load::address::Address};
 
 /// What redis-benchmark is asked.
 #[derive(Clone, Debug)]

@@ -4,36 +4,25 @@
 //! message of our own carries its number and a content that follows from it ([`Payloads`]), so one that is lost, doubled, out
 //! of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their number are.
 
-use std::{
-    io::ErrorKind,
-    num::NonZeroU64,
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{io::ErrorKind, thread::JoinHandle, time::Duration};
 
-use rustix::{
-    event::epoll::{self, Event, EventData, EventFlags},
-    fd::OwnedFd,
-    thread::set_current_timer_slack,
-    time::Timespec,
-};
 use thalweg_redis::wire::reply_parser::{Token, token};
 
 use super::{
     client::{Answer, Client, Greeting},
-    connection::{Connection, More},
     external::Figures,
-    worker::nanos,
 };
 use crate::{
     BenchError,
-    latency::Latencies,
-    load::validity::Validity,
-    native::{
-        crew::Effort,
-        payload::{Depth, Head, Payloads},
+    latency::{Latencies, nanos},
+    load::{
+        clock::{Clock, Start},
+        connection::Connection,
+        poller::{Event, Poller},
+        validity::Validity,
     },
-    usage::{Cost, Usage, Whose},
+    native::payload::{Depth, Head, Payloads},
+    usage::{Cost, Effort},
 };
 
 /// What a run does.
@@ -121,8 +110,8 @@ struct Stage<'a> {
     subscribers: Vec<Connection>,
     /// Messages that each has got.
     got: Vec<u64>,
-    epoll: OwnedFd,
-    start: Instant,
+    poller: Poller,
+    clock: Clock,
     published: u64,
     acked: u64,
     /// How many there will be, once that is known.
@@ -139,15 +128,13 @@ const PUBLISHER: u64 = u64::MAX;
 
 impl<'a> Stage<'a> {
     fn open(plan: &'a FanOut, publisher: Publisher) -> Result<Self, BenchError> {
-        // Without it the kernel may wake the thread 50 µs late.
-        let _ = set_current_timer_slack(NonZeroU64::new(1));
-        let fail = |error: rustix::io::Errno| BenchError::Target {
+        let fail = |error: std::io::Error| BenchError::Target {
             target: plan.greeting.address.to_string(),
             message: error.to_string(),
         };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
+        let poller = Poller::new().map_err(fail)?;
         if let Publisher::Own(connection) = &publisher {
-            epoll::add(&epoll, connection.socket(), EventData::new_u64(PUBLISHER), EventFlags::IN).map_err(fail)?;
+            poller.add(connection.socket(), PUBLISHER).map_err(fail)?;
         }
         let mut subscribers = Vec::new();
         for number in 0..plan.subscribers {
@@ -161,8 +148,7 @@ impl<'a> Stage<'a> {
                 }
             }
             let connection = client.into_connection()?;
-            let data = EventData::new_u64(number as u64);
-            epoll::add(&epoll, connection.socket(), data, EventFlags::IN).map_err(fail)?;
+            poller.add(connection.socket(), number as u64).map_err(fail)?;
             subscribers.push(connection);
         }
         let kind = if plan.greeting.is_resp3 { '>' } else { '*' };
@@ -175,8 +161,8 @@ impl<'a> Stage<'a> {
             publisher,
             got: vec![0; subscribers.len()],
             subscribers,
-            epoll,
-            start: Instant::now(),
+            poller,
+            clock: Clock::start(),
             published: 0,
             acked: 0,
             total: None,
@@ -189,9 +175,9 @@ impl<'a> Stage<'a> {
     }
 
     fn play(mut self) -> Result<Delivered, BenchError> {
-        let before = self.plan.process.map(|id| Usage::read(Whose::Process(id)));
+        let start = Start::new(1, self.plan.process);
+        self.clock = start.wait(true).expect("setup has succeeded");
         let effort = Effort::begin();
-        self.start = Instant::now();
         let mut events: Vec<Event> = Vec::with_capacity(64);
         let mut last_news = 0;
         while self.problem.is_none() {
@@ -201,7 +187,7 @@ impl<'a> Stage<'a> {
                 break;
             }
             let news = self.wait(&mut events);
-            let now = nanos(self.start.elapsed());
+            let now = self.clock.now();
             if news {
                 last_news = now;
             } else if now - last_news > nanos(self.plan.give_up) {
@@ -209,7 +195,7 @@ impl<'a> Stage<'a> {
             }
         }
         let (cpu, busy) = effort.end();
-        let after = self.plan.process.map(|id| Usage::read(Whose::Process(id)));
+        let server = start.cost();
         let over = self.total.filter(|total| self.got.iter().any(|got| got != total));
         if over.is_some() && self.problem.is_none() {
             self.problem = Some(self.standing());
@@ -222,7 +208,7 @@ impl<'a> Stage<'a> {
             rate: if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 },
             deliveries: self.got.iter().sum(),
             times: self.times,
-            server: after.zip(before).map(|(after, before)| after.since(&before)),
+            server,
             generator_cpu: cpu.as_secs_f64(),
             busy,
             validity: self.problem.map_or(Validity::Good, Validity::Errors),
@@ -241,7 +227,7 @@ impl<'a> Stage<'a> {
         if self.acked < self.published || self.total.is_some() {
             return;
         }
-        let now = nanos(self.start.elapsed());
+        let now = self.clock.now();
         if now >= nanos(self.plan.warmup + self.plan.duration) {
             self.total = Some(self.published);
             return;
@@ -273,10 +259,8 @@ impl<'a> Stage<'a> {
     }
 
     fn wait(&mut self, events: &mut Vec<Event>) -> bool {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => self.problem = Some(format!("waiting: {error}")),
+        if let Err(error) = self.poller.wait(events, 20_000_000) {
+            self.problem = Some(format!("waiting: {error}"));
         }
         let news = !events.is_empty();
         for event in events.drain(..) {
@@ -311,7 +295,7 @@ impl<'a> Stage<'a> {
         let connection = &mut self.subscribers[number];
         // What one read does not bring, epoll reports again: the others and the publisher have their turn.
         receive(connection)?;
-        let now = nanos(self.start.elapsed());
+        let now = self.clock.now();
         let message_bytes = self.head.len() + self.plan.payload_bytes + 2;
         let (mut at, mut run) = (0, Run::default());
         let (from, to) = match self.publisher {
@@ -368,9 +352,9 @@ impl Run {
     }
 }
 
-fn receive(connection: &mut Connection) -> Result<More, String> {
+fn receive(connection: &mut Connection) -> Result<(), String> {
     match connection.receive() {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(More::No),
-        other => other.map_err(|error| format!("receiving: {error}")),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        other => other.map(drop).map_err(|error| format!("receiving: {error}")),
     }
 }

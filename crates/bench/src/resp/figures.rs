@@ -1,6 +1,6 @@
 //! What a round gave, whoever sent, and how rounds look in the report.
 
-use super::{external, fanout::Delivered, scenario::Scenario, worker::Outcome};
+use super::{external, fanout::Delivered, protocol::Outcome, scenario::Scenario};
 use crate::{
     latency::{Latencies, micros},
     load::validity::{MAX_BUSY, Validity},
@@ -58,7 +58,7 @@ impl From<Outcome> for Round {
         if outcome.tally.lag.count() > 0 {
             round.lag_p99_us = micros(outcome.tally.lag.percentile(99.0));
         }
-        round.with_cost(outcome.replies as f64, outcome.server, outcome.generator_cpu, outcome.busy)
+        round.with_cost(outcome.tally.all_right as f64, outcome.server, outcome.generator_cpu, outcome.busiest)
     }
 }
 

@@ -6,11 +6,7 @@ use super::{
     scenario::{Scenario, Work},
     server::Choice,
 };
-use crate::{
-    http::{Distribution, run::Loop},
-    native::payload::HEAD_BYTES,
-    report::Check,
-};
+use crate::{load::pace::Pace, native::payload::HEAD_BYTES, random::Distribution, report::Check};
 
 /// What should be reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +48,7 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
         value_bytes: options.value_size.unwrap_or(bytes),
         keys: options.keys,
         distribution: Distribution::Uniform,
-        pace: Loop::Closed,
+        pace: Pace::Closed,
         goal: Some(goal),
     };
     let only = |operation| Work::Requests(Mix::only(operation));

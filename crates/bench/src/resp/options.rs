@@ -5,12 +5,12 @@ use std::{path::PathBuf, time::Duration};
 use super::{requests::Mix, server::Spec};
 use crate::{
     BenchError,
-    http::Distribution,
     load::{
         schedule::Arrivals,
         search::{Objective, parse_duration},
     },
     native::{options::within, payload::HEAD_BYTES},
+    random::Distribution,
 };
 
 /// Options of the RESP suite.

@@ -5,12 +5,13 @@
 
 use std::{fmt, str::FromStr};
 
+use rand::RngExt as _;
 use serde::Serialize;
 use thalweg_redis::wire::reply_parser::{ReplyError, Token, token};
 
 use crate::{
     data::{KEY_BYTES, Values, write_key},
-    random::Rng,
+    random::Generator,
 };
 
 /// Keys of an MGET or an MSET.
@@ -100,12 +101,12 @@ impl Mix {
 
     /// The kind of the next request.
     #[inline]
-    pub fn choose(&self, rng: &mut Rng) -> usize {
+    pub fn choose(&self, rng: &mut Generator) -> usize {
         if self.0.len() == 1 {
             return 0;
         }
         let total = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum();
-        let mut at = rng.below(total);
+        let mut at = rng.random_range(0..total);
         for (kind, (_, weight)) in self.0.iter().enumerate() {
             match at.checked_sub(u64::from(*weight)) {
                 Some(rest) => at = rest,
@@ -419,7 +420,7 @@ mod tests {
     #[test]
     fn mixes_are_read_and_kept_to() {
         let mix: Mix = "get:9, set:1".parse().unwrap();
-        let mut rng = Rng::new(1);
+        let mut rng = crate::random::generator(1);
         let sets = (0..10_000).filter(|_| mix.choose(&mut rng) == 1).count();
         assert!((850..1150).contains(&sets), "{sets}");
         assert_eq!(mix.to_string(), "GET 9 : SET 1");

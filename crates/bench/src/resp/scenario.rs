@@ -6,10 +6,7 @@ use super::{
     requests::Mix,
     server::{Choice, Spec},
 };
-use crate::{
-    http::{Distribution, run::Loop},
-    load::schedule::Arrivals,
-};
+use crate::{load::pace::Pace, random::Distribution};
 
 /// Bytes of a value where nothing else is said.
 pub const DEFAULT_VALUE_BYTES: usize = 100;
@@ -43,7 +40,7 @@ pub struct Scenario {
     /// How requests spread over them.
     pub distribution: Distribution,
     /// What makes the generator send.
-    pub pace: Loop,
+    pub pace: Pace,
     /// What the first server should reach.
     pub goal: Option<Goal>,
 }
@@ -52,10 +49,6 @@ impl Scenario {
     /// The one that the options describe.
     #[must_use]
     pub fn from_options(options: &RespOptions) -> Self {
-        let pace = match options.rate {
-            Some(rate) => Loop::Open { rate, arrivals: options.arrivals },
-            None => Loop::Closed,
-        };
         let (name, work, connections) = match options.subscribers {
             Some(count) => (format!("PUBLISH to {count}"), Work::FanOut(count), 1),
             None => (options.mix.to_string(), Work::Requests(options.mix.clone()), options.connections),
@@ -70,7 +63,7 @@ impl Scenario {
             value_bytes: options.value_size.unwrap_or(DEFAULT_VALUE_BYTES),
             keys: options.keys,
             distribution: options.distribution,
-            pace,
+            pace: Pace::of_rate(options.rate, options.arrivals),
             goal: None,
         }
     }
@@ -78,11 +71,6 @@ impl Scenario {
     /// How it is paced, in words.
     #[must_use]
     pub fn pace_name(&self) -> String {
-        match self.pace {
-            Loop::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}/s constant"),
-            Loop::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0}/s Poisson"),
-            Loop::Closed => "closed loop".to_owned(),
-            Loop::Each { keys } => format!("closed loop, {keys} keys once"),
-        }
+        self.pace.name("/s")
     }
 }

@@ -11,12 +11,14 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    address::Address,
     bare::BareServer,
     client::{Answer, Client, Greeting},
     options::RespOptions,
 };
-use crate::{BenchError, Progress, Scratch, load::target::Target};
+use crate::{
+    BenchError, Progress, Scratch,
+    load::{address::Address, target::Target},
+};
 
 /// Which server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,21 +13,23 @@ use super::{
     figures::{Line, Round, conditions, figures, ratios},
     goals,
     options::{Generator, Preset, RespOptions},
+    protocol::{OnWrong, Plan, Resp},
     requests::{Mix, Operation, Requests},
     scenario::{Scenario, Work},
     server::{Choice, Server},
-    worker::{self, OnWrong, Plan},
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
     data::Values,
-    http::run::Loop,
     latency::micros,
     load::{
+        pace::Pace,
+        run,
         search::{self, Bounds, Limit, Objective, Trial},
         validity::Validity,
     },
     native::{bare, place::Carrier},
+    random::KeyChooser,
     report::{Check, Table, Verdict, duration, number},
     usage::{Usage, Whose},
 };
@@ -250,11 +252,11 @@ impl Suite<'_> {
         choice: &Choice,
         database: u32,
         generator: Generator,
-        pace: Loop,
+        pace: Pace,
     ) -> Result<Round, BenchError> {
         match (&scenario.work, generator) {
             (Work::Requests(mix), Generator::Own) => {
-                worker::run(&self.plan(scenario, mix.clone(), choice, database, pace)).map(Round::from)
+                run::run(&self.plan(scenario, mix.clone(), choice, database, pace)).map(Round::from)
             }
             (Work::Requests(mix), Generator::RedisBenchmark) => {
                 let operation = mix.operation(0);
@@ -270,25 +272,29 @@ impl Suite<'_> {
         }
     }
 
-    fn plan(&self, scenario: &Scenario, mix: Mix, choice: &Choice, database: u32, pace: Loop) -> Plan {
+    fn plan(&self, scenario: &Scenario, mix: Mix, choice: &Choice, database: u32, pace: Pace) -> Plan {
         let options = self.options;
         let server = self.server(choice);
         let values = Values::new(scenario.value_bytes, options.seed);
+        let on_wrong = if options.keep_going { OnWrong::Count } else { OnWrong::Stop };
         Plan {
-            greeting: server.greeting(database, options),
+            protocol: Resp {
+                greeting: server.greeting(database, options),
+                requests: Requests::new(values, scenario.keys, &stream_key(self.streams)),
+                mix,
+                on_wrong,
+            },
             connections: scenario.connections,
+            workers: 1,
             pipeline: scenario.pipeline,
             pace,
-            requests: Requests::new(values, scenario.keys, &stream_key(self.streams)),
-            mix,
-            keys: scenario.distribution.chooser(scenario.keys),
+            keys: KeyChooser::new(scenario.distribution, scenario.keys),
             warmup: options.warmup,
             duration: options.duration,
             give_up: options.give_up,
             max_lag: options.max_lag,
-            on_wrong: if options.keep_going { OnWrong::Count } else { OnWrong::Stop },
             seed: options.seed,
-            process: server.process,
+            server: server.process,
         }
     }
 
@@ -394,13 +400,14 @@ impl Suite<'_> {
         needed.dedup();
         for operation in needed {
             let setup = Scenario { connections: 4, pipeline: 64, ..scenario.clone() };
-            let each = Loop::Each { keys: scenario.keys };
-            let plan = self.plan(&setup, Mix::only(operation), choice, database, each);
-            let outcome = worker::run(&Plan { on_wrong: OnWrong::Stop, ..plan })?;
-            if outcome.validity != Validity::Good || outcome.replies != scenario.keys {
+            let each = Pace::Each { keys: scenario.keys };
+            let mut plan = self.plan(&setup, Mix::only(operation), choice, database, each);
+            plan.protocol.on_wrong = OnWrong::Stop;
+            let outcome = run::run(&plan)?;
+            let replies = outcome.tally.all_right;
+            if outcome.validity != Validity::Good || replies != scenario.keys {
                 let (subject, doing) = (self.server(choice).address.to_string(), "setting the keys that will be read");
-                let message =
-                    format!("{} of {} keys: {}", outcome.replies, scenario.keys, outcome.validity.verdict().0);
+                let message = format!("{replies} of {} keys: {}", scenario.keys, outcome.validity.verdict().0);
                 return Err(BenchError::Subject { subject, doing, message });
             }
         }
@@ -452,10 +459,10 @@ impl Suite<'_> {
             let server = format!("{} db {database} ({durability})", name(choice, self.server(choice)));
             let knee = search::find_knee(&bounds, |rate| {
                 self.streams += 1;
-                let pace = Loop::Open { rate, arrivals: options.arrivals };
+                let pace = Pace::Open { rate, arrivals: options.arrivals };
                 let plan = self.plan(scenario, mix.clone(), choice, *database, pace);
                 let give_up = (objective.bound * 20).max(Duration::from_secs(1));
-                let outcome = worker::run(&Plan { give_up, ..plan })?;
+                let outcome = run::run(&Plan { give_up, ..plan })?;
                 let trial = match &outcome.validity {
                     Validity::Good if objective.is_met(&outcome.times) => Trial::Pass,
                     Validity::Good | Validity::Overloaded(_) => Trial::Fail,

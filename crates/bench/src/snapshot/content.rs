@@ -1,5 +1,6 @@
 //! What the database holds: values of which a part can be compressed and the rest cannot.
 
+use rand::Rng as _;
 use thalweg_engine::{Database, Keyspace};
 use thalweg_types::command::CommitBuilder;
 
@@ -7,7 +8,7 @@ use super::NAME;
 use crate::{
     BenchError,
     data::{self, KEY_BYTES},
-    random::{Rng, stir},
+    random::{generator, stir},
 };
 
 /// Puts of a commit during setup.
@@ -30,7 +31,7 @@ impl Content {
 
     /// The value of a seed: its random part, then its words. No two have more than words in common.
     pub(super) fn value(&self, seed: u64, out: &mut Vec<u8>) {
-        let mut rng = Rng::new(seed);
+        let mut rng = generator(seed);
         out.clear();
         let random = self.value_bytes - self.value_bytes * self.compressible / 100;
         while out.len() < random {

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rand::{Rng as _, RngExt as _};
 use rustix::thread::set_current_timer_slack;
 use thalweg_engine::{AsyncDatabase, Keyspace};
 use thalweg_types::Durability;
@@ -17,9 +18,9 @@ use thalweg_types::Durability;
 use super::{NAME, content::Content, tasks};
 use crate::{
     BenchError, data,
-    latency::Latencies,
+    latency::{Latencies, nanos},
     load::schedule::{Arrivals, Schedule},
-    random::Rng,
+    random::{Generator, generator},
 };
 
 /// What a writer is.
@@ -106,7 +107,7 @@ impl Phase {
 /// What one writer puts, and when.
 pub(super) struct Puts<'a> {
     content: &'a Content,
-    rng: Rng,
+    rng: Generator,
     schedule: Option<Schedule>,
     pub(super) key: [u8; data::KEY_BYTES],
     pub(super) value: Vec<u8>,
@@ -120,7 +121,7 @@ impl<'a> Puts<'a> {
             |rate| Schedule::new(Arrivals::Constant, rate, number as usize, writers.count as usize, writers.seed);
         let mut puts = Self {
             content: writers.content,
-            rng: Rng::new(writers.seed.wrapping_add(u64::from(number))),
+            rng: generator(writers.seed.wrapping_add(u64::from(number))),
             schedule: phase.rate.map(schedule),
             key: data::key(0),
             value: Vec::new(),
@@ -131,7 +132,7 @@ impl<'a> Puts<'a> {
     }
 
     pub(super) fn next(&mut self, phase: &Phase) {
-        self.key = data::key(self.rng.below(self.content.entries));
+        self.key = data::key(self.rng.random_range(0..self.content.entries));
         self.content.value(self.rng.next_u64(), &mut self.value);
         self.due = self.schedule.as_mut().map_or_else(|| phase.now(), Schedule::take);
     }
@@ -215,8 +216,4 @@ impl Writers<'_> {
         }
         Ok(times)
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

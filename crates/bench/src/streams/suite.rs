@@ -37,7 +37,7 @@ use crate::{
     },
     probe::{Probe, Sync},
     report::duration,
-    usage::{Usage, Whose},
+    usage::{Effort, Usage, Whose},
 };
 
 /// Options of the streams suite.
@@ -341,7 +341,7 @@ impl Suite<'_> {
         let effort = std::cell::Cell::new(None);
         let passed = crew::alone(async {
             let line = place.line().await?;
-            effort.set(Some(crew::Effort::begin()));
+            effort.set(Some(Effort::begin()));
             let pass = tail(line, stream, end, &mut checker, &WINDOW);
             let passed = tokio::time::timeout(SETUP_TIME, pass).await;
             let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };

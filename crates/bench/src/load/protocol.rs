@@ -1,0 +1,100 @@
+//! What the worker loop needs of a protocol whose replies come in the order of its requests.
+//!
+//! Implementations provide bytes and judgements; the loop ([`super::worker`]) provides sockets, pace, times and counts. All calls
+//! on the path of a request are dispatched statically.
+
+use std::fmt::Display;
+
+use super::connection::Connection;
+use crate::{BenchError, random::Generator};
+
+/// How requests share writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batching {
+    /// Each request is a write of its own, and each reply makes room for one request.
+    PerRequest,
+    /// Requests that are due together share a write. In a closed loop a connection sends its next requests when all of its
+    /// last ones are answered, as redis-benchmark does.
+    Burst,
+}
+
+/// What the loss of a connection means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// The worker counts it and connects again.
+    Reconnect,
+    /// The run ends: figures of fewer connections would be another scenario's.
+    End,
+}
+
+/// A reply at the start of a connection's input.
+#[derive(Debug)]
+pub struct Decoded<R, F> {
+    /// Bytes of the reply.
+    pub bytes: usize,
+    /// What [`Protocol::count`] needs of it.
+    pub reply: R,
+    /// What is wrong with the reply; the run goes on.
+    pub fault: Option<F>,
+    /// True if the server closes the connection after this reply.
+    pub closes: bool,
+}
+
+/// Makes requests and judges replies. One instance serves all workers of a run.
+pub trait Protocol: Sync {
+    /// Everything that is remembered of a request until its reply comes.
+    type Request: Copy;
+    /// What [`count`](Self::count) needs of a reply.
+    type Reply;
+    /// What is wrong with a reply, in words.
+    type Fault: Display;
+    /// State of a connection between its replies.
+    type State: Default;
+    /// Counts beside those of [`super::tally::Tally`].
+    type Counts: Default + Send;
+
+    /// How requests share writes.
+    const BATCHING: Batching;
+    /// What the loss of a connection means.
+    const ON_LOSS: OnLoss;
+
+    /// Opens a connection on which requests can be sent; its socket does not block.
+    fn connect(&self) -> Result<Connection, BenchError>;
+
+    /// Returns the number of kinds of requests; each has a histogram of its own.
+    fn kinds(&self) -> usize;
+
+    /// Chooses what the next request does to the key of this index.
+    fn choose(&self, index: u64, rng: &mut Generator) -> Self::Request;
+
+    /// Returns the kind of a request, below [`kinds`](Self::kinds).
+    fn kind(request: Self::Request) -> usize;
+
+    /// Appends the bytes of a request.
+    fn encode(&self, request: Self::Request, out: &mut Vec<u8>);
+
+    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete. After
+    /// an error the connection is of no use any more.
+    #[expect(clippy::type_complexity, reason = "an alias could not name the associated types")]
+    fn decode(
+        &self,
+        request: Self::Request,
+        state: &mut Self::State,
+        bytes: &[u8],
+    ) -> Result<Option<Decoded<Self::Reply, Self::Fault>>, Self::Fault>;
+
+    /// Counts a reply to a request of the counted time; `service` is the time since it was sent, in nanoseconds.
+    fn count(
+        &self,
+        counts: &mut Self::Counts,
+        request: Self::Request,
+        decoded: &Decoded<Self::Reply, Self::Fault>,
+        service: u64,
+    );
+
+    /// Adds another worker's counts.
+    fn merge(counts: &mut Self::Counts, other: Self::Counts);
+
+    /// Returns what makes the run's figures void, in words, if anything does.
+    fn errors(&self, tally: &super::tally::Tally<Self::Counts>) -> Option<String>;
+}
