@@ -21,7 +21,7 @@ use thalweg_types::{
 
 use crate::{
     BenchError, Progress, Report, Scratch,
-    report::{Check, Table},
+    report::{Check, Table, cells},
     stats::Summary,
     usage::{Usage, Whose},
 };
@@ -89,32 +89,23 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
         let message = "fetches and acks must know their outcome: at least os".to_owned();
         return Err(BenchError::Option { option: "--durability", message });
     }
-    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("groups", scratch.path());
+    let (mut report, scratch) = Report::begin_below("groups", options.dir.as_deref())?;
     report.condition("backend", BackendKind::Lsm.name());
     report.condition("durability", options.durability.name());
     report.condition("concurrency", format!("{} members, a thread each", options.members));
     report.condition("payload", format!("records of {} B, {} to a fetch", options.record_bytes, options.batch));
-    let mut table = Table::new(
-        "fetch and ack, one stream, one group",
-        &["acks", "deliveries/s", "deliveries", "seconds", "commands/entry", "fsyncs", "CPU s"],
-    );
+    let mut table = Table::new("fetch and ack, one stream, one group");
     for (acks, wanted) in [(Acks::Batched, 100_000.0), (Acks::Single, 30_000.0)] {
         let mut rates = Vec::new();
         for number in 1..=options.rounds {
             let round = one_round(options, acks, &scratch)?;
             let rate = round.deliveries / round.seconds;
             progress.step(&format!("{}, round {number}: {rate:.0} deliveries/s", acks.name()));
-            table.row(vec![
-                acks.name().into(),
-                rate.into(),
-                round.deliveries.into(),
-                round.seconds.into(),
-                (round.commands as f64 / round.entries.max(1) as f64).into(),
-                Some(round.fsyncs).into(),
-                Some(round.cpu_seconds).into(),
-            ]);
+            table.row(cells! {
+                "acks" => acks.name(), "deliveries/s" => rate, "deliveries" => round.deliveries,
+                "seconds" => round.seconds, "commands/entry" => round.commands as f64 / round.entries.max(1) as f64,
+                "fsyncs" => Some(round.fsyncs), "CPU s" => Some(round.cpu_seconds),
+            });
             rates.push(rate);
         }
         let title = match acks {
@@ -125,9 +116,7 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
     }
     report.tables.push(table);
     report.notes.push("every record was delivered once, its bytes were compared while the clock ran".to_owned());
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<Round, BenchError> {

@@ -2,15 +2,21 @@
 
 mod html;
 
-use std::{fmt::Write as _, fs, path::Path, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table as TextTable, presets};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
-    BenchError,
+    BenchError, Scratch,
+    load::validity::Validity,
     machine::{Build, Machine},
-    usage::Cost,
+    usage::{Cost, Usage, Whose},
 };
 
 /// A finished run of a suite.
@@ -37,6 +43,9 @@ pub struct Report {
     pub cost: Cost,
     /// How long the whole run took.
     pub seconds: f64,
+    /// When the run began, and what this process had used by then.
+    #[serde(skip)]
+    begun: (Instant, Usage),
 }
 
 /// A named circumstance.
@@ -110,35 +119,35 @@ pub enum Verdict {
 }
 
 impl Check {
+    /// Checks that a run's figures may be believed.
+    #[must_use]
+    pub fn of_run(what: impl Into<String>, required: &str, validity: Validity) -> Self {
+        let (measured, verdict) = validity.verdict();
+        Self { what: what.into(), required: required.to_owned(), measured, verdict }
+    }
+
     /// A measured ratio or rate that should be at least `required`.
     #[must_use]
     pub fn at_least(what: impl Into<String>, measured: f64, required: f64, unit: &str) -> Self {
-        let verdict = match measured {
-            value if value.is_nan() => Verdict::Void,
-            value if value >= required => Verdict::Met,
-            _ => Verdict::Missed,
-        };
-        Self {
-            what: what.into(),
-            required: format!("at least {}{unit}", number(required)),
-            measured: format!("{}{unit}", number(measured)),
-            verdict,
-        }
+        Self::compare(what, measured, ("at least", required), measured >= required, unit)
     }
 
     /// A measured value that should stay below `bound`.
     #[must_use]
     pub fn below(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
-        let verdict = match measured {
-            value if value.is_nan() => Verdict::Void,
-            value if value < bound => Verdict::Met,
-            _ => Verdict::Missed,
-        };
+        Self::compare(what, measured, ("below", bound), measured < bound, unit)
+    }
+
+    fn compare(what: impl Into<String>, measured: f64, (how, bound): (&str, f64), is_met: bool, unit: &str) -> Self {
         Self {
             what: what.into(),
-            required: format!("below {}{unit}", number(bound)),
+            required: format!("{how} {}{unit}", number(bound)),
             measured: format!("{}{unit}", number(measured)),
-            verdict,
+            verdict: match (measured.is_nan(), is_met) {
+                (true, _) => Verdict::Void,
+                (false, true) => Verdict::Met,
+                (false, false) => Verdict::Missed,
+            },
         }
     }
 }
@@ -190,6 +199,17 @@ impl Cell {
     }
 }
 
+/// Named cells of a row, in the order of the columns.
+pub type Row = Vec<(&'static str, Cell)>;
+
+/// Makes a [`Row`] of names and values, each of which becomes a [`Cell`]: `cells! { "rate/s" => 5.0, "verdict" => "good" }`.
+macro_rules! cells {
+    ($($name:expr => $value:expr),* $(,)?) => {
+        vec![$(($name, $crate::report::Cell::from($value))),*]
+    };
+}
+pub(crate) use cells;
+
 /// A byte count as a cell in MiB.
 #[must_use]
 pub fn mebibytes(bytes: Option<u64>) -> Cell {
@@ -197,15 +217,20 @@ pub fn mebibytes(bytes: Option<u64>) -> Cell {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates a table without rows; its first row names its columns.
     #[must_use]
-    pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
-        Self { title: title.into(), columns: columns.to_vec(), rows: Vec::new() }
+    pub fn new(title: impl Into<String>) -> Self {
+        Self { title: title.into(), columns: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds a row; panics if it is not as long as the heads.
-    pub fn row(&mut self, cells: Vec<Cell>) {
-        assert_eq!(cells.len(), self.columns.len(), "a row of {:?} has another length", self.title);
+    /// Adds a row; panics if it has other columns than the first one.
+    pub fn row(&mut self, row: Row) {
+        let (columns, cells): (Vec<_>, Vec<_>) = row.into_iter().unzip();
+        if self.rows.is_empty() {
+            self.columns = columns;
+        } else {
+            assert_eq!(columns, self.columns, "a row of {:?} has other columns", self.title);
+        }
         self.rows.push(cells);
     }
 
@@ -247,7 +272,13 @@ impl Serialize for Table {
 const BUSY: f64 = 1.5;
 
 impl Report {
-    /// A report to be filled; `dir` is on the measured disk.
+    /// Creates a scratch directory below `dir`, and a report to be filled. The run's cost counts from here.
+    pub fn begin_below(suite: &'static str, dir: Option<&Path>) -> Result<(Self, Scratch), BenchError> {
+        let scratch = Scratch::below(dir)?;
+        Ok((Self::begin(suite, scratch.path()), scratch))
+    }
+
+    /// Creates a report to be filled; `dir` is on the measured disk. The run's cost counts from here.
     #[must_use]
     pub fn begin(suite: &'static str, dir: &Path) -> Self {
         let mut notes = Vec::new();
@@ -271,7 +302,16 @@ impl Report {
             notes,
             cost: Cost::default(),
             seconds: 0.0,
+            begun: (Instant::now(), Usage::read(Whose::Own)),
         }
+    }
+
+    /// Adds the cost and the time of the run, which ends now.
+    #[must_use]
+    pub fn finish(mut self) -> Self {
+        self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(Whose::Own).since(&self.begun.1) };
+        self.seconds = self.begun.0.elapsed().as_secs_f64();
+        self
     }
 
     /// Adds a circumstance.
@@ -323,19 +363,17 @@ impl Report {
             let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
         }
         if !self.checks.is_empty() {
-            let mut table = Table::new("checks", &["figure", "required", "measured", "verdict"]);
+            let mut table = Table::new("checks");
             for check in &self.checks {
                 let verdict = match check.verdict {
                     Verdict::Met => "met",
                     Verdict::Missed => "MISSED",
                     Verdict::Void => "VOID",
                 };
-                table.row(vec![
-                    check.what.as_str().into(),
-                    check.required.as_str().into(),
-                    check.measured.as_str().into(),
-                    verdict.into(),
-                ]);
+                table.row(cells! {
+                    "figure" => check.what.as_str(), "required" => check.required.as_str(),
+                    "measured" => check.measured.as_str(), "verdict" => verdict,
+                });
             }
             let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
         }
@@ -429,8 +467,10 @@ mod tests {
     fn sample() -> Report {
         let mut report = Report::begin("log", Path::new("."));
         report.condition("durability", "disk");
-        let mut table = Table::new("appends", &["batch", "rate/s", "missing"]);
-        table.row(vec!["10".into(), 12_345.6.into(), f64::NAN.into()]);
+        let mut table = Table::new("appends");
+        table.row(cells! {
+            "batch" => "10", "rate/s" => 12_345.6, "missing" => f64::NAN,
+        });
         report.tables.push(table);
         report.checks.push(Check::at_least("rate against probe", 0.9, 0.85, " ×"));
         report.checks.push(Check::below("p99 against fdatasync", 5.0, 4.0, " ×"));

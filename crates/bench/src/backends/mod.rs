@@ -15,10 +15,7 @@ mod subjects;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 use thalweg_engine::BackendKind;
 
@@ -33,9 +30,8 @@ use crate::{
     data::{KEY_BYTES, Values},
     engine::Contender,
     probe::{Probe, Sync},
-    report::{Plot, Table},
+    report::{Plot, Table, cells},
     stats::median,
-    usage::{Usage, Whose},
 };
 
 /// What the probe writes at a time: about what one set's batch is in the log.
@@ -156,10 +152,7 @@ pub fn run_beside(
     progress: &mut dyn Progress,
 ) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("backends", scratch.path());
-    let usage = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("backends", options.dir.as_deref())?;
     let subjects: Vec<Subject<'_>> = options
         .modes
         .iter()
@@ -185,9 +178,7 @@ pub fn run_beside(
     if let Some(dir) = &options.plots {
         report.save_plots(dir)?;
     }
-    report.cost = Usage::read(Whose::Own).since(&usage);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn describe(options: &BackendsOptions, subjects: &[Subject<'_>], report: &mut Report) {
@@ -367,79 +358,42 @@ fn lines(
 
 /// Rates at a glance: a row per group, a column per store would not fit, so a row per group and mode.
 fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
-    let columns = ["group", "what", "store", "mode", "per s", "mean µs", "± 95 %"];
-    let mut table = Table::new(format!("every cell ({} stores)", subjects.len()), &columns);
+    let mut table = Table::new(format!("every cell ({} stores)", subjects.len()));
     for cell in cells {
         let statistics = &cell.statistics;
         let half = (statistics.high - statistics.low) / 2.0;
-        table.row(vec![
-            cell.group.name().into(),
-            cell.group.what().into(),
-            cell.store.as_str().into(),
-            cell.mode.name().into(),
-            cell.rate().into(),
-            statistics.mean.into(),
-            half.into(),
-        ]);
+        table.row(cells! {
+            "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
+            "mode" => cell.mode.name(), "per s" => cell.rate(), "mean µs" => statistics.mean, "± 95 %" => half,
+        });
     }
     table
 }
 
 fn details(cells: &[Cell]) -> Table {
-    let columns = [
-        "what",
-        "store",
-        "mode",
-        "unit",
-        "samples",
-        "median µs",
-        "std dev",
-        "95 % low",
-        "95 % high",
-        "mild outliers",
-        "severe outliers",
-        "disk flushes",
-        "bytes written",
-    ];
-    let mut table = Table::new("statistics, flushes of the disk and bytes written per operation", &columns);
+    let mut table = Table::new("statistics, flushes of the disk and bytes written per operation");
     for cell in cells {
         let statistics = &cell.statistics;
-        table.row(vec![
-            cell.group.what().into(),
-            cell.store.as_str().into(),
-            cell.mode.name().into(),
-            cell.group.unit().into(),
-            statistics.samples.into(),
-            statistics.median.into(),
-            statistics.deviation.into(),
-            statistics.low.into(),
-            statistics.high.into(),
-            statistics.mild_outliers.into(),
-            statistics.severe_outliers.into(),
-            cell.flushes.into(),
-            cell.written_bytes.into(),
-        ]);
+        table.row(cells! {
+            "what" => cell.group.what(), "store" => cell.store.as_str(), "mode" => cell.mode.name(),
+            "unit" => cell.group.unit(), "samples" => statistics.samples, "median µs" => statistics.median,
+            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+            "mild outliers" => statistics.mild_outliers, "severe outliers" => statistics.severe_outliers,
+            "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
+        });
     }
     table
 }
 
 fn sweep_table(title: &str, cells: &[Cell]) -> Table {
-    let columns =
-        ["what", "store", "mean µs", "std dev", "95 % low", "95 % high", "per s", "disk flushes", "bytes written"];
-    let mut table = Table::new(title, &columns);
+    let mut table = Table::new(title);
     for cell in cells {
         let statistics = &cell.statistics;
-        table.row(vec![
-            cell.group.what().into(),
-            cell.store.as_str().into(),
-            statistics.mean.into(),
-            statistics.deviation.into(),
-            statistics.low.into(),
-            statistics.high.into(),
-            cell.rate().into(),
-            cell.flushes.into(),
-            cell.written_bytes.into(),
-        ]);
+        table.row(cells! {
+            "what" => cell.group.what(), "store" => cell.store.as_str(), "mean µs" => statistics.mean,
+            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+            "per s" => cell.rate(), "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
+        });
     }
     table
 }

@@ -1,12 +1,12 @@
 //! `thalweg bench cache`: options in, report out.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use thalweg_wire::{CacheCreate, DropCache, Frame, OpenCache, ServerFrame};
 
 use super::work::{CacheWork, Operation};
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     data::Values,
     latency::micros,
     load::{schedule::Arrivals, validity::Validity},
@@ -17,9 +17,8 @@ use crate::{
         requests::{self, CallOutcome, CallPlan},
         server::{Server, ServerOptions},
     },
-    report::{Check, Table, duration, mebibytes},
+    report::{Check, Table, cells, duration, mebibytes},
     stats::{Summary, median},
-    usage::{Usage, Whose},
 };
 
 /// Options of the cache suite.
@@ -92,10 +91,7 @@ impl CacheOptions {
 pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.server.dir.as_deref())?;
-    let mut report = Report::begin("cache", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("cache", options.server.dir.as_deref())?;
     let server = Server::reach(&options.server, &scratch, None, None, progress)?;
     report.condition("server", server.name());
     report.condition("durability", "none: caches are in memory only");
@@ -118,9 +114,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
         }
     }
     report.tables.push(figures);
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn rounds(
@@ -229,28 +223,7 @@ fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) ->
 }
 
 fn figures() -> Table {
-    Table::new(
-        "figures: medians of the rounds; times from the moment an operation was due to its reply",
-        &[
-            "operation",
-            "transport",
-            "value B",
-            "operations/s",
-            "± MAD",
-            "p50 µs",
-            "p90 µs",
-            "p99 µs",
-            "p99.9 µs",
-            "max µs",
-            "server CPU s/M",
-            "generator CPU s/M",
-            "generator busy %",
-            "server peak RSS MiB",
-            "row F",
-            "of row F",
-            "verdict",
-        ],
-    )
+    Table::new("figures: medians of the rounds; times from the moment an operation was due to its reply")
 }
 
 fn add(figures: &mut Table, report: &mut Report, carrier: Carrier, row: &Row, rounds: &[CallOutcome], is_closed: bool) {
@@ -261,25 +234,15 @@ fn add(figures: &mut Table, report: &mut Report, carrier: Carrier, row: &Row, ro
     let per_million = |seconds: f64, outcome: &CallOutcome| seconds * 1e6 / outcome.counts.all_replies as f64;
     let peak = rounds.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
     let server = over(&|outcome| per_million(outcome.server.cpu_seconds, outcome));
-    figures.row(vec![
-        row.name.into(),
-        carrier.name().into(),
-        row.value_bytes.into(),
-        rates.median.into(),
-        rates.mad.into(),
-        quantile(50.0).into(),
-        quantile(90.0).into(),
-        quantile(99.0).into(),
-        quantile(99.9).into(),
-        quantile(100.0).into(),
-        Some(server).filter(|_| peak.is_some()).into(),
-        over(&|outcome| per_million(outcome.generator_cpu, outcome)).into(),
-        over(&|outcome| 100.0 * outcome.busiest).into(),
-        mebibytes(peak),
-        row.published.into(),
-        (rates.median / row.published).into(),
-        validity.name().into(),
-    ]);
+    figures.row(cells! {
+        "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
+        "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => quantile(50.0),
+        "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0), "p99.9 µs" => quantile(99.9),
+        "max µs" => quantile(100.0), "server CPU s/M" => Some(server).filter(|_| peak.is_some()),
+        "generator CPU s/M" => over(&|outcome| per_million(outcome.generator_cpu, outcome)),
+        "generator busy %" => over(&|outcome| 100.0 * outcome.busiest), "server peak RSS MiB" => mebibytes(peak),
+        "row F" => row.published, "of row F" => rates.median / row.published, "verdict" => validity.name(),
+    });
     let what = format!("{}, {}", row.name, carrier.name());
     let (measured, verdict) = validity.verdict();
     report.checks.push(Check { what: what.clone(), required: "all answered, rightly".to_owned(), measured, verdict });

@@ -33,7 +33,7 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     data::KEY_BYTES,
     probe::{Probe, Sync},
-    report::{Check, Table, mebibytes, number},
+    report::{Check, Table, cells, mebibytes, number},
     stats::{Summary, ratio},
     usage::{self, Cost, Usage, Whose},
 };
@@ -140,9 +140,7 @@ pub fn run_all(
     progress: &mut dyn Progress,
 ) -> Result<(Report, Results), BenchError> {
     options.check()?;
-    let (begun, before) = (std::time::Instant::now(), Usage::read(Whose::Own));
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin(suite, scratch.path());
+    let (mut report, scratch) = Report::begin_below(suite, options.dir.as_deref())?;
     let warmed = usage::warm_memory(options.warm_mib << 20);
     for contender in contenders {
         report.condition("backend", contender.describe());
@@ -174,9 +172,7 @@ pub fn run_all(
          pair afterwards; fsyncs of the log only, - where the store does not count them"
             .to_owned(),
     );
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok((report, results))
+    Ok((report.finish(), results))
 }
 
 fn one_round(
@@ -309,41 +305,19 @@ fn written_per_payload(round: &StreamRound) -> (f64, f64) {
 }
 
 fn stream_table(rounds: &[StreamRound]) -> Table {
-    let mut table = Table::new(
-        "stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm",
-        &[
-            "payload MB/s",
-            "until synced MB/s",
-            "p50 µs",
-            "p99 µs",
-            "max µs",
-            "payload MiB",
-            "log B/payload B",
-            "written B/payload B",
-            "without prewritten zeroes",
-            "zeroed MiB",
-            "fsyncs",
-            "CPU s",
-            "peak RSS MiB",
-        ],
-    );
+    let mut table = Table::new("stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm");
     for round in rounds {
         let (all, without_zeroes) = written_per_payload(round);
-        table.row(vec![
-            (round.bytes_per_second / 1e6).into(),
-            (round.synced_bytes_per_second / 1e6).into(),
-            round.quantiles.p50_us.into(),
-            round.quantiles.p99_us.into(),
-            round.quantiles.max_us.into(),
-            mebibytes(Some(round.payload_bytes)),
-            (round.log_bytes as f64 / round.payload_bytes as f64).into(),
-            all.into(),
-            without_zeroes.into(),
-            mebibytes(Some(round.zeroed_bytes)),
-            round.cost.fsyncs.into(),
-            round.cost.cpu_seconds.into(),
-            mebibytes(round.cost.peak_rss_bytes),
-        ]);
+        table.row(cells! {
+            "payload MB/s" => round.bytes_per_second / 1e6,
+            "until synced MB/s" => round.synced_bytes_per_second / 1e6, "p50 µs" => round.quantiles.p50_us,
+            "p99 µs" => round.quantiles.p99_us, "max µs" => round.quantiles.max_us,
+            "payload MiB" => mebibytes(Some(round.payload_bytes)),
+            "log B/payload B" => round.log_bytes as f64 / round.payload_bytes as f64, "written B/payload B" => all,
+            "without prewritten zeroes" => without_zeroes, "zeroed MiB" => mebibytes(Some(round.zeroed_bytes)),
+            "fsyncs" => round.cost.fsyncs, "CPU s" => round.cost.cpu_seconds,
+            "peak RSS MiB" => mebibytes(round.cost.peak_rss_bytes),
+        });
     }
     table
 }

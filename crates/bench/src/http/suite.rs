@@ -22,9 +22,8 @@ use crate::{
         validity::Validity,
     },
     random::{Distribution, KeyChooser},
-    report::{Cell, Check, Table, Verdict, duration, mebibytes},
+    report::{Check, Row, Table, Verdict, cells, duration, mebibytes},
     stats::{Summary, ratio},
-    usage::{Usage, Whose},
 };
 
 const DEFAULT_KEYS: u64 = 100_000;
@@ -147,13 +146,11 @@ impl HttpOptions {
 /// Runs the suite.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = std::time::Instant::now();
-    let scratch = Scratch::below(options.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("http", options.dir.as_deref())?;
     let target = match &options.target {
         Some(url) => Target::running(url)?,
         None => start(options, &scratch, progress)?,
     };
-    let mut report = Report::begin("http", scratch.path());
     report.condition("target", target_name(options, &target));
     report.condition(
         "load",
@@ -162,15 +159,12 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
             options.workers, options.seed
         ),
     );
-    let before = Usage::read(Whose::Own);
     let mut suite = Suite { options, target: &target, loaded: HashSet::new(), progress };
     match options.search {
         Some(objective) => suite.search(objective, &mut report)?,
         None => suite.scenarios(&mut report)?,
     }
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn start(options: &HttpOptions, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
@@ -212,28 +206,7 @@ impl Suite<'_> {
         let echo = self.has_echo();
         report.condition("rounds", self.options.rounds.to_string());
         report.tables.push(conditions_table(&scenarios));
-        let mut figures = Table::new(
-            "figures: medians of the rounds; response times from the scheduled moment",
-            &[
-                "scenario",
-                "requests/s",
-                "± MAD",
-                "p50 µs",
-                "p90 µs",
-                "p99 µs",
-                "p99.9 µs",
-                "max µs",
-                "service p99 µs",
-                "lag p99 µs",
-                "server CPU µs/request",
-                "server peak RSS MiB",
-                "written B/payload B",
-                "fsyncs",
-                "echo requests/s",
-                "of echo",
-                "verdict",
-            ],
-        );
+        let mut figures = Table::new("figures: medians of the rounds; response times from the scheduled moment");
         let mut last = None;
         for scenario in &scenarios {
             self.load_keys(scenario)?;
@@ -292,21 +265,7 @@ impl Suite<'_> {
         };
         report.condition("objective", objective.to_string());
         report.tables.push(conditions_table(std::slice::from_ref(&scenario)));
-        let mut table = Table::new(
-            "search: climb, bisect, repeat",
-            &[
-                "offered/s",
-                "answered/s",
-                "p50 µs",
-                "p90 µs",
-                "p99 µs",
-                "p99.9 µs",
-                "max µs",
-                "lag p99 µs",
-                "server CPU µs/request",
-                "outcome",
-            ],
-        );
+        let mut table = Table::new("search: climb, bisect, repeat");
         let mut last_good = None;
         let knee = search::find_knee(&bounds, |rate| {
             let mut load = self.load(&scenario, Kind::Subject, Pace::Open { rate, arrivals: self.options.arrivals });
@@ -425,27 +384,20 @@ fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError
 }
 
 fn conditions_table(scenarios: &[Scenario]) -> Table {
-    let columns =
-        ["scenario", "requests", "API", "pace", "connections", "pipeline", "durability", "value B", "keys", "spread"];
-    let mut table = Table::new("conditions", &columns);
+    let mut table = Table::new("conditions");
     for scenario in scenarios {
-        table.row(vec![
-            scenario.name.as_str().into(),
-            scenario.mix.name().into(),
-            format!("{:?}", scenario.api).to_lowercase().into(),
-            scenario.pace_name().into(),
-            scenario.connections.into(),
-            scenario.pipeline.into(),
-            scenario.durability_name().into(),
-            scenario.value_bytes.into(),
-            scenario.keys.into(),
-            format!("{:?}", scenario.distribution).to_lowercase().into(),
-        ]);
+        table.row(cells! {
+            "scenario" => scenario.name.as_str(), "requests" => scenario.mix.name(),
+            "API" => format!("{:?}", scenario.api).to_lowercase(), "pace" => scenario.pace_name(),
+            "connections" => scenario.connections, "pipeline" => scenario.pipeline,
+            "durability" => scenario.durability_name(), "value B" => scenario.value_bytes, "keys" => scenario.keys,
+            "spread" => format!("{:?}", scenario.distribution).to_lowercase(),
+        });
     }
     table
 }
 
-fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Vec<Cell> {
+fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Row {
     let over = |figure: fn(&Outcome) -> f64| Summary::of(&rounds.subject.iter().map(figure).collect::<Vec<_>>()).median;
     let quantile = |percentile: f64| {
         let times = rounds.subject.iter().map(|outcome| micros(outcome.times.percentile(percentile)));
@@ -462,25 +414,18 @@ fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Vec<
     let peak = rounds.subject.iter().filter_map(|outcome| outcome.server?.peak_rss_bytes).max();
     let has_server = rounds.subject.iter().any(|outcome| outcome.server.is_some());
     let cpu = over(|outcome| outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64);
-    vec![
-        scenario.name.as_str().into(),
-        rates.median.into(),
-        rates.mad.into(),
-        quantile(50.0).into(),
-        quantile(90.0).into(),
-        quantile(99.0).into(),
-        quantile(99.9).into(),
-        quantile(100.0).into(),
-        over(|outcome| micros(outcome.tally.own.service.percentile(99.0))).into(),
-        over(|outcome| micros(outcome.tally.lag.percentile(99.0))).into(),
-        Some(cpu).filter(|_| has_server).into(),
-        mebibytes(peak),
-        written.into(),
-        fsyncs.into(),
-        Summary::of(&self::rates(&rounds.echo)).median.into(),
-        ratio(&self::rates(&rounds.subject), &self::rates(&rounds.echo)).into(),
-        worst(rounds).name().into(),
-    ]
+    cells! {
+        "scenario" => scenario.name.as_str(), "requests/s" => rates.median, "± MAD" => rates.mad,
+        "p50 µs" => quantile(50.0), "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0),
+        "p99.9 µs" => quantile(99.9), "max µs" => quantile(100.0),
+        "service p99 µs" => over(|outcome| micros(outcome.tally.own.service.percentile(99.0))),
+        "lag p99 µs" => over(|outcome| micros(outcome.tally.lag.percentile(99.0))),
+        "server CPU µs/request" => Some(cpu).filter(|_| has_server), "server peak RSS MiB" => mebibytes(peak),
+        "written B/payload B" => written, "fsyncs" => fsyncs,
+        "echo requests/s" => Summary::of(&self::rates(&rounds.echo)).median,
+        "of echo" => ratio(&self::rates(&rounds.subject), &self::rates(&rounds.echo)),
+        "verdict" => worst(rounds).name(),
+    }
 }
 
 fn rates(outcomes: &[Outcome]) -> Vec<f64> {
@@ -510,26 +455,23 @@ fn checks(scenario: &Scenario, rounds: &Rounds) -> Vec<Check> {
 }
 
 fn spectrum_table(outcome: &Outcome) -> Table {
-    let mut table = Table::new(
-        "percentile spectrum of the last good run",
-        &["percentile", "response µs", "requests at or below", "service µs"],
-    );
+    let mut table = Table::new("percentile spectrum of the last good run");
     let service = outcome.tally.own.service.spectrum();
     for (line, service) in outcome.times.spectrum().iter().zip(service) {
-        table.row(vec![
-            format!("{}", line.percentile).into(),
-            line.time_us.into(),
-            line.count.into(),
-            service.time_us.into(),
-        ]);
+        table.row(cells! {
+            "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
+            "requests at or below" => line.count, "service µs" => service.time_us,
+        });
     }
     table
 }
 
 fn status_table(outcome: &Outcome) -> Table {
-    let mut table = Table::new("replies of the last run", &["status", "count"]);
+    let mut table = Table::new("replies of the last run");
     for (status, count) in &outcome.tally.own.statuses {
-        table.row(vec![status.to_string().into(), (*count).into()]);
+        table.row(cells! {
+            "status" => status.to_string(), "count" => *count,
+        });
     }
     let tally = &outcome.tally;
     for (name, count) in [
@@ -538,30 +480,26 @@ fn status_table(outcome: &Outcome) -> Table {
         ("broken connections", tally.lost),
         ("never answered", tally.unanswered),
     ] {
-        table.row(vec![name.into(), count.into()]);
+        table.row(cells! {
+            "status" => name, "count" => count,
+        });
     }
     table
 }
 
-fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Vec<Cell> {
+fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
     let times = outcome.times.quantiles();
     let cpu = outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64;
-    vec![
-        rate.into(),
-        outcome.rate.into(),
-        times.p50_us.into(),
-        times.p90_us.into(),
-        times.p99_us.into(),
-        times.p999_us.into(),
-        times.max_us.into(),
-        micros(outcome.tally.lag.percentile(99.0)).into(),
-        Some(cpu).filter(|_| outcome.server.is_some()).into(),
-        match trial {
-            Trial::Pass => "pass".to_owned(),
-            Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase(),
-        }
-        .into(),
-    ]
+    let outcome_name = match trial {
+        Trial::Pass => "pass".to_owned(),
+        Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase(),
+    };
+    cells! {
+        "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
+        "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
+        "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
+        "server CPU µs/request" => Some(cpu).filter(|_| outcome.server.is_some()), "outcome" => outcome_name,
+    }
 }
 
 #[cfg(test)]

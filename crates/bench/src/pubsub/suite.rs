@@ -1,6 +1,6 @@
 //! `thalweg bench pubsub`: options in, report out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     options::PubsubOptions,
@@ -22,7 +22,6 @@ use crate::{
     },
     report::duration,
     stats::Summary,
-    usage::{Usage, Whose},
 };
 
 /// Share of the knee at which latency is told.
@@ -31,10 +30,7 @@ const OF_KNEE: f64 = 0.8;
 /// Runs the suite.
 pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.server.dir.as_deref())?;
-    let mut report = Report::begin("pubsub", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("pubsub", options.server.dir.as_deref())?;
     let mut suite = Suite { options, scratch: &scratch, server: None, progress, lines: Vec::new(), last: None };
     suite.all(&mut report)?;
     let axes = ("requests above the percentile, 1 in N", "µs end to end");
@@ -47,9 +43,7 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
             report.plots.iter().map(|plot| format!("plot of {}: {}/{}.svg", plot.title, dir.display(), plot.name));
         report.notes.extend(told.collect::<Vec<_>>());
     }
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 /// With which profile and knob a server runs.

@@ -98,14 +98,16 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::report::{Check, Plot};
+    use crate::report::{Check, Plot, cells};
 
     #[test]
     fn the_page_says_what_the_text_says_and_loads_nothing() {
         let mut report = Report::begin("log", Path::new("."));
         report.condition("durability", "disk");
-        let mut table = Table::new("appends < 1 MiB & more", &["batch", "rate/s"]);
-        table.row(vec!["10 \"x\"".into(), 12_345.6.into()]);
+        let mut table = Table::new("appends < 1 MiB & more");
+        table.row(cells! {
+            "batch" => "10 \"x\"", "rate/s" => 12_345.6,
+        });
         report.tables.push(table);
         report.checks.push(Check::at_least("rate", 0.8, 0.85, " ×"));
         report.plots.push(Plot { name: "p".to_owned(), title: "a plot".to_owned(), svg: "<svg></svg>".to_owned() });

@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
@@ -30,17 +30,13 @@ use crate::{
     },
     native::{bare, place::Carrier},
     random::KeyChooser,
-    report::{Check, Table, Verdict, duration, number},
-    usage::{Usage, Whose},
+    report::{Check, Table, Verdict, cells, duration, number},
 };
 
 /// Runs the suite.
 pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("resp", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("resp", options.dir.as_deref())?;
     let scenarios = match options.preset {
         Some(Preset::Goals) => goals::scenarios(options),
         None => vec![Scenario::from_options(options)],
@@ -60,9 +56,7 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
         Some(objective) => suite.search(&scenarios[0], objective, &mut report)?,
         None => suite.measure(&scenarios, &generators, &mut report)?,
     }
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 /// Those that were asked for; with a preset both, where redis-benchmark is there.
@@ -450,8 +444,7 @@ impl Suite<'_> {
             precision: 0.03,
             repeats: options.rounds,
         };
-        let columns = ["server", "offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "lag p99 µs", "outcome"];
-        let mut table = Table::new("search: climb, bisect, repeat", &columns);
+        let mut table = Table::new("search: climb, bisect, repeat");
         for (choice, database) in &scenario.servers {
             self.fill(scenario, choice, *database, Generator::Own)?;
             let Work::Requests(mix) = &scenario.work else { continue };
@@ -474,16 +467,12 @@ impl Suite<'_> {
                 };
                 let at = |percentile| micros(outcome.times.percentile(percentile));
                 self.progress.step(&format!("{server} at {rate:.0}/s: p99 {} µs, {trial:?}", number(at(99.0))));
-                table.row(vec![
-                    server.as_str().into(),
-                    rate.into(),
-                    outcome.rate.into(),
-                    at(50.0).into(),
-                    at(99.0).into(),
-                    at(99.9).into(),
-                    micros(outcome.tally.lag.percentile(99.0)).into(),
-                    format!("{trial:?}").to_lowercase().into(),
-                ]);
+                table.row(cells! {
+                    "server" => server.as_str(), "offered/s" => rate, "answered/s" => outcome.rate,
+                    "p50 µs" => at(50.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
+                    "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
+                    "outcome" => format!("{trial:?}").to_lowercase(),
+                });
                 Ok(trial)
             })?;
             report.checks.push(Check {

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     BenchError, Progress,
     load::search::{Bounds, Objective, Trial, find_knee},
-    report::{Table, number},
+    report::{Table, cells, number},
 };
 
 /// Writers that get less of their schedule than this are past what they can do: their times mean nothing.
@@ -41,19 +41,14 @@ impl Load {
     }
 
     pub(super) fn table(&self) -> Table {
-        let columns = &["offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "outcome"];
-        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide", columns);
+        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide");
         for (rate, written, trial) in &self.trials {
             let quantiles = written.times.quantiles();
-            table.row(vec![
-                (*rate).into(),
-                written.rate().into(),
-                quantiles.p50_us.into(),
-                quantiles.p99_us.into(),
-                quantiles.p999_us.into(),
-                quantiles.max_us.into(),
-                if *trial == Trial::Pass { "met" } else { "missed" }.to_owned().into(),
-            ]);
+            table.row(cells! {
+                "offered/s" => *rate, "answered/s" => written.rate(), "p50 µs" => quantiles.p50_us,
+                "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+                "outcome" => if *trial == Trial::Pass { "met" } else { "missed" }.to_owned(),
+            });
         }
         table
     }

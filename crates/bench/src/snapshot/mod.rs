@@ -16,7 +16,7 @@ mod writers;
 use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use thalweg_engine::{BackendKind, Database, Keyspace, Options, snapshot::Compression};
@@ -38,9 +38,8 @@ use crate::{
     latency::Latencies,
     load::search::{Objective, parse_duration},
     probe::{Probe, Sync},
-    report::{Cell, Check, Table, number},
+    report::{Cell, Check, Table, cells, number},
     stats::Summary,
-    usage::{Usage, Whose},
 };
 
 const NAME: &str = "thalweg";
@@ -115,9 +114,7 @@ pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Rep
         let message = "puts whose outcome nobody waits for have no response time: at least os".to_owned();
         return Err(BenchError::Option { option: "--durability", message });
     }
-    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("snapshot", scratch.path());
+    let (mut report, scratch) = Report::begin_below("snapshot", options.dir.as_deref())?;
     conditions(options, &mut report);
     let measured = measure(options, &scratch, progress)?;
     report.condition("rate", measured.load.text(options));
@@ -127,9 +124,7 @@ pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Rep
         Target::File => "each snapshot's time includes syncing its file; each was read again and checked".to_owned(),
         Target::Null => "the chunks were dropped: nothing was written, and nothing was read again".to_owned(),
     });
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn conditions(options: &SnapshotOptions, report: &mut Report) {
@@ -342,58 +337,32 @@ impl Measured {
     }
 
     fn snapshots(&self) -> Table {
-        let mut table = Table::new(
-            "snapshots",
-            &["round", "writers", "payload MB/s", "written MB/s", "written B/payload B", "seconds", "CPU s", "rows"],
-        );
+        let mut table = Table::new("snapshots");
         let beside =
             self.rounds.iter().zip(1_u64..).map(|(round, number)| (number.into(), "on schedule", &round.taken));
         for (number, writers, taken) in [(Cell::Missing(()), "none", &self.alone)].into_iter().chain(beside) {
-            table.row(vec![
-                number,
-                writers.into(),
-                (self.payload / taken.seconds / 1e6).into(),
-                (taken.bytes as f64 / taken.seconds / 1e6).into(),
-                (taken.bytes as f64 / self.payload).into(),
-                taken.seconds.into(),
-                taken.cpu_seconds.into(),
-                taken.totals.rows.into(),
-            ]);
+            table.row(cells! {
+                "round" => number, "writers" => writers, "payload MB/s" => self.payload / taken.seconds / 1e6,
+                "written MB/s" => taken.bytes as f64 / taken.seconds / 1e6,
+                "written B/payload B" => taken.bytes as f64 / self.payload, "seconds" => taken.seconds,
+                "CPU s" => taken.cpu_seconds, "rows" => taken.totals.rows,
+            });
         }
         table
     }
 
     fn windows(&self) -> Table {
-        let mut table = Table::new(
-            "each window, from the scheduled moment",
-            &[
-                "round",
-                "snapshot",
-                "puts/s",
-                "puts",
-                "p50 µs",
-                "p99 µs",
-                "p99.9 µs",
-                "max µs",
-                "slow fsyncs",
-                "stolen ms",
-            ],
-        );
+        let mut table = Table::new("each window, from the scheduled moment");
         for (round, number) in self.rounds.iter().zip(1_u64..) {
             for (snapshot, window) in [("none", &round.without), ("taken", &round.beside)] {
                 let quantiles = window.written.times.quantiles();
-                table.row(vec![
-                    number.into(),
-                    snapshot.into(),
-                    window.written.rate().into(),
-                    window.written.times.count().into(),
-                    quantiles.p50_us.into(),
-                    quantiles.p99_us.into(),
-                    quantiles.p999_us.into(),
-                    quantiles.max_us.into(),
-                    window.slow_syncs.into(),
-                    window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
-                ]);
+                table.row(cells! {
+                    "round" => number, "snapshot" => snapshot, "puts/s" => window.written.rate(),
+                    "puts" => window.written.times.count(), "p50 µs" => quantiles.p50_us,
+                    "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+                    "slow fsyncs" => window.slow_syncs,
+                    "stolen ms" => window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
+                });
             }
         }
         table

@@ -12,7 +12,7 @@ use thalweg_types::Log2Histogram;
 use super::{knee::LEAST_OF_RATE, writers::Written};
 use crate::{
     latency::Latencies,
-    report::{Cell, Table},
+    report::{Row, Table, cells},
     usage,
 };
 
@@ -103,35 +103,23 @@ impl Side {
 
 /// A row for each side, and one for the disk with nobody else at it.
 pub(super) fn table(without: &Side, beside: &Side, probe: &Latencies) -> Table {
-    let columns = [
-        "snapshot",
-        "windows",
-        "answers",
-        "p50 µs",
-        "p90 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "max µs",
-        "fsyncs",
-        "over 4.1 ms",
-        "stolen %",
-    ];
-    let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync", &columns);
+    let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {
-        let stolen = side.stolen_percent().map_or(Cell::Missing(()), Cell::from);
-        let ends = [side.syncs.into(), side.slow_syncs.into(), stolen];
-        table.row(row(name, side.windows.into(), &side.times, ends));
+        let syncs = (side.syncs, side.slow_syncs);
+        table.row(row(name, Some(side.windows), &side.times, syncs, side.stolen_percent()));
     }
     let slow = probe.count_above(Duration::from_micros(SLOW_SYNC_MICROS));
-    let ends = [probe.count().into(), slow.into(), Cell::Missing(())];
-    table.row(row("the disk alone", Cell::Missing(()), probe, ends));
+    table.row(row("the disk alone", None, probe, (probe.count(), slow), None));
     table
 }
 
-fn row(name: &str, windows: Cell, times: &Latencies, ends: [Cell; 3]) -> Vec<Cell> {
+fn row(name: &str, windows: Option<u64>, times: &Latencies, syncs: (u64, u64), stolen: Option<f64>) -> Row {
     let at = times.quantiles();
-    let quantiles = [at.p50_us, at.p90_us, at.p99_us, at.p999_us, at.max_us].map(Cell::from);
-    [name.into(), windows, times.count().into()].into_iter().chain(quantiles).chain(ends).collect()
+    cells! {
+        "snapshot" => name, "windows" => windows, "answers" => times.count(), "p50 µs" => at.p50_us,
+        "p90 µs" => at.p90_us, "p99 µs" => at.p99_us, "p99.9 µs" => at.p999_us, "max µs" => at.max_us,
+        "fsyncs" => syncs.0, "over 4.1 ms" => syncs.1, "stolen %" => stolen,
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use thalweg_types::{
@@ -22,7 +22,7 @@ use super::{
     season::Retention,
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     latency::Latencies,
     load::validity::Validity,
     native::{
@@ -113,10 +113,7 @@ impl StreamsOptions {
 /// Runs the suite.
 pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.server.dir.as_deref())?;
-    let mut report = Report::begin("streams", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("streams", options.server.dir.as_deref())?;
     let scenarios = match options.payload {
         Some(bytes) => vec![Scenario::of(bytes, options.batch, options.publishers, options.in_flight)],
         None => Scenario::goals(),
@@ -143,9 +140,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     }
     report::notes(&mut report);
     figures.finish(&mut report);
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 pub(super) struct Suite<'a> {
