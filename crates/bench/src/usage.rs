@@ -120,6 +120,34 @@ impl Effort {
     }
 }
 
+/// What a server and the calling thread use, from a moment on.
+#[derive(Debug)]
+pub struct Meter {
+    server: Option<(u32, Usage)>,
+    effort: Effort,
+}
+
+impl Meter {
+    /// Begins now; `server` is the server's process, if it is known.
+    #[must_use]
+    pub fn begin(server: Option<u32>) -> Self {
+        let server = server.map(|id| (id, Usage::read(Whose::Process(id))));
+        Self { server, effort: Effort::begin() }
+    }
+
+    /// Returns what the server has used since, if its process is known.
+    #[must_use]
+    pub fn server(&self) -> Option<Cost> {
+        self.server.map(|(id, before)| Usage::read(Whose::Process(id)).since(&before))
+    }
+
+    /// Returns the CPU time of this thread since, and its share of the time that has passed.
+    #[must_use]
+    pub fn effort(&self) -> (Duration, f64) {
+        self.effort.end()
+    }
+}
+
 /// Time that whoever runs a virtual machine took from its processors, all of them together, since it began.
 #[must_use]
 pub fn stolen_from_processors() -> Option<Duration> {

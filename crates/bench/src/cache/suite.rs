@@ -1,6 +1,6 @@
 //! `thalweg bench cache`: options in, report out.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use thalweg_wire::{CacheCreate, DropCache, Frame, OpenCache, ServerFrame};
 
@@ -9,15 +9,14 @@ use crate::{
     BenchError, Progress, Report,
     data::Values,
     latency::micros,
-    load::{schedule::Arrivals, validity::Validity},
+    load::{crew::alone, pace::Pace, schedule::Arrivals, validity::Validity},
     native::{
-        crew,
         options::{LoadOptions, only, within},
         place::{Carrier, Place},
         requests::{self, CallOutcome, CallPlan},
         server::{Server, ServerOptions},
     },
-    report::{Check, Table, cells, duration, mebibytes},
+    report::{Check, Table, cells, mebibytes},
     stats::{Summary, median},
 };
 
@@ -136,15 +135,8 @@ fn rounds(
     let mut rounds = Vec::new();
     for round in 1..=options.load.rounds {
         let (outcome, _) = requests::run(&plan, server.process, |channel| work(row.operation, channel))?;
-        progress.step(&format!(
-            "{}, {} round {round}: {:.0}/s, p50 {}, p99 {}, {}",
-            row.name,
-            place.carrier.name(),
-            outcome.rate,
-            duration(outcome.counts.times.percentile(50.0)),
-            duration(outcome.counts.times.percentile(99.0)),
-            outcome.validity.name()
-        ));
+        let figures = outcome.line(outcome.rate, "/s");
+        progress.step(&format!("{}, {} round {round}: {figures}", row.name, place.carrier.name()));
         rounds.push(outcome);
     }
     // All caches of a server share a bound: the next row's needs the room.
@@ -153,19 +145,13 @@ fn rounds(
 }
 
 fn plan(options: &CacheOptions, place: &Place) -> CallPlan {
-    let load = &options.load;
     CallPlan {
         place: place.clone(),
         connections: options.connections,
         streams: options.streams,
         in_flight: options.concurrency,
-        rate: options.rate.map(|rate| (rate, options.arrivals)),
-        warmup: load.warmup,
-        duration: load.duration,
-        give_up: load.give_up,
-        max_lag: load.max_lag,
-        seed: load.seed,
-        workers: load.workers,
+        pace: Pace::of_rate(options.rate, options.arrivals),
+        load: options.load.clone(),
     }
 }
 
@@ -193,7 +179,7 @@ fn setup<'a, F: Frame<'a>, T>(
     request: &F,
     read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
 ) -> Result<T, BenchError> {
-    crew::alone(async {
+    alone(async {
         let mut line = place.line().await?;
         line.ask(request, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
     })
@@ -201,16 +187,7 @@ fn setup<'a, F: Frame<'a>, T>(
 
 /// Puts each key once: setup.
 fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
-    let setup = CallPlan {
-        connections: 1,
-        streams: 1,
-        in_flight: 64,
-        rate: None,
-        warmup: std::time::Duration::ZERO,
-        duration: std::time::Duration::from_secs(60),
-        workers: 1,
-        ..plan.clone()
-    };
+    let setup = CallPlan::setup(&plan.place, 64, Duration::from_secs(60), &plan.load);
     let (outcome, _) = requests::run(&setup, None, |channel| work(channel).each(0..keys))?;
     match outcome.validity {
         Validity::Good if outcome.counts.all_replies == keys => Ok(()),

@@ -3,19 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    clock::Start,
+    crew::{self, Crew},
     pace::Pace,
     protocol::{OnLoss, Protocol},
     tally::Tally,
     validity::{Validity, saturated},
     worker::Worker,
 };
-use crate::{
-    BenchError,
-    latency::Latencies,
-    random::KeyChooser,
-    usage::{Cost, Effort},
-};
+use crate::{BenchError, latency::Latencies, random::KeyChooser, usage::Cost};
 
 /// Everything that a run does.
 #[derive(Clone, Debug)]
@@ -68,37 +63,18 @@ pub struct Outcome<C> {
 /// Runs a plan to its end.
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
     let workers = plan.workers.clamp(1, plan.connections.max(1));
-    let start = Start::new(workers, plan.server);
-    let work = |number| {
-        let worker = Worker::open(plan, number, workers);
-        let Some(clock) = start.wait(worker.is_ok()) else { return worker.map(|_| None) };
-        let effort = Effort::begin();
-        worker.map(|worker| Some((worker.run(clock), effort.end())))
-    };
-    let brought: Vec<_> = std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = (0..workers).map(|number| scope.spawn(move || work(number))).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
-    let (mut tally, mut generator_cpu, mut busiest) = (Tally::new(plan.protocol.kinds()), 0.0, 0.0_f64);
-    for one in brought {
-        match one {
-            Ok(Some((counts, (cpu, busy)))) => {
-                tally.merge(counts, P::merge);
-                generator_cpu += cpu.as_secs_f64();
-                busiest = busiest.max(busy);
-            }
-            Ok(None) => {}
-            Err(error) if P::ON_LOSS == OnLoss::Reconnect => {
-                tally.lost += 1;
-                tally.problem(|| format!("could not connect: {error}"));
-            }
-            Err(error) => return Err(error),
+    let open = async |number| Worker::open(plan, number, workers);
+    let crew = crew::run(workers, plan.server, open, async |worker, clock| worker.run(clock));
+    let mut tally = Tally::new(plan.protocol.kinds());
+    let Crew { brought, generator_cpu, busiest, server } = match crew {
+        Err(error) if P::ON_LOSS == OnLoss::Reconnect => {
+            tally.lost += 1;
+            tally.problem(|| format!("could not connect: {error}"));
+            Crew { brought: Vec::new(), generator_cpu: 0.0, busiest: 0.0, server: None }
         }
-    }
+        crew => crew?,
+    };
+    brought.into_iter().for_each(|counts| tally.merge(counts, P::merge));
     let counted = plan.pace.counted(plan.warmup, plan.duration);
     let replied = tally.last_reply.saturating_sub(counted.start) as f64 / 1e9;
     let seconds = match plan.pace {
@@ -108,7 +84,7 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
     let rate = if seconds > 0.0 { tally.right as f64 / seconds } else { 0.0 };
     let validity = judge(plan, &tally, rate, busiest);
     let times = tally.response();
-    Ok(Outcome { tally, times, rate, server: start.cost(), generator_cpu, busiest, validity })
+    Ok(Outcome { tally, times, rate, server, generator_cpu, busiest, validity })
 }
 
 fn judge<P: Protocol>(plan: &Plan<P>, tally: &Tally<P::Counts>, rate: f64, busiest: f64) -> Validity {

@@ -9,8 +9,8 @@
 use std::{collections::VecDeque, io::ErrorKind};
 
 use super::{
-    clock::Clock,
     connection::{Connection, More},
+    crew::Clock,
     pace::Pacer,
     poller::{Event, EventFlags, Poller},
     protocol::{Batching, OnLoss, Protocol},

@@ -21,8 +21,8 @@ use rustls::{
 };
 use thalweg_transport::QuicOptions;
 
-use super::{crew, place::Carrier};
-use crate::{BenchError, latency::Latencies};
+use super::place::Carrier;
+use crate::{BenchError, latency::Latencies, load::crew::alone};
 
 pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -200,13 +200,13 @@ where
     let address = socket.local_addr()?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            crew::alone(async move {
+            alone(async move {
                 let endpoint = Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?;
                 let connection = endpoint.connect_with(client_config, address, "localhost")?.await?;
                 client(connection).await
             })
         });
-        let brought = crew::alone(async move {
+        let brought = alone(async move {
             let runtime = Arc::new(TokioRuntime);
             let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
             let incoming = endpoint.accept().await.ok_or("the endpoint was closed")?;

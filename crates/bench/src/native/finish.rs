@@ -8,7 +8,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    task::Waker,
+    task::{Poll, Waker},
 };
 
 const UNKNOWN: u64 = u64::MAX;
@@ -40,7 +40,16 @@ impl Finish {
         }
     }
 
-    /// To be woken at the end: once a task, since its waker stays the same.
+    /// Enlists the current task. Call it once a task: its waker stays the same.
+    pub async fn enlist_task(&self) {
+        std::future::poll_fn(|cx| {
+            self.enlist(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Wakes this waker when the total becomes known, and at the end.
     pub fn enlist(&self, waker: &Waker) {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }

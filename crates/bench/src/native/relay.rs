@@ -17,10 +17,9 @@ use tokio::task::JoinSet;
 
 use super::{
     bare::{ANY, CHUNK, Quic, Rate, quic_configs, quic_socket},
-    crew,
     place::Carrier,
 };
-use crate::BenchError;
+use crate::{BenchError, load::crew::alone};
 
 const SUBJECT: &str = "a bare relay";
 
@@ -76,7 +75,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
     let address = socket.local_addr()?;
     std::thread::scope(|scope| {
         let relay = scope.spawn(move || {
-            crew::alone(async move {
+            alone(async move {
                 let runtime = Arc::new(TokioRuntime);
                 let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
                 let ended = relay(&endpoint, receivers).await;
@@ -89,7 +88,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
         // Receivers connect first: the relay tells them apart from the sender by that.
         let (connected, all_connected) = std::sync::mpsc::channel();
         let receiving = scope.spawn(move || {
-            crew::alone(async move {
+            alone(async move {
                 let endpoint = client()?;
                 let mut connections = Vec::new();
                 for _ in 0..receivers {
@@ -100,7 +99,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let sent = all_connected.recv().map_err(|_| "no receiver could connect".into()).and_then(|()| {
-            crew::alone(async move {
+            alone(async move {
                 let endpoint = client()?;
                 let connection = connect(&endpoint, &client_config, address).await?;
                 Ok::<_, Box<dyn std::error::Error + Send + Sync>>(send(&connection).await)

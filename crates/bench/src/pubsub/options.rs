@@ -5,7 +5,10 @@ use std::{path::PathBuf, time::Duration};
 use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES};
 use thalweg_wire::Policy;
 
-use super::{plan::Unit, publisher::batch_bytes, scenario::Preset};
+use super::{
+    publisher::batch_bytes,
+    scenario::{Preset, Unit},
+};
 use crate::{
     BenchError,
     load::{
@@ -14,7 +17,7 @@ use crate::{
     },
     native::{
         options::{LoadOptions, within},
-        payload::HEAD_BYTES,
+        payload::{Depth, HEAD_BYTES},
         server::{Profile, ServerOptions},
     },
 };
@@ -134,6 +137,11 @@ impl From<PolicyChoice> for Policy {
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {
+    /// Returns how much of a payload of this size is compared.
+    pub(super) fn depth(&self, payload_bytes: usize) -> Depth {
+        if payload_bytes <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
+    }
+
     pub(super) fn unit(&self) -> Unit {
         self.linger.map_or(Unit::Batch, |linger| Unit::Message { linger })
     }

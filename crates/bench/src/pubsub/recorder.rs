@@ -1,10 +1,11 @@
 //! What a thread of the generator counts, and what its tasks share.
 
-use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
+use std::{cell::RefCell, ops::Range, sync::Arc};
 
 use crate::{
     latency::Latencies,
-    native::{alarm::Clock, check::Account, finish::Finish},
+    load::crew::Clock,
+    native::{check::Account, finish::Finish},
 };
 
 /// One thread's counts, merged at the end.
@@ -35,9 +36,7 @@ pub struct Recorder {
 impl Recorder {
     /// Remembers the first problem.
     pub fn problem(&mut self, what: impl FnOnce() -> String) {
-        if self.problem.is_none() {
-            self.problem = Some(what());
-        }
+        self.problem.get_or_insert_with(what);
     }
 
     /// Adds another thread's counts.
@@ -58,14 +57,12 @@ impl Recorder {
 /// What the tasks of a thread share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The run's.
+    /// Clock of the run.
     pub clock: Clock,
-    /// When the load begins, in its nanoseconds.
-    pub begin: u64,
-    /// The counted time, in its nanoseconds.
+    /// Counted time, in nanoseconds of the clock.
     pub counted: Range<u64>,
     /// When the run is over, for all threads.
     pub finish: Arc<Finish>,
     /// This thread's counts.
-    pub recorder: Rc<RefCell<Recorder>>,
+    pub recorder: RefCell<Recorder>,
 }

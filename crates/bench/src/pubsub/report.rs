@@ -6,7 +6,6 @@ use thalweg_wire::{Batch, BatchWriter, Checksum};
 
 use super::{
     options::PubsubOptions,
-    plan::Pace,
     publisher::SUBJECT,
     scenario::{Scenario, pace_name, policy_name},
     stage::Outcome,
@@ -17,6 +16,7 @@ use crate::{
     Report,
     latency::{Latencies, micros},
     load::{
+        pace::Pace,
         search::{Knee, Limit, Objective, Trial},
         validity::{MAX_BUSY, Validity},
     },
@@ -35,7 +35,7 @@ pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Sce
     report.condition("load", options.load.describe());
     let sizes: std::collections::BTreeSet<usize> = scenarios.iter().map(|scenario| scenario.payload_bytes).collect();
     let cost = |bytes: usize| {
-        let depth = if bytes <= 512 || options.verify_all { Depth::Full } else { Depth::Spot };
+        let depth = options.depth(bytes);
         format!(
             "{:.1} ns for {bytes} B ({})",
             checker_nanos(bytes, depth),

@@ -1,21 +1,58 @@
 //! What one line of the report is about, and the presets made of such lines.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use thalweg_wire::{Permit, Policy};
+use thalweg_wire::Policy;
 
-use super::{
-    options::PubsubOptions,
-    plan::{Channels, Pace, Plan, Unit},
-};
+use super::options::PubsubOptions;
 use crate::{
-    load::{schedule::Arrivals, search::Objective},
-    native::{
-        payload::Depth,
-        place::{Carrier, Place},
-        server::Profile,
-    },
+    load::{pace::Pace, schedule::Arrivals, search::Objective},
+    native::{place::Carrier, server::Profile},
 };
+
+/// What is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Whole batches: their messages are all due at once.
+    Batch,
+    /// Single messages; those that are due go out together, up to a batch.
+    Message {
+        /// Longest time that a message waits for others.
+        linger: Duration,
+    },
+}
+
+/// Connections, and streams of each. Over TCP each stream is a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channels {
+    /// Number of connections.
+    pub connections: usize,
+    /// Streams of each connection.
+    pub streams: usize,
+}
+
+impl Channels {
+    /// Returns so many connections with one stream each.
+    #[must_use]
+    pub fn connections(connections: usize) -> Self {
+        Self { connections, streams: 1 }
+    }
+
+    /// Returns the number of streams.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.connections * self.streams
+    }
+}
+
+impl fmt::Display for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.streams {
+            1 => write!(f, "{}", self.connections),
+            streams => write!(f, "{} × {streams}", self.connections),
+        }
+    }
+}
 
 /// Scenarios that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -103,7 +140,7 @@ impl Scenario {
             subscribe,
             policy: options.policy.into(),
             in_flight: options.in_flight,
-            pace: options.rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: options.arrivals }),
+            pace: Pace::of_rate(options.rate, options.arrivals),
             unit: options.unit(),
             knee: None,
             floor: None,
@@ -127,45 +164,22 @@ impl Scenario {
         }
     }
 
-    /// The plan of a run of it.
-    #[must_use]
-    pub fn plan(&self, options: &PubsubOptions, place: Place, pace: Pace) -> Plan {
-        let small = self.payload_bytes <= 512;
-        Plan {
-            place,
-            payload_bytes: self.payload_bytes,
-            depth: if small || options.verify_all { Depth::Full } else { Depth::Spot },
-            batch: self.batch,
-            publishers: self.publishers,
-            publish_channels: self.publish,
-            fan_out: self.fan_out,
-            members: self.members,
-            subscribe_channels: self.subscribe,
-            policy: self.policy,
-            queue: Permit { messages: options.queue_messages, bytes: options.queue_bytes },
-            window: Permit { messages: options.window_messages, bytes: options.window_bytes },
-            in_flight: self.in_flight,
-            pace,
-            unit: self.unit,
-            warmup: options.load.warmup,
-            duration: options.load.duration,
-            give_up: options.load.give_up,
-            max_lag: options.load.max_lag,
-            seed: options.load.seed,
-            workers: options.load.workers,
-        }
-    }
-
     /// Pacing in words.
     #[must_use]
     pub fn pace_name(&self) -> String {
         pace_name(self.pace)
     }
 
+    /// Subscriptions over all groups.
+    #[must_use]
+    pub fn subscriptions(&self) -> usize {
+        self.fan_out * self.members.max(1)
+    }
+
     /// Who publishes, in words.
     #[must_use]
     pub fn publishers_name(&self) -> String {
-        format!("{} on {}", self.publishers, channels_name(self.publish))
+        format!("{} on {}", self.publishers, self.publish)
     }
 
     /// Who subscribes, in words.
@@ -175,25 +189,14 @@ impl Scenario {
             0 => format!("{}", self.fan_out),
             members => format!("{} groups of {members}", self.fan_out),
         };
-        format!("{what} on {}", channels_name(self.subscribe))
+        format!("{what} on {}", self.subscribe)
     }
 }
 
 /// Pacing in words.
 #[must_use]
 pub fn pace_name(pace: Pace) -> String {
-    match pace {
-        Pace::Closed => "closed loop".to_owned(),
-        Pace::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0} msg/s constant"),
-        Pace::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0} msg/s Poisson"),
-    }
-}
-
-fn channels_name(channels: Channels) -> String {
-    match channels.streams {
-        1 => format!("{}", channels.connections),
-        streams => format!("{} × {streams}", channels.connections),
-    }
+    pace.name(" msg/s")
 }
 
 /// A policy's name.
@@ -309,7 +312,7 @@ fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
         fan_out: 10,
         members: 0,
         subscribe: Channels::connections(10),
-        pace: rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: Arrivals::Poisson }),
+        pace: Pace::of_rate(rate, Arrivals::Poisson),
         bare_share: None,
         ..base.clone()
     }

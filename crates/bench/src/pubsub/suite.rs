@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     options::PubsubOptions,
-    plan::Pace,
+    plan::Plan,
     report::{self, Figures},
     scenario::Scenario,
     stage::{self, Outcome},
@@ -13,6 +13,7 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     backends::plots,
     load::{
+        pace::Pace,
         search::{self, Bounds, Knee, Objective, Trial},
         validity::Validity,
     },
@@ -168,7 +169,7 @@ impl Suite<'_> {
     fn one(&mut self, scenario: &Scenario, pace: Pace) -> Result<Outcome, BenchError> {
         let options = self.options;
         let server = self.server(scenario)?;
-        let plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
+        let plan = Plan::new(scenario, options, server.place(scenario.carrier)?, pace);
         stage::run(&plan, server.process)
     }
 
@@ -199,8 +200,8 @@ impl Suite<'_> {
     fn trial(&mut self, scenario: &Scenario, pace: Pace, objective: Objective) -> Result<Outcome, BenchError> {
         let options = self.options;
         let server = self.server(scenario)?;
-        let mut plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
-        plan.give_up = (objective.bound * 20).max(Duration::from_secs(1));
+        let mut plan = Plan::new(scenario, options, server.place(scenario.carrier)?, pace);
+        plan.load.give_up = (objective.bound * 20).max(Duration::from_secs(1));
         stage::run(&plan, server.process)
     }
 

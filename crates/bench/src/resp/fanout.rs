@@ -16,13 +16,13 @@ use crate::{
     BenchError,
     latency::{Latencies, nanos},
     load::{
-        clock::{Clock, Start},
         connection::Connection,
+        crew::Clock,
         poller::{Event, Poller},
         validity::Validity,
     },
     native::payload::{Depth, Head, Payloads},
-    usage::{Cost, Effort},
+    usage::{Cost, Meter},
 };
 
 /// What a run does.
@@ -175,9 +175,8 @@ impl<'a> Stage<'a> {
     }
 
     fn play(mut self) -> Result<Delivered, BenchError> {
-        let start = Start::new(1, self.plan.process);
-        self.clock = start.wait(true).expect("setup has succeeded");
-        let effort = Effort::begin();
+        let meter = Meter::begin(self.plan.process);
+        self.clock = Clock::start();
         let mut events: Vec<Event> = Vec::with_capacity(64);
         let mut last_news = 0;
         while self.problem.is_none() {
@@ -194,8 +193,7 @@ impl<'a> Stage<'a> {
                 self.problem = Some(format!("nothing came for {:?}: {}", self.plan.give_up, self.standing()));
             }
         }
-        let (cpu, busy) = effort.end();
-        let server = start.cost();
+        let ((cpu, busy), server) = (meter.effort(), meter.server());
         let over = self.total.filter(|total| self.got.iter().any(|got| got != total));
         if over.is_some() && self.problem.is_none() {
             self.problem = Some(self.standing());

@@ -1,11 +1,6 @@
 //! Reading a stream: by requests of so many records, each from where the one before ended, or as a tail.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use thalweg_transport::Outbox;
 use thalweg_types::{Offset, StreamId};
@@ -13,12 +8,15 @@ use thalweg_wire::{
     Frame as _, Kind, List, Messages, Permit, Position, RawFrame, Read, ReceiveCredit, RecordRun, Records, Tail, Tailed,
 };
 
-use crate::native::{
-    alarm::Clock,
-    check::{Account, Runs},
-    line::{Line, LineError, body, unexpected},
-    payload::Payloads,
-    requests::Work,
+use crate::{
+    load::crew::Clock,
+    native::{
+        check::{Account, Runs},
+        drive::{Next, Session, drive},
+        line::{Line, LineError, body, unexpected},
+        payload::Payloads,
+        requests::Work,
+    },
 };
 
 /// Checks records as they come, in order of their offsets.
@@ -164,55 +162,57 @@ impl Work for ReadWork {
     }
 }
 
-/// Tails a stream from its begin until so many records have come; how long that took.
+/// Tails a stream from its start until `end` records have come. Returns how long that took, the bytes received, and the account.
 pub async fn tail(
     mut line: Line,
+    clock: Clock,
     stream: StreamId,
     end: u64,
-    checker: &mut Checker,
+    checker: Checker,
     window: &Permit,
-) -> Result<(Duration, u64), LineError> {
-    let clock = Clock::start();
-    let mut credit = ReceiveCredit::new(window);
-    let request = Tail { stream, from: Position::Start {}, permit: credit.permit() };
+) -> Result<(Duration, u64, Account), LineError> {
+    let mut tailing = Tailing { checker, end, credit: ReceiveCredit::new(window), bytes: 0 };
+    let request = Tail { stream, from: Position::Start {}, permit: tailing.credit.permit() };
     request.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
-    let mut bytes = 0;
-    std::future::poll_fn(|cx| poll_tail(cx, &mut line, end, checker, &mut credit, &mut bytes)).await?;
-    Ok((Duration::from_nanos(clock.now()), bytes))
+    drive(&mut line, &clock, &mut tailing).await?;
+    Ok((Duration::from_nanos(clock.now()), tailing.bytes, tailing.checker.account))
 }
 
-fn poll_tail(
-    cx: &mut Context<'_>,
-    line: &mut Line,
+struct Tailing {
+    checker: Checker,
     end: u64,
-    checker: &mut Checker,
-    credit: &mut ReceiveCredit,
-    bytes: &mut u64,
-) -> Poll<Result<(), LineError>> {
-    loop {
-        line.keep_alive(cx);
-        let _ = line.poll_send(cx)?;
-        let Poll::Ready(count) = line.poll_receive(cx)? else { return Poll::Pending };
-        *bytes += count as u64;
+    credit: ReceiveCredit,
+    bytes: u64,
+}
+
+impl Session for Tailing {
+    fn compose(&mut self, _: &mut Line) -> Result<(), LineError> {
+        Ok(())
+    }
+
+    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
+        self.bytes += bytes as u64;
         let (mut messages, mut amount) = (0, 0);
         while let Some(raw) = line.frame()? {
             if raw.header.kind == Kind::Tailing as u16 {
                 continue;
             }
             if raw.header.kind != Kind::Tailed as u16 {
-                return Poll::Ready(Err(unexpected(raw)));
+                return Err(unexpected(raw));
             }
             let tailed = Tailed::decode_body(body(&raw))?;
-            messages += checker.take(&tailed.runs)?;
+            messages += self.checker.take(&tailed.runs)?;
             amount += tailed.runs.iter().map(|run| run.records.len() as u64).sum::<u64>();
         }
-        credit.received(messages, amount).map_err(|overrun| LineError::Protocol(overrun.to_string()))?;
-        if let Some(credit) = credit.consumed(messages, amount) {
+        self.credit.received(messages, amount).map_err(|overrun| LineError::Protocol(overrun.to_string()))?;
+        if let Some(credit) = self.credit.consumed(messages, amount) {
             credit.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
         }
-        if checker.next >= end {
-            return Poll::Ready(Ok(()));
-        }
+        Ok(())
+    }
+
+    fn next(&mut self, _: bool) -> Next {
+        if self.checker.next >= self.end { Next::Done } else { Next::Channel }
     }
 }
 

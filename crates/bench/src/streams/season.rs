@@ -75,7 +75,7 @@ impl Suite<'_> {
         self.progress.step("publishing until the log reuses its segments");
         let payloads = Arc::new(Payloads::new(RECORD_BYTES, self.options.load.seed, Depth::Spot));
         let stream = self.create(place, &self.retention.config())?;
-        let setup = CallPlan { warmup: Duration::ZERO, duration: STEP, workers: 1, ..self.plan(place, 1, 4) };
+        let setup = CallPlan::setup(place, 4, STEP, &self.options.load);
         let mut published = 0;
         for _ in 0..STEPS {
             let acked: Arc<Vec<AtomicU64>> = Arc::new(vec![AtomicU64::new(0)]);

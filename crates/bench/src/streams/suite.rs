@@ -24,11 +24,14 @@ use super::{
 use crate::{
     BenchError, Progress, Report,
     latency::Latencies,
-    load::validity::Validity,
+    load::{
+        crew::{self, alone},
+        pace::Pace,
+        validity::Validity,
+    },
     native::{
         bare,
         check::{Account, Share},
-        crew,
         options::{LoadOptions, only, within},
         payload::{Depth, HEAD_BYTES, Payloads},
         place::Place,
@@ -36,8 +39,6 @@ use crate::{
         server::{Server, ServerOptions},
     },
     probe::{Probe, Sync},
-    report::duration,
-    usage::{Effort, Usage, Whose},
 };
 
 /// Options of the streams suite.
@@ -219,21 +220,9 @@ impl Suite<'_> {
         Ok((stream, round_trips, fdatasyncs))
     }
 
-    pub(super) fn plan(&self, place: &Place, connections: usize, in_flight: usize) -> CallPlan {
-        let load = &self.options.load;
-        CallPlan {
-            place: place.clone(),
-            connections,
-            streams: 1,
-            in_flight,
-            rate: None,
-            warmup: load.warmup,
-            duration: load.duration,
-            give_up: load.give_up,
-            max_lag: load.max_lag,
-            seed: load.seed,
-            workers: load.workers,
-        }
+    fn plan(&self, place: &Place, connections: usize, in_flight: usize) -> CallPlan {
+        let (place, load) = (place.clone(), self.options.load.clone());
+        CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load }
     }
 
     fn publish(
@@ -274,7 +263,7 @@ impl Suite<'_> {
             0 => Account::new(Share::All, acked.len()),
             _ => Account::joining(acked.len()),
         };
-        let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 1) };
+        let setup = CallPlan::setup(place, 1, SETUP_TIME, &self.options.load);
         let work =
             |_| ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), Again::No).from(start);
         let (read, works) = requests::run(&setup, None, work)?;
@@ -295,7 +284,7 @@ impl Suite<'_> {
         let acked: Arc<Vec<AtomicU64>> = Arc::new(vec![AtomicU64::new(0)]);
         let wanted = self.options.records;
         self.progress.step(&format!("filling a stream with {wanted} records of {} B", payloads.payload_bytes()));
-        let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 4) };
+        let setup = CallPlan::setup(place, 4, SETUP_TIME, &self.options.load);
         let work = |_| {
             AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(payloads), Arc::clone(&acked))
                 .until(wanted)
@@ -331,32 +320,24 @@ impl Suite<'_> {
         payloads: &Arc<Payloads>,
         (stream, end): (StreamId, u64),
     ) -> Result<CallOutcome, BenchError> {
-        let mut checker = Checker::new(Arc::clone(payloads), Account::new(Share::All, 1));
-        let before = self.server.process.map(|id| Usage::read(Whose::Process(id)));
-        let effort = std::cell::Cell::new(None);
-        let passed = crew::alone(async {
-            let line = place.line().await?;
-            effort.set(Some(Effort::begin()));
-            let pass = tail(line, stream, end, &mut checker, &WINDOW);
-            let passed = tokio::time::timeout(SETUP_TIME, pass).await;
-            let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };
-            passed.map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?.map_err(|error| fail(error.to_string()))
-        });
-        let (cpu, busiest) = effort.get().map_or((Duration::ZERO, 0.0), |effort| effort.end());
-        let (time, received) = passed?;
-        let faults = checker.account.faults(&[end]);
+        let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };
+        let line = async |_| place.line().await;
+        let mut crew = crew::run(1, self.server.process, line, async |line, clock| {
+            let checker = Checker::new(Arc::clone(payloads), Account::new(Share::All, 1));
+            tokio::time::timeout(SETUP_TIME, tail(line, clock, stream, end, checker, &WINDOW)).await
+        })?;
+        let passed = crew.brought.remove(0).map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?;
+        let (time, received, account) = passed.map_err(|error| fail(error.to_string()))?;
+        let faults = account.faults(&[end]);
         let seconds = time.as_secs_f64();
         let counts = CallCounts { items: end, all_items: end, received_bytes: received, ..CallCounts::default() };
         Ok(CallOutcome {
             rate: f64::NAN,
             items_rate: end as f64 / seconds,
             received_rate: received as f64 / seconds,
-            server: match (self.server.process, before) {
-                (Some(id), Some(before)) => Usage::read(Whose::Process(id)).since(&before),
-                _ => crate::usage::Cost::default(),
-            },
-            generator_cpu: cpu.as_secs_f64(),
-            busiest,
+            server: crew.server.unwrap_or_default(),
+            generator_cpu: crew.generator_cpu,
+            busiest: crew.busiest,
             validity: if faults.any() { Validity::Errors(faults.to_string()) } else { Validity::Good },
             counts,
         })
@@ -390,7 +371,7 @@ impl Suite<'_> {
         doing: &'static str,
         read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
     ) -> Result<T, BenchError> {
-        crew::alone(async {
+        alone(async {
             let mut line = place.line().await?;
             let write = Write { level: Level(None), command: Rest(command) };
             line.ask(&write, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
@@ -398,15 +379,7 @@ impl Suite<'_> {
     }
 
     fn say(&mut self, scenario: &Scenario, place: &Place, number: u32, outcome: &CallOutcome) {
-        let times = &outcome.counts.times;
-        self.progress.step(&format!(
-            "{}, {} round {number}: {:.0} records/s, p50 {}, p99 {}, {}",
-            scenario.name,
-            place.carrier.name(),
-            outcome.items_rate,
-            duration(times.percentile(50.0)),
-            duration(times.percentile(99.0)),
-            outcome.validity.name()
-        ));
+        let (figures, carrier) = (outcome.line(outcome.items_rate, " records/s"), place.carrier.name());
+        self.progress.step(&format!("{}, {carrier} round {number}: {figures}", scenario.name));
     }
 }
