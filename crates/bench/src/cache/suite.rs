@@ -221,8 +221,7 @@ fn add(figures: &mut Table, report: &mut Report, carrier: Carrier, row: &Row, ro
         "row F" => row.published, "of row F" => rates.median / row.published, "verdict" => validity.name(),
     });
     let what = format!("{}, {}", row.name, carrier.name());
-    let (measured, verdict) = validity.verdict();
-    report.checks.push(Check { what: what.clone(), required: "all answered, rightly".to_owned(), measured, verdict });
+    report.checks.push(Check::of_run(&what, "all answered, rightly", validity));
     if carrier == Carrier::Tcp && is_closed {
         report.checks.push(Check::at_least(what, rates.median / row.published, TIMES_ROW_F, " × row F"));
     }

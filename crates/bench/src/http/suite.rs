@@ -10,19 +10,19 @@ use super::{
     scenario::{ApiChoice, Mix, Preset, Scenario},
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     data::Values,
     latency::micros,
     load::{
         pace::Pace,
         run::{self, Plan},
         schedule::Arrivals,
-        search::{self, Bounds, Limit, Objective, Trial, parse_duration},
+        search::{self, Bounds, Objective, Trial, parse_duration},
         target::Target,
         validity::Validity,
     },
     random::{Distribution, KeyChooser},
-    report::{Check, Row, Table, Verdict, cells, duration, mebibytes},
+    report::{Check, Row, Table, cells, duration, mebibytes},
     stats::{Summary, ratio},
 };
 
@@ -149,7 +149,10 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
     let (mut report, scratch) = Report::begin_below("http", options.dir.as_deref())?;
     let target = match &options.target {
         Some(url) => Target::running(url)?,
-        None => start(options, &scratch, progress)?,
+        None => {
+            let data = scratch.path().join("data");
+            Target::start(options.server_binary.as_deref(), &data, &options.server_arg, progress)?
+        }
     };
     report.condition("target", target_name(options, &target));
     report.condition(
@@ -165,15 +168,6 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
         None => suite.scenarios(&mut report)?,
     }
     Ok(report.finish())
-}
-
-fn start(options: &HttpOptions, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
-    let binary = match &options.server_binary {
-        Some(binary) => binary.clone(),
-        None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
-    };
-    progress.step(&format!("starting {} serve", binary.display()));
-    Target::start(&binary, &scratch.path().join("data"), &options.server_arg)
 }
 
 fn target_name(options: &HttpOptions, target: &Target) -> String {
@@ -269,7 +263,7 @@ impl Suite<'_> {
         let mut last_good = None;
         let knee = search::find_knee(&bounds, |rate| {
             let mut load = self.load(&scenario, Kind::Subject, Pace::Open { rate, arrivals: self.options.arrivals });
-            load.give_up = (objective.bound * 20).max(Duration::from_secs(1));
+            load.give_up = objective.patience();
             let outcome = run::run(&load)?;
             let trial = trial_of(&outcome, objective)?;
             self.say(&Scenario { pace: load.pace, ..scenario.clone() }, "", 1, &outcome);
@@ -281,20 +275,8 @@ impl Suite<'_> {
         })?;
         report.tables.push(table);
         report.tables.extend(last_good.iter().map(spectrum_table));
-        let verdict = match (knee.rate, knee.limited_by) {
-            (None, _) => Verdict::Missed,
-            (Some(_), Limit::Generator) => Verdict::Void,
-            (Some(_), _) => Verdict::Met,
-        };
-        report.checks.push(Check {
-            what: format!("highest rate with {objective}, stable over {} repeats", bounds.repeats),
-            required: "found, and limited by the server".to_owned(),
-            measured: match knee.rate {
-                Some(rate) => format!("{rate:.0}/s, limited by the {}", knee.limited_by.name()),
-                None => "no rate meets it".to_owned(),
-            },
-            verdict,
-        });
+        let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
+        report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         Ok(())
     }
 
@@ -354,9 +336,7 @@ impl Suite<'_> {
 
     /// fsyncs of the server since its start, from its metrics.
     fn fsyncs(&self) -> Option<u64> {
-        let (_, text) = self.target.get("/metrics").filter(|(status, _)| *status == 200)?;
-        let line = text.lines().find(|line| line.split([' ', '{']).next() == Some("thalweg_log_syncs_total"))?;
-        line.rsplit(' ').next()?.parse::<f64>().ok().map(|count| count as u64)
+        self.target.metric("thalweg_log_syncs_total").map(|count| count as u64)
     }
 }
 
@@ -367,20 +347,11 @@ enum Kind {
 }
 
 fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
-    Ok(match &outcome.validity {
-        Validity::Good if objective.is_met(&outcome.times) => Trial::Pass,
-        Validity::Good | Validity::Overloaded(_) => Trial::Fail,
+    match &outcome.validity {
         // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
-        Validity::Errors(_) if outcome.tally.own.wrong_bytes == 0 && outcome.tally.lost == 0 => Trial::Fail,
-        Validity::Errors(why) => {
-            return Err(BenchError::WrongData {
-                subject: "the server".to_owned(),
-                doing: "answering the search",
-                message: why.clone(),
-            });
-        }
-        Validity::Saturated(_) => Trial::Void,
-    })
+        Validity::Errors(_) if outcome.tally.own.wrong_bytes == 0 && outcome.tally.lost == 0 => Ok(Trial::Fail),
+        validity => objective.judge("the server", validity, &outcome.times),
+    }
 }
 
 fn conditions_table(scenarios: &[Scenario]) -> Table {
@@ -439,9 +410,7 @@ fn worst(rounds: &Rounds) -> Validity {
 
 fn checks(scenario: &Scenario, rounds: &Rounds) -> Vec<Check> {
     let what = format!("{} ({}, {})", scenario.name, scenario.pace_name(), scenario.durability_name());
-    let (measured, verdict) = worst(rounds).verdict();
-    let mut checks =
-        vec![Check { what: what.clone(), required: "all answered, rightly, in step".to_owned(), measured, verdict }];
+    let mut checks = vec![Check::of_run(&what, "all answered, rightly, in step", worst(rounds))];
     if let Some(share) = scenario.echo_share {
         let measured = ratio(&rates(&rounds.subject), &rates(&rounds.echo));
         checks.push(Check::at_least(
@@ -490,22 +459,18 @@ fn status_table(outcome: &Outcome) -> Table {
 fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
     let times = outcome.times.quantiles();
     let cpu = outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64;
-    let outcome_name = match trial {
-        Trial::Pass => "pass".to_owned(),
-        Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase(),
-    };
     cells! {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
         "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
-        "server CPU µs/request" => Some(cpu).filter(|_| outcome.server.is_some()), "outcome" => outcome_name,
+        "server CPU µs/request" => Some(cpu).filter(|_| outcome.server.is_some()), "outcome" => trial.name(&outcome.validity),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
+    use crate::{Quiet, report::Verdict};
     use clap::Parser as _;
 
     #[derive(clap::Parser)]

@@ -11,6 +11,7 @@ pub mod connection;
 pub mod crew;
 pub mod pace;
 pub mod poller;
+pub mod process;
 pub mod protocol;
 pub mod run;
 pub mod schedule;

@@ -8,7 +8,12 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::Serialize;
 
-use crate::{latency::Latencies, report};
+use super::validity::Validity;
+use crate::{
+    BenchError,
+    latency::Latencies,
+    report::{self, Check, Verdict},
+};
 
 /// A bound on a percentile of the response time, as in `p99<5ms`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +29,25 @@ impl Objective {
     #[must_use]
     pub fn is_met(&self, times: &Latencies) -> bool {
         times.count() > 0 && times.percentile(self.percentile) < self.bound
+    }
+
+    /// Returns the longest wait for a reply in a trial, which is given up early: the search goes on at another rate.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        (self.bound * 20).max(Duration::from_secs(1))
+    }
+
+    /// Judges a trial against `subject` by its response times. Errors end the search.
+    pub fn judge(&self, subject: &str, validity: &Validity, times: &Latencies) -> Result<Trial, BenchError> {
+        match validity {
+            Validity::Good if self.is_met(times) => Ok(Trial::Pass),
+            Validity::Good | Validity::Overloaded(_) => Ok(Trial::Fail),
+            Validity::Saturated(_) => Ok(Trial::Void),
+            Validity::Errors(why) => {
+                let (subject, doing) = (subject.to_owned(), "answering the search");
+                Err(BenchError::WrongData { subject, doing, message: why.clone() })
+            }
+        }
     }
 }
 
@@ -78,6 +102,17 @@ pub enum Trial {
     Void,
 }
 
+impl Trial {
+    /// Returns how a run went, in words for a table.
+    #[must_use]
+    pub fn name(self, validity: &Validity) -> String {
+        match self {
+            Self::Pass => "pass".to_owned(),
+            Self::Fail | Self::Void => format!("{self:?}: {}", validity.name()).to_lowercase(),
+        }
+    }
+}
+
 /// How to search.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -100,6 +135,21 @@ pub struct Knee {
     pub limited_by: Limit,
     /// Every trial in order.
     pub trials: Vec<(f64, Trial)>,
+}
+
+impl Knee {
+    /// Checks that the knee was found and is the server's; `describe` puts a rate in words.
+    #[must_use]
+    pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
+        let (measured, verdict) = match (self.rate, self.limited_by) {
+            (None, _) => ("no rate meets it".to_owned(), Verdict::Missed),
+            (Some(rate), limit) => {
+                let verdict = if limit == Limit::Generator { Verdict::Void } else { Verdict::Met };
+                (format!("{}, limited by the {}", describe(rate), limit.name()), verdict)
+            }
+        };
+        Check { what, required: "found, and limited by the server".to_owned(), measured, verdict }
+    }
 }
 
 /// What bounds the knee.
@@ -132,51 +182,49 @@ const STEP_DOWN: f64 = 0.95;
 
 /// Searches; `trial` runs one rate.
 pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
-    let mut trials = Vec::new();
-    let mut attempt = |rate: f64, trials: &mut Vec<(f64, Trial)>| trial(rate).inspect(|&how| trials.push((rate, how)));
-    let (mut low, mut high, mut limited_by) = (0.0, None, Limit::MaxRate);
+    let mut knee = Knee { rate: None, limited_by: Limit::MaxRate, trials: Vec::new() };
+    let mut passes = |rate: f64, knee: &mut Knee| {
+        let how = trial(rate)?;
+        knee.trials.push((rate, how));
+        match how {
+            Trial::Pass => {}
+            Trial::Fail => knee.limited_by = Limit::Server,
+            Trial::Void => knee.limited_by = Limit::Generator,
+        }
+        Ok(how == Trial::Pass)
+    };
+    let (mut low, mut high) = (0.0, None);
     let mut rate = bounds.start.min(bounds.max);
     while high.is_none() && low < bounds.max {
-        match attempt(rate, &mut trials)? {
-            Trial::Pass => {
-                low = rate;
-                rate = (rate * 2.0).min(bounds.max);
-            }
-            how => {
-                limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
-                high = Some(rate);
-            }
+        if passes(rate, &mut knee)? {
+            low = rate;
+            rate = (rate * 2.0).min(bounds.max);
+        } else {
+            high = Some(rate);
         }
     }
     if let Some(mut high) = high {
         while high - low > bounds.precision * high && high > LOWEST_RATE {
             let middle = f64::midpoint(low, high);
-            match attempt(middle, &mut trials)? {
-                Trial::Pass => low = middle,
-                how => {
-                    limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
-                    high = middle;
-                }
+            if passes(middle, &mut knee)? {
+                low = middle;
+            } else {
+                high = middle;
             }
         }
     }
     while low > LOWEST_RATE {
         let mut passed = 0;
-        while passed < bounds.repeats {
-            match attempt(low, &mut trials)? {
-                Trial::Pass => passed += 1,
-                how => {
-                    limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
-                    break;
-                }
-            }
+        while passed < bounds.repeats && passes(low, &mut knee)? {
+            passed += 1;
         }
         if passed == bounds.repeats {
-            return Ok(Knee { rate: Some(low), limited_by, trials });
+            knee.rate = Some(low);
+            return Ok(knee);
         }
         low *= STEP_DOWN;
     }
-    Ok(Knee { rate: None, limited_by, trials })
+    Ok(knee)
 }
 
 #[cfg(test)]

@@ -105,17 +105,12 @@ impl Server {
         knob: Option<&str>,
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
-        let binary = match &options.server_binary {
-            Some(binary) => binary.clone(),
-            None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
-        };
         let data = scratch.fresh("data")?;
         let mut more = options.server_arg.clone();
         more.extend(profile.map(|profile| format!("--profile={}", profile.name())));
         more.extend(knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned));
-        progress.step(&format!("starting {} serve {}", binary.display(), more.join(" ")));
-        let target = Target::start_with_native(&binary, &data, &more)?;
-        let fail = |message: String| BenchError::Target { target: binary.display().to_string(), message };
+        let target = Target::start_with_native(options.server_binary.as_deref(), &data, &more, progress)?;
+        let fail = |message: String| BenchError::Target { target: target.host.clone(), message };
         let address = target.native.ok_or_else(|| fail("it has no native port".to_owned()))?;
         let trust = certificate(&data).map(|path| Trust::pem_file(&path)).transpose();
         let trust = trust.map_err(|error| fail(error.to_string()))?;
@@ -151,9 +146,7 @@ impl Server {
     /// A counter from its metrics, summed over labels; only of a server of our own, whose HTTP port is known.
     #[must_use]
     pub fn metric(&self, name: &str) -> Option<f64> {
-        let (_, text) = self.own.as_ref()?.get("/metrics").filter(|(status, _)| *status == 200)?;
-        let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
-        lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        self.own.as_ref()?.metric(name)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     latency::{Latencies, micros},
     load::{
         pace::Pace,
-        search::{Knee, Limit, Objective, Trial},
+        search::{Objective, Trial},
         validity::{MAX_BUSY, Validity},
     },
     native::{
@@ -25,7 +25,7 @@ use crate::{
         payload::{Depth, Head, Payloads},
         place::Carrier,
     },
-    report::{Cell, Check, Table, Verdict, cells, mebibytes},
+    report::{Check, Table, cells, mebibytes},
     stats::{Summary, median, ratio},
 };
 
@@ -134,13 +134,7 @@ impl Figures {
             "deliveries/s by round" => by_round(&rounds.rates()), "verdict" => validity.name(),
         });
         let what = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), pace_name(pace));
-        let (measured, verdict) = validity.clone().verdict();
-        report.checks.push(Check {
-            what: what.clone(),
-            required: "all delivered, rightly, in order".to_owned(),
-            measured,
-            verdict,
-        });
+        report.checks.push(Check::of_run(&what, "all delivered, rightly, in order", validity.clone()));
         if pace == scenario.pace {
             rate_check(report, scenario, rounds, &what);
         }
@@ -245,38 +239,11 @@ pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
 /// Adds a run of a search.
 pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) {
     let times = outcome.counts.times.quantiles();
-    let how = match trial {
-        Trial::Pass => Cell::from("pass"),
-        Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase().into(),
-    };
     table.row(cells! {
         "offered msg/s" => rate, "deliveries/s" => outcome.deliveries_rate, "p50 µs" => times.p50_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
         "lag p99 µs" => micros(outcome.counts.lag.percentile(99.0)), "generator busy %" => 100.0 * outcome.busiest,
-        "outcome" => how,
-    });
-}
-
-/// Adds the check that a knee was found.
-pub fn knee_check(report: &mut Report, scenario: &Scenario, objective: Objective, knee: &Knee) {
-    let verdict = match (knee.rate, knee.limited_by) {
-        (None, _) => Verdict::Missed,
-        (Some(_), Limit::Generator) => Verdict::Void,
-        (Some(_), _) => Verdict::Met,
-    };
-    let measured = match knee.rate {
-        Some(rate) => format!(
-            "{rate:.0} msg/s, {:.0} deliveries/s, limited by the {}",
-            rate * scenario.fan_out as f64,
-            knee.limited_by.name()
-        ),
-        None => "no rate meets it".to_owned(),
-    };
-    report.checks.push(Check {
-        what: format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name()),
-        required: "found, and limited by the server".to_owned(),
-        measured,
-        verdict,
+        "outcome" => trial.name(&outcome.validity),
     });
 }
 

@@ -14,7 +14,7 @@ use crate::{
     backends::plots,
     load::{
         pace::Pace,
-        search::{self, Bounds, Knee, Objective, Trial},
+        search::{self, Bounds, Knee, Objective},
         validity::Validity,
     },
     native::{
@@ -148,7 +148,7 @@ impl Suite<'_> {
             let (bare, relayed) = self.bare(scenario)?;
             rounds.bare.push(bare);
             rounds.relayed.push(relayed);
-            let outcome = self.one(scenario, pace)?;
+            let outcome = self.one(scenario, pace, self.options.load.give_up)?;
             self.say(scenario, pace, &format!("round {round}"), &outcome);
             rounds.outcomes.push(outcome);
         }
@@ -166,10 +166,11 @@ impl Suite<'_> {
         Ok((bare::stream(scenario.carrier, time)?, relayed))
     }
 
-    fn one(&mut self, scenario: &Scenario, pace: Pace) -> Result<Outcome, BenchError> {
+    fn one(&mut self, scenario: &Scenario, pace: Pace, give_up: Duration) -> Result<Outcome, BenchError> {
         let options = self.options;
         let server = self.server(scenario)?;
-        let plan = Plan::new(scenario, options, server.place(scenario.carrier)?, pace);
+        let mut plan = Plan::new(scenario, options, server.place(scenario.carrier)?, pace);
+        plan.load.give_up = give_up;
         stage::run(&plan, server.process)
     }
 
@@ -185,24 +186,17 @@ impl Suite<'_> {
         let mut table = report::trials(scenario, objective);
         let knee = search::find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: self.options.arrivals };
-            let outcome = self.trial(scenario, pace, objective)?;
-            let trial = trial_of(&outcome, objective)?;
+            let outcome = self.one(scenario, pace, objective.patience())?;
+            let trial = objective.judge("the server", &outcome.validity, &outcome.counts.times)?;
             self.say(scenario, pace, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, trial);
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
-        report::knee_check(report, scenario, objective, &knee);
+        let what = format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name());
+        let all = |rate: f64| format!("{rate:.0} msg/s, {:.0} deliveries/s", rate * scenario.fan_out as f64);
+        report.checks.push(knee.check(what, all));
         Ok(knee)
-    }
-
-    /// A run of the search: given up soon, since it will be repeated at another rate.
-    fn trial(&mut self, scenario: &Scenario, pace: Pace, objective: Objective) -> Result<Outcome, BenchError> {
-        let options = self.options;
-        let server = self.server(scenario)?;
-        let mut plan = Plan::new(scenario, options, server.place(scenario.carrier)?, pace);
-        plan.load.give_up = (objective.bound * 20).max(Duration::from_secs(1));
-        stage::run(&plan, server.process)
     }
 
     fn say(&mut self, scenario: &Scenario, pace: Pace, what: &str, outcome: &Outcome) {
@@ -260,19 +254,4 @@ impl Rounds {
     pub fn validity(&self) -> Validity {
         Validity::worst(self.outcomes.iter().map(|outcome| &outcome.validity))
     }
-}
-
-fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
-    Ok(match &outcome.validity {
-        Validity::Good if objective.is_met(&outcome.counts.times) => Trial::Pass,
-        Validity::Good | Validity::Overloaded(_) => Trial::Fail,
-        Validity::Saturated(_) => Trial::Void,
-        Validity::Errors(why) => {
-            return Err(BenchError::WrongData {
-                subject: "the server".to_owned(),
-                doing: "answering the search",
-                message: why.clone(),
-            });
-        }
-    })
 }

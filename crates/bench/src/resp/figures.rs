@@ -106,6 +106,11 @@ impl Line<'_> {
         median(&self.over(|round| round.busy)) > MAX_BUSY
     }
 
+    /// The first validity of a round that is not good.
+    pub(super) fn validity(&self) -> Validity {
+        Validity::worst(self.rounds.iter().map(|round| &round.validity))
+    }
+
     fn row(&self) -> Row {
         let scenario = self.scenario;
         let rates = Summary::of(&self.over(|round| round.rate));
@@ -119,7 +124,7 @@ impl Line<'_> {
             "generator CPU µs/1" => middle(|round| round.generator_us),
             "generator busy %" => middle(|round| 100.0 * round.busy),
             "server peak RSS MiB" => mebibytes(self.rounds.iter().filter_map(|round| round.peak_rss_bytes).max()),
-            "verdict" => Validity::worst(self.rounds.iter().map(|round| &round.validity)).name(),
+            "verdict" => self.validity().name(),
         }
     }
 }

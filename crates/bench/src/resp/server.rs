@@ -1,14 +1,11 @@
 //! The servers of a run: our own, Debian's redis-server as it is asked for, or whatever listens somewhere.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     str::FromStr,
-    time::{Duration, Instant},
 };
-
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     bare::BareServer,
@@ -17,7 +14,11 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Scratch,
-    load::{address::Address, target::Target},
+    load::{
+        address::Address,
+        process::{ServerProcess, free_port},
+        target::Target,
+    },
 };
 
 /// Which server.
@@ -99,7 +100,7 @@ pub struct Server {
 #[expect(dead_code, reason = "held for what dropping them does")]
 enum Own {
     Thalweg(Target),
-    Redis(RedisChild),
+    Redis(ServerProcess),
     Bare(BareServer),
 }
 
@@ -114,14 +115,10 @@ impl Server {
         let (address, process, own) = match choice {
             Choice::Thalweg => {
                 let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
-                let binary = match &options.server_binary {
-                    Some(binary) => binary.clone(),
-                    None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
-                };
                 let mut arguments = vec![format!("--resp={address}")];
                 arguments.extend(options.server_arg.iter().cloned());
-                progress.step(&format!("starting {} serve {}", binary.display(), arguments.join(" ")));
-                let target = Target::start(&binary, &scratch.fresh("thalweg")?.join("data"), &arguments)?;
+                let data = scratch.fresh("thalweg")?.join("data");
+                let target = Target::start(options.server_binary.as_deref(), &data, &arguments, progress)?;
                 (Address::Tcp(address), target.process(), Some(Own::Thalweg(target)))
             }
             Choice::RedisNone | Choice::RedisAlways => {
@@ -132,8 +129,8 @@ impl Server {
                 };
                 progress.step(&format!("starting {} {}", options.redis_server.display(), arguments.join(" ")));
                 let dir = scratch.fresh(if *choice == Choice::RedisNone { "redis-none" } else { "redis-always" })?;
-                let child = RedisChild::start(&options.redis_server, address, &dir, arguments)?;
-                (Address::Tcp(address), Some(child.0.id()), Some(Own::Redis(child)))
+                let child = start_redis(&options.redis_server, address, &dir, arguments)?;
+                (Address::Tcp(address), Some(child.id()), Some(Own::Redis(child)))
             }
             Choice::Bare => {
                 progress.step("starting a bare server: a thread of this process");
@@ -225,66 +222,20 @@ fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
     })
 }
 
-/// A redis-server that ends with its handle.
-#[derive(Debug)]
-struct RedisChild(Child);
-
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between looks at another process: there is nothing to wait on.
-const LOOK: Duration = Duration::from_millis(20);
-
-impl RedisChild {
-    fn start(binary: &Path, address: SocketAddr, dir: &Path, arguments: &[&str]) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: binary.display().to_string(), message };
-        let child = Command::new(binary)
-            .args(["--bind", &address.ip().to_string(), "--port", &address.port().to_string()])
-            .args(["--save", "", "--daemonize", "no", "--dir"])
-            .arg(dir)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| fail(format!("{error}; install redis-server, or leave that --server out")))?;
-        let mut child = Self(child);
-        let greeting = Greeting { address: Address::Tcp(address), password: None, database: 0, is_resp3: false };
-        let begun = Instant::now();
-        loop {
-            if let Ok(Some(status)) = child.0.try_wait() {
-                return Err(fail(format!("it ended with {status}")));
-            }
-            if Client::open(&greeting).and_then(|mut client| client.done(&[b"PING"])).is_ok() {
-                return Ok(child);
-            }
-            if begun.elapsed() > START_TIMEOUT {
-                return Err(fail(format!("it did not answer within {START_TIMEOUT:?}")));
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-}
-
-impl Drop for RedisChild {
-    fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < STOP_TIMEOUT {
-            if !matches!(self.0.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(LOOK);
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A port that is free now; if it is taken before the server binds it, that fails to start and says so.
-fn free_port() -> std::io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")?.local_addr()
+fn start_redis(
+    binary: &Path,
+    address: SocketAddr,
+    dir: &Path,
+    arguments: &[&str],
+) -> Result<ServerProcess, BenchError> {
+    let mut command = Command::new(binary);
+    command.args(["--bind", &address.ip().to_string(), "--port", &address.port().to_string()]);
+    command.args(["--save", "", "--daemonize", "no", "--dir"]).arg(dir).args(arguments).stderr(Stdio::null());
+    let greeting = Greeting { address: Address::Tcp(address), password: None, database: 0, is_resp3: false };
+    let is_ready = || Client::open(&greeting).and_then(|mut client| client.done(&[b"PING"])).is_ok();
+    let remedy = "install redis-server, or leave that --server out";
+    ServerProcess::start(&mut command, remedy, is_ready)
+        .map_err(|message| BenchError::Target { target: binary.display().to_string(), message })
 }
 
 #[cfg(test)]

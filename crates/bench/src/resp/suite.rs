@@ -25,12 +25,12 @@ use crate::{
     load::{
         pace::Pace,
         run,
-        search::{self, Bounds, Limit, Objective, Trial},
+        search::{self, Bounds, Objective},
         validity::Validity,
     },
     native::{bare, place::Carrier},
     random::KeyChooser,
-    report::{Check, Table, Verdict, cells, duration, number},
+    report::{Check, Table, cells, duration, number},
 };
 
 /// Runs the suite.
@@ -156,8 +156,7 @@ impl Suite<'_> {
         }
         for line in all.iter().flatten() {
             let what = format!("{}, {}, {}", line.scenario.name, line.generator, line.server);
-            let (measured, verdict) = Validity::worst(line.rounds.iter().map(|round| &round.validity)).verdict();
-            report.checks.push(Check { what, required: "all answered, rightly".to_owned(), measured, verdict });
+            report.checks.push(Check::of_run(what, "all answered, rightly", line.validity()));
         }
         for (line, other) in pairs() {
             // The bare server is a ruler and not a peer.
@@ -454,17 +453,8 @@ impl Suite<'_> {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
                 let plan = self.plan(scenario, mix.clone(), choice, *database, pace);
-                let give_up = (objective.bound * 20).max(Duration::from_secs(1));
-                let outcome = run::run(&Plan { give_up, ..plan })?;
-                let trial = match &outcome.validity {
-                    Validity::Good if objective.is_met(&outcome.times) => Trial::Pass,
-                    Validity::Good | Validity::Overloaded(_) => Trial::Fail,
-                    Validity::Saturated(_) => Trial::Void,
-                    Validity::Errors(why) => {
-                        let (subject, doing) = (server.clone(), "answering the search");
-                        return Err(BenchError::WrongData { subject, doing, message: why.clone() });
-                    }
-                };
+                let outcome = run::run(&Plan { give_up: objective.patience(), ..plan })?;
+                let trial = objective.judge(&server, &outcome.validity, &outcome.times)?;
                 let at = |percentile| micros(outcome.times.percentile(percentile));
                 self.progress.step(&format!("{server} at {rate:.0}/s: p99 {} µs, {trial:?}", number(at(99.0))));
                 table.row(cells! {
@@ -473,21 +463,10 @@ impl Suite<'_> {
                     "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
                     "outcome" => format!("{trial:?}").to_lowercase(),
                 });
-                Ok(trial)
+                Ok::<_, BenchError>(trial)
             })?;
-            report.checks.push(Check {
-                what: format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats),
-                required: "found, and limited by the server".to_owned(),
-                measured: match knee.rate {
-                    Some(rate) => format!("{rate:.0}/s, limited by the {}", knee.limited_by.name()),
-                    None => "no rate meets it".to_owned(),
-                },
-                verdict: match (knee.rate, knee.limited_by) {
-                    (None, _) => Verdict::Missed,
-                    (Some(_), Limit::Generator) => Verdict::Void,
-                    (Some(_), _) => Verdict::Met,
-                },
-            });
+            let what = format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats);
+            report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         }
         report.tables.push(table);
         Ok(())

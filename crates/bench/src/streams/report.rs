@@ -63,9 +63,7 @@ impl Figures {
             "verdict" => validity.name(),
         });
         let what = format!("{}, {}", scenario.name, carrier.name());
-        let (measured, verdict) = validity.verdict();
-        let required = "all acked or read, in order, with the right content".to_owned();
-        report.checks.push(Check { what: what.clone(), required, measured, verdict });
+        report.checks.push(Check::of_run(&what, "all acked or read, in order, with the right content", validity));
         checks(report, scenario, carrier, &what, summary.median, of_probe, of_bare);
     }
 
