@@ -21,6 +21,7 @@ use thalweg_types::{
 
 use crate::{
     BenchError, Progress, Report, Scratch,
+    options::require,
     report::{Check, Table, cells},
     stats::Summary,
     usage::{Usage, Whose},
@@ -85,10 +86,8 @@ struct Round {
 
 /// Runs the suite.
 pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
-    if options.durability == Durability::None {
-        let message = "fetches and acks must know their outcome: at least os".to_owned();
-        return Err(BenchError::Option { option: "--durability", message });
-    }
+    let has_outcome = options.durability != Durability::None;
+    require(has_outcome, "--durability", "fetches and acks must know their outcome: at least os")?;
     let (mut report, scratch) = Report::begin_below("groups", options.dir.as_deref())?;
     report.condition("backend", BackendKind::Lsm.name());
     report.condition("durability", options.durability.name());

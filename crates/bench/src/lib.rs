@@ -23,6 +23,7 @@ pub mod load;
 pub mod log;
 pub mod machine;
 pub mod native;
+mod options;
 pub mod probe;
 mod progress;
 pub mod pubsub;

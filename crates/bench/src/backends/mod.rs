@@ -29,6 +29,7 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     data::{KEY_BYTES, Values},
     engine::Contender,
+    options::{require, within},
     probe::{Probe, Sync},
     report::{Plot, Table, cells},
     stats::median,
@@ -117,26 +118,15 @@ impl Default for BackendsOptions {
 
 impl BackendsOptions {
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if self.samples == 0 || self.samples > 10_000 {
-            return wrong("--samples", "must be from 1 to 10000");
-        }
-        if self.backends.is_empty() || self.modes.is_empty() {
-            return wrong("--backends, --modes", "must name at least one");
-        }
-        if self.value_bytes > 1 << 20 {
-            return wrong("--value-bytes", "must be at most 1 MiB");
-        }
-        if self.sweep_size.is_some_and(|entries| !(100..=10_000_000).contains(&entries)) {
-            return wrong("--sweep-size", "must be from 100 to 10000000");
-        }
-        if self.sweep_readers.is_some_and(|threads| !(1..=256).contains(&threads)) {
-            return wrong("--sweep-readers", "must be from 1 to 256");
-        }
-        if self.no_groups && self.sweep_size.is_none() && self.sweep_readers.is_none() {
-            return wrong("--no-groups", "leaves nothing: add --sweep-size or --sweep-readers");
-        }
-        Ok(())
+        within("--samples", self.samples, 10_000)?;
+        let is_some = !self.backends.is_empty() && !self.modes.is_empty();
+        require(is_some, "--backends, --modes", "must name at least one")?;
+        require(self.value_bytes <= 1 << 20, "--value-bytes", "must be at most 1 MiB")?;
+        let is_valid = self.sweep_size.is_none_or(|entries| (100..=10_000_000).contains(&entries));
+        require(is_valid, "--sweep-size", "must be from 100 to 10000000")?;
+        within("--sweep-readers", self.sweep_readers.unwrap_or(1), 256)?;
+        let is_some = !self.no_groups || self.sweep_size.is_some() || self.sweep_readers.is_some();
+        require(is_some, "--no-groups", "leaves nothing: add --sweep-size or --sweep-readers")
     }
 }
 

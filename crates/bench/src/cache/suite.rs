@@ -11,11 +11,12 @@ use crate::{
     latency::micros,
     load::{crew::alone, pace::Pace, schedule::Arrivals, validity::Validity},
     native::{
-        options::{LoadOptions, only, within},
+        options::LoadOptions,
         place::{Carrier, Place},
         requests::{self, CallOutcome, CallPlan},
         server::{Server, ServerOptions},
     },
+    options::{only, rate_within, within},
     report::{Check, Table, cells, mebibytes},
     stats::{Summary, median},
 };
@@ -77,12 +78,8 @@ impl CacheOptions {
         self.load.check()?;
         within("--connections, --streams", self.connections.saturating_mul(self.streams), 20_000)?;
         within("--concurrency", self.concurrency, 1 << 20)?;
-        within("--keys", usize::try_from(self.keys).unwrap_or(usize::MAX), 100_000_000)?;
-        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e8) {
-            let message = "must be above 0 and at most 100 million".to_owned();
-            return Err(BenchError::Option { option: "--rate", message });
-        }
-        Ok(())
+        within("--keys", self.keys, 100_000_000)?;
+        rate_within(self.rate, 100_000_000)
     }
 }
 

@@ -32,6 +32,7 @@ use self::{
 use crate::{
     BenchError, Progress, Report, Scratch,
     data::KEY_BYTES,
+    options::require,
     probe::{Probe, Sync},
     report::{Check, Table, cells, mebibytes, number},
     stats::{Summary, ratio},
@@ -104,14 +105,8 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if self.rounds == 0 || self.level.is_empty() {
-            return wrong("--rounds, --level", "must be at least one");
-        }
-        if !(self.scale > 0.0 && self.scale <= 100.0) {
-            return wrong("--scale", "must be above 0 and at most 100");
-        }
-        Ok(())
+        require(self.rounds > 0 && !self.level.is_empty(), "--rounds, --level", "must be at least one")?;
+        require(self.scale > 0.0 && self.scale <= 100.0, "--scale", "must be above 0 and at most 100")
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
         target::Target,
         validity::Validity,
     },
+    options::{rate_within, require, within},
     random::{Distribution, KeyChooser},
     report::{Check, Row, Table, cells, duration, mebibytes},
     stats::{Summary, ratio},
@@ -120,26 +121,14 @@ impl HttpOptions {
     }
 
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if !(self.rate > 0.0 && self.rate <= 1e7) {
-            return wrong("--rate", "must be above 0 and at most 10 million");
-        }
-        if self.connections == 0 || self.connections > 50_000 {
-            return wrong("--connections", "must be 1 to 50,000");
-        }
-        if self.workers == 0 || self.workers > 1024 || self.pipeline == 0 || self.pipeline > 1024 {
-            return wrong("--workers, --pipeline", "must be 1 to 1024");
-        }
-        if self.rounds == 0 || self.keys == 0 {
-            return wrong("--rounds, --keys", "must be at least 1");
-        }
-        if self.value_size > thalweg_types::limits::MAX_VALUE_BYTES {
-            return wrong("--value-size", "is above the largest value");
-        }
-        if self.duration.is_zero() {
-            return wrong("--duration", "must be above 0");
-        }
-        Ok(())
+        rate_within(Some(self.rate), 10_000_000)?;
+        within("--connections", self.connections, 50_000)?;
+        within("--workers, --pipeline", self.workers, 1024)?;
+        within("--workers, --pipeline", self.pipeline, 1024)?;
+        require(self.rounds > 0 && self.keys > 0, "--rounds, --keys", "must be at least 1")?;
+        let fits = self.value_size <= thalweg_types::limits::MAX_VALUE_BYTES;
+        require(fits, "--value-size", "is above the largest value")?;
+        require(!self.duration.is_zero(), "--duration", "must be above 0")
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
     data::Values,
     latency::{Latencies, micros},
     load::search::parse_duration,
+    options::{require, within},
     probe::{Probe, Probed, Sync},
     report::{Table, cells, number},
     stats::{Summary, ratio},
@@ -66,18 +67,11 @@ const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl LogOptions {
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if self.rounds == 0 || self.time.is_zero() {
-            return wrong("--rounds, --time", "must be above 0");
-        }
-        if self.processes.iter().any(|count| !(1..=1000).contains(count)) {
-            return wrong("--processes", "must be 1 to 1000");
-        }
+        require(self.rounds > 0 && !self.time.is_zero(), "--rounds, --time", "must be above 0")?;
+        self.processes.iter().try_for_each(|count| within("--processes", *count, 1000))?;
         let largest = self.batches.iter().max().copied().unwrap_or(0);
-        if self.batches.contains(&0) || largest.saturating_mul(self.payload) > MAX_BATCH_BYTES {
-            return wrong("--batches", "must be at least 1, and batch × payload at most 32 MiB");
-        }
-        Ok(())
+        let fits = !self.batches.contains(&0) && largest.saturating_mul(self.payload) <= MAX_BATCH_BYTES;
+        require(fits, "--batches", "must be at least 1, and batch × payload at most 32 MiB")
     }
 }
 

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{BenchError, load::search::parse_duration};
+use crate::{
+    BenchError,
+    load::search::parse_duration,
+    options::{require, within},
+};
 
 /// How long, how often, with how many threads.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,12 +38,9 @@ impl LoadOptions {
     /// Whether they make sense.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--workers", self.workers, 1024)?;
-        within("--rounds", self.rounds as usize, 100)?;
-        if self.duration.is_zero() || self.duration > Duration::from_secs(3600) {
-            let message = "must be above 0 and at most an hour".to_owned();
-            return Err(BenchError::Option { option: "--duration", message });
-        }
-        Ok(())
+        within("--rounds", self.rounds, 100)?;
+        let is_valid = !self.duration.is_zero() && self.duration <= Duration::from_secs(3600);
+        require(is_valid, "--duration", "must be above 0 and at most an hour")
     }
 
     /// For the report.
@@ -54,23 +55,4 @@ impl LoadOptions {
             self.seed
         )
     }
-}
-
-/// What is left of `all` by `--only`; an error that says what there is if nothing is.
-pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, BenchError> {
-    let Some(part) = part else { return Ok(all) };
-    let names = all.iter().map(&name).collect::<Vec<_>>().join(", ");
-    let left: Vec<T> = all.into_iter().filter(|one| name(one).contains(part)).collect();
-    if left.is_empty() {
-        return Err(BenchError::Option { option: "--only", message: format!("{part:?} is in none of: {names}") });
-    }
-    Ok(left)
-}
-
-/// Whether an option is 1 to `most`.
-pub fn within(option: &'static str, value: usize, most: usize) -> Result<(), BenchError> {
-    if (1..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(BenchError::Option { option, message: format!("must be 1 to {most}") })
 }

@@ -16,10 +16,11 @@ use crate::{
         search::{Objective, parse_duration},
     },
     native::{
-        options::{LoadOptions, within},
+        options::LoadOptions,
         payload::{Depth, HEAD_BYTES},
         server::{Profile, ServerOptions},
     },
+    options::{rate_within, require, within},
 };
 
 /// Options of the subjects suite.
@@ -147,36 +148,23 @@ impl PubsubOptions {
     }
 
     pub(super) fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: String| Err(BenchError::Option { option, message });
         self.load.check()?;
-        if !(HEAD_BYTES..MAX_RECORD_BYTES).contains(&self.payload) {
-            return wrong("--payload", format!("must be {HEAD_BYTES} to {}", MAX_RECORD_BYTES - 1));
-        }
-        within("--batch", self.batch as usize, MAX_PUBLISH_MESSAGES as usize)?;
-        if batch_bytes(self.batch, self.payload) > MAX_PUBLISH_BYTES {
-            return wrong(
-                "--batch",
-                format!("a batch of {} × {} B is above {MAX_PUBLISH_BYTES}", self.batch, self.payload),
-            );
-        }
+        let fits = (HEAD_BYTES..MAX_RECORD_BYTES).contains(&self.payload);
+        require(fits, "--payload", format!("must be {HEAD_BYTES} to {}", MAX_RECORD_BYTES - 1))?;
+        within("--batch", self.batch, MAX_PUBLISH_MESSAGES as usize)?;
+        let above = format!("a batch of {} × {} B is above {MAX_PUBLISH_BYTES}", self.batch, self.payload);
+        require(batch_bytes(self.batch, self.payload) <= MAX_PUBLISH_BYTES, "--batch", above)?;
         within("--publishers", self.publishers, 10_000)?;
         within("--fan-out", self.fan_out, MAX_CHANNELS)?;
         within("--fan-out, --queue-members", self.fan_out.saturating_mul(self.queue_members.max(1)), 100_000)?;
         within("--connections, --streams", self.connections.unwrap_or(1).saturating_mul(self.streams), MAX_CHANNELS)?;
         let subscribing = self.subscriber_connections.unwrap_or(1).saturating_mul(self.subscriber_streams);
         within("--subscriber-connections, --subscriber-streams", subscribing, MAX_CHANNELS)?;
-        if self.window_messages == 0 || self.window_bytes == 0 {
-            return wrong(
-                "--window-messages, --window-bytes",
-                "nothing would ever be sent: must be above 0".to_owned(),
-            );
-        }
-        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e9) {
-            return wrong("--rate", "must be above 0 and at most a billion".to_owned());
-        }
-        if self.linger.is_some() && self.rate.is_none() && self.search.is_none() && self.preset.is_none() {
-            return wrong("--linger", "is about messages on a schedule: give --rate or --search".to_owned());
-        }
-        Ok(())
+        let can_send = self.window_messages > 0 && self.window_bytes > 0;
+        require(can_send, "--window-messages, --window-bytes", "nothing would ever be sent: must be above 0")?;
+        rate_within(self.rate, 1_000_000_000)?;
+        let is_scheduled = self.rate.is_some() || self.search.is_some() || self.preset.is_some();
+        let is_valid = self.linger.is_none() || is_scheduled;
+        require(is_valid, "--linger", "is about messages on a schedule: give --rate or --search")
     }
 }

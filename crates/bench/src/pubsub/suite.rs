@@ -21,6 +21,7 @@ use crate::{
         bare, relay,
         server::{Profile, Server},
     },
+    options::require,
     report::duration,
     stats::Summary,
 };
@@ -70,12 +71,9 @@ impl Suite<'_> {
                 None => scenarios.push(Scenario::from_options(options, *carrier)),
             }
         }
-        if options.server.target.is_some()
-            && scenarios.iter().any(|scenario| scenario.profile.is_some() || scenario.knob.is_some())
-        {
-            let message = "needs servers started with different profiles: leave --target out".to_owned();
-            return Err(BenchError::Option { option: "--preset", message });
-        }
+        let is_tuned = scenarios.iter().any(|scenario| scenario.profile.is_some() || scenario.knob.is_some());
+        let can_run = options.server.target.is_none() || !is_tuned;
+        require(can_run, "--preset", "needs servers started with different profiles: leave --target out")?;
         report::conditions(report, options, &scenarios);
         let mut figures = Figures::new();
         for scenario in &scenarios {

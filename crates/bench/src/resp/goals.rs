@@ -66,7 +66,7 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
     let fan_out =
         line("PUBLISH to 10", Work::FanOut(10), DURABLE, Choice::RedisNone, 1, 16, MESSAGE_BYTES, Goal::Rate(1.5));
     let fan_out = Scenario { value_bytes: fan_out.value_bytes.max(HEAD_BYTES), ..fan_out };
-    let all = vec![
+    vec![
         cache("GET cache", Operation::Get, 50, 1, Goal::Rate(1.0)),
         cache("GET cache", Operation::Get, 50, 16, Goal::Rate(1.0)),
         cache("SET cache", Operation::Set, 50, 1, Goal::Rate(1.0)),
@@ -77,8 +77,5 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
         bare(durable("SET durable", Operation::Set, 1, 1, VALUE_BYTES)),
         durable("XADD durable", Operation::Xadd, 50, 16, 100),
         fan_out,
-    ];
-    all.into_iter()
-        .filter(|scenario| options.only.as_ref().is_none_or(|part| scenario.name.contains(part.as_str())))
-        .collect()
+    ]
 }

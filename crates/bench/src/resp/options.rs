@@ -2,14 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{requests::Mix, server::Spec};
+use super::{requests::Mix, scenario::DEFAULT_VALUE_BYTES, server::Spec};
 use crate::{
     BenchError,
     load::{
         schedule::Arrivals,
         search::{Objective, parse_duration},
     },
-    native::{options::within, payload::HEAD_BYTES},
+    native::payload::HEAD_BYTES,
+    options::{rate_within, require, within},
     random::Distribution,
 };
 
@@ -143,32 +144,22 @@ const MAX_VALUE_BYTES: usize = 1 << 20;
 impl RespOptions {
     /// Whether they make sense.
     pub fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
         within("--connections", self.connections, 20_000)?;
         within("--pipeline", self.pipeline, 10_000)?;
         within("--subscribers", self.subscribers.unwrap_or(1), 10_000)?;
-        within("--keys", usize::try_from(self.keys).unwrap_or(usize::MAX), 100_000_000)?;
-        within("--rounds", self.rounds as usize, 100)?;
-        if self.value_size.is_some_and(|bytes| bytes > MAX_VALUE_BYTES) {
-            return wrong("--value-size", "must be at most 1 MiB");
-        }
-        if self.subscribers.is_some() && self.value_size.is_some_and(|bytes| bytes < HEAD_BYTES) {
-            return wrong("--value-size", "a message has a head of 24 bytes: it must be at least that");
-        }
-        if self.duration.is_zero() || self.duration > Duration::from_secs(3600) {
-            return wrong("--duration", "must be above 0 and at most an hour");
-        }
-        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e8) {
-            return wrong("--rate", "must be above 0 and at most 100 million");
-        }
+        within("--keys", self.keys, 100_000_000)?;
+        within("--rounds", self.rounds, 100)?;
+        let bytes = self.value_size.unwrap_or(DEFAULT_VALUE_BYTES);
+        require(bytes <= MAX_VALUE_BYTES, "--value-size", "must be at most 1 MiB")?;
+        let fits = self.subscribers.is_none() || bytes >= HEAD_BYTES;
+        require(fits, "--value-size", "a message has a head of 24 bytes: it must be at least that")?;
+        let is_valid = !self.duration.is_zero() && self.duration <= Duration::from_secs(3600);
+        require(is_valid, "--duration", "must be above 0 and at most an hour")?;
+        rate_within(self.rate, 100_000_000)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some();
-        let is_simple = self.mix.operations().count() == 1;
-        if self.generator.contains(&Generator::RedisBenchmark) && (is_scheduled || !is_simple) {
-            return wrong("--generator", "redis-benchmark has closed loops only, of one operation");
-        }
-        if self.server.is_empty() {
-            return wrong("--server", "name at least one");
-        }
-        Ok(())
+        let is_simple = self.mix.operations().count() == 1 && !is_scheduled;
+        let can_send = is_simple || !self.generator.contains(&Generator::RedisBenchmark);
+        require(can_send, "--generator", "redis-benchmark has closed loops only, of one operation")?;
+        require(!self.server.is_empty(), "--server", "name at least one")
     }
 }

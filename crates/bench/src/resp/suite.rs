@@ -29,6 +29,7 @@ use crate::{
         validity::Validity,
     },
     native::{bare, place::Carrier},
+    options::only,
     random::KeyChooser,
     report::{Check, Table, cells, duration, number},
 };
@@ -41,10 +42,7 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
         Some(Preset::Goals) => goals::scenarios(options),
         None => vec![Scenario::from_options(options)],
     };
-    if scenarios.is_empty() {
-        let message = "no scenario of the preset has that in its name".to_owned();
-        return Err(BenchError::Option { option: "--only", message });
-    }
+    let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
     let generators = generators(options, &mut report);
     let mut suite = Suite { options, scratch: &scratch, servers: Vec::new(), streams: 0, progress };
     for (choice, _) in scenarios.iter().flat_map(|scenario| &scenario.servers) {

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     BenchError, Progress,
     load::search::{Bounds, Objective, Trial, find_knee},
+    options::require,
     report::{Table, cells, number},
 };
 
@@ -61,10 +62,7 @@ pub(super) fn search<'a>(
     progress: &mut dyn Progress,
 ) -> Result<Load, BenchError> {
     let most = writers().closed(options.duration)?.rate();
-    if most.is_nan() || most <= 0.0 {
-        let message = "no put was answered in that time: make it longer".to_owned();
-        return Err(BenchError::Option { option: "--duration", message });
-    }
+    require(most > 0.0, "--duration", "no put was answered in that time: make it longer")?;
     progress.step(&format!("closed loop: {} puts/s", number(most)));
     let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: 1 };
     let mut trials = Vec::new();
@@ -80,11 +78,8 @@ pub(super) fn search<'a>(
         }
         Ok::<_, BenchError>(if outcomes[1] == MAJORITY { Trial::Pass } else { Trial::Fail })
     })?;
-    let Some(knee) = knee.rate else {
-        let message = format!("no rate meets {}", options.objective);
-        return Err(BenchError::Option { option: "--objective", message });
-    };
-    Ok(Load { rate: knee / 2.0, knee: Some(knee), trials })
+    require(knee.rate.is_some(), "--objective", format!("no rate meets {}", options.objective))?;
+    Ok(Load { rate: knee.rate.unwrap_or(f64::NAN) / 2.0, knee: knee.rate, trials })
 }
 
 fn patience(options: &SnapshotOptions) -> Duration {

@@ -37,6 +37,7 @@ use crate::{
     engine::settle,
     latency::Latencies,
     load::search::{Objective, parse_duration},
+    options::require,
     probe::{Probe, Sync},
     report::{Cell, Check, Table, cells, number},
     stats::Summary,
@@ -110,10 +111,8 @@ fn compression(text: &str) -> Result<Compression, String> {
 
 /// Runs the suite.
 pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
-    if options.durability == Durability::None {
-        let message = "puts whose outcome nobody waits for have no response time: at least os".to_owned();
-        return Err(BenchError::Option { option: "--durability", message });
-    }
+    let has_outcome = options.durability != Durability::None;
+    require(has_outcome, "--durability", "puts whose outcome is not waited for have no response time: at least os")?;
     let (mut report, scratch) = Report::begin_below("snapshot", options.dir.as_deref())?;
     conditions(options, &mut report);
     let measured = measure(options, &scratch, progress)?;

@@ -32,12 +32,13 @@ use crate::{
     native::{
         bare,
         check::{Account, Share},
-        options::{LoadOptions, only, within},
+        options::LoadOptions,
         payload::{Depth, HEAD_BYTES, Payloads},
         place::Place,
         requests::{self, CallCounts, CallOutcome, CallPlan},
         server::{Server, ServerOptions},
     },
+    options::{only, require, within},
     probe::{Probe, Sync},
 };
 
@@ -92,22 +93,15 @@ const MAX_REQUEST_BYTES: usize = 15 << 20;
 impl StreamsOptions {
     fn check(&self) -> Result<(), BenchError> {
         self.load.check()?;
-        let wrong = |option, message: String| Err(BenchError::Option { option, message });
-        if self.payload.is_some_and(|bytes| bytes < HEAD_BYTES) {
-            return wrong("--payload", format!("must be at least {HEAD_BYTES}"));
-        }
+        let fits = self.payload.is_none_or(|bytes| bytes >= HEAD_BYTES);
+        require(fits, "--payload", format!("must be at least {HEAD_BYTES}"))?;
         let bytes = self.payload.unwrap_or(0).saturating_add(5).saturating_mul(self.batch as usize);
         within("--payload, --batch: bytes of a request", bytes.max(1), MAX_REQUEST_BYTES)?;
         within("--publishers", self.publishers, 10_000)?;
         within("--in-flight", self.in_flight, 4096)?;
-        within("--records", usize::try_from(self.records).unwrap_or(usize::MAX), 1 << 30)?;
-        if self.durability < Durability::Os {
-            return wrong(
-                "--durability",
-                "at none nobody knows where records lie, so they can't be read back".to_owned(),
-            );
-        }
-        Ok(())
+        within("--records", self.records, 1 << 30)?;
+        let why = "at none the client does not learn where records lie, so they can't be read back: use at least os";
+        require(self.durability >= Durability::Os, "--durability", why)
     }
 }
 
