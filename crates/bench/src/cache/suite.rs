@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_wire::{CacheCreate, DropCache, Frame, OpenCache, ServerFrame};
+use thalweg_wire::{CacheCreate, DropCache, OpenCache, ServerFrame};
 
 use super::work::{CacheWork, Operation};
 use crate::{
     BenchError, Progress, Report,
     data::Values,
     latency::micros,
-    load::{crew::alone, pace::Pace, schedule::Arrivals, validity::Validity},
+    load::{pace::Pace, schedule::Arrivals, validity::Validity},
     native::{
         options::LoadOptions,
         place::{Carrier, Place},
@@ -156,29 +156,16 @@ fn plan(options: &CacheOptions, place: &Place) -> CallPlan {
 fn open(place: &Place, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
     let name = format!("bench-{}-{value_bytes}", std::process::id());
     let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
-    setup(place, "opening a cache", &request, |frame| match frame {
+    place.ask("opening a cache", &request, |frame| match frame {
         ServerFrame::CacheOpened(opened) => Some(opened.cache),
         _ => None,
     })
 }
 
 fn drop_cache(place: &Place, cache: u32) -> Result<(), BenchError> {
-    setup(place, "dropping a cache", &DropCache { cache }, |frame| match frame {
+    place.ask("dropping a cache", &DropCache { cache }, |frame| match frame {
         ServerFrame::CacheDone(_) => Some(()),
         _ => None,
-    })
-}
-
-/// One request on a channel of its own.
-fn setup<'a, F: Frame<'a>, T>(
-    place: &Place,
-    doing: &'static str,
-    request: &F,
-    read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
-) -> Result<T, BenchError> {
-    alone(async {
-        let mut line = place.line().await?;
-        line.ask(request, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
     })
 }
 

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 use thalweg_transport::{Dialer, Endpoint};
+use thalweg_wire::{Frame, ServerFrame};
 
 use super::line::{Line, LineError};
-use crate::BenchError;
+use crate::{BenchError, load::crew::alone};
 
 /// What connections go over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, clap::ValueEnum)]
@@ -68,6 +69,19 @@ impl Place {
             lines.extend((connection * streams..).zip(std::iter::once(first).chain(others)));
         }
         Ok(lines)
+    }
+
+    /// Sends one request of setup on a channel of its own; `read` takes the reply that it must have.
+    pub fn ask<'a, F: Frame<'a>, T>(
+        &self,
+        doing: &'static str,
+        request: &F,
+        read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
+    ) -> Result<T, BenchError> {
+        alone(async {
+            let asked = self.line().await?.ask(request, read).await;
+            asked.map_err(BenchError::subject(self.endpoint.address(), doing))
+        })
     }
 
     /// One channel, for setup.

@@ -9,8 +9,8 @@
 //!
 //! Parts: [`client`] is for setup, [`requests`] makes requests and judges replies, [`protocol`] gives both to the load
 //! generator, [`fanout`] measures subscribers, [`external`] runs redis-benchmark, [`server`] starts and describes servers,
-//! [`bare`] is a server that does nothing but what all must, [`scenario`] and `goals` say what is measured, `suite` goes through
-//! it, `figures` shows it.
+//! [`bare`] is a server that does nothing but what all must, [`scenario`] and `goals` say what is measured, `turn` is one
+//! server's part in a scenario, `suite` goes through all, `figures` shows them.
 
 pub mod bare;
 pub mod client;
@@ -24,6 +24,7 @@ pub mod requests;
 pub mod scenario;
 pub mod server;
 mod suite;
+mod turn;
 
 pub use options::RespOptions;
 pub use suite::run;

@@ -1,6 +1,7 @@
 //! The servers of a run: our own, Debian's redis-server as it is asked for, or whatever listens somewhere.
 
 use std::{
+    fmt,
     net::SocketAddr,
     path::Path,
     process::{Command, Stdio},
@@ -67,18 +68,23 @@ impl FromStr for Spec {
     }
 }
 
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thalweg => "thalweg",
+            Self::RedisNone => "redis-none",
+            Self::RedisAlways => "redis-always",
+            Self::Bare => "bare",
+            Self::At(address) => return address.fmt(f),
+        })
+    }
+}
+
 impl Spec {
-    /// As it was typed.
+    /// Returns the server as it was typed.
     #[must_use]
     pub fn name(&self) -> String {
-        let name = match &self.choice {
-            Choice::Thalweg => "thalweg".to_owned(),
-            Choice::RedisNone => "redis-none".to_owned(),
-            Choice::RedisAlways => "redis-always".to_owned(),
-            Choice::Bare => "bare".to_owned(),
-            Choice::At(address) => address.to_string(),
-        };
-        self.database.map_or(name.clone(), |database| format!("{name}@{database}"))
+        self.database.map_or(self.choice.to_string(), |database| format!("{}@{database}", self.choice))
     }
 }
 
@@ -155,6 +161,12 @@ impl Server {
             database,
             is_resp3: options.resp3,
         }
+    }
+
+    /// Returns the name of one of its databases, for reports.
+    #[must_use]
+    pub fn name(&self, database: u32) -> String {
+        format!("{} db {database}", self.choice)
     }
 
     /// What it promises about writes to a database.

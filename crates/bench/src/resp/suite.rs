@@ -8,19 +8,17 @@ use std::{
 
 use super::{
     client::Client,
-    external::{self, What},
-    fanout::{self, CHANNEL, FanOut},
-    figures::{Line, Round, conditions, figures, ratios},
+    figures::{Line, conditions, figures, ratios},
     goals,
     options::{Generator, Preset, RespOptions},
-    protocol::{OnWrong, Plan, Resp},
-    requests::{Mix, Operation, Requests},
+    protocol::Plan,
+    requests::Operation,
     scenario::{Scenario, Work},
     server::{Choice, Server},
+    turn::Turn,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    data::Values,
     latency::micros,
     load::{
         pace::Pace,
@@ -30,7 +28,6 @@ use crate::{
     },
     native::{bare, place::Carrier},
     options::only,
-    random::KeyChooser,
     report::{Check, Table, cells, duration, number},
 };
 
@@ -181,18 +178,24 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// All rounds of a scenario, the servers in turns: the one that begins is another in each round.
+    /// The server's part in a scenario, with a stream of its own.
+    fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(Choice, u32)) -> Turn<'s> {
+        let stream = format!("bench_stream_{}_{}", std::process::id(), self.streams);
+        Turn { options: self.options, scenario, server: self.server(choice), database: *database, stream }
+    }
+
+    /// All rounds of a scenario. The servers take turns; another one begins each round.
     fn lines<'s>(&mut self, scenario: &'s Scenario, generator: Generator) -> Result<Vec<Line<'s>>, BenchError> {
         let mut lines = Vec::new();
-        for (choice, database) in &scenario.servers {
-            self.fill(scenario, choice, *database, generator)?;
-            let server = self.server(choice);
+        for server in &scenario.servers {
+            let turn = self.turn(scenario, server);
+            turn.fill(generator)?;
             lines.push(Line {
                 scenario,
                 generator: generator.name(),
-                server: format!("{} db {database}", name(choice, server)),
-                durability: self.server(choice).durability(*database, self.options)?,
-                is_bare: *choice == Choice::Bare,
+                server: turn.server.name(turn.database),
+                durability: turn.server.durability(turn.database, self.options)?,
+                is_bare: server.0 == Choice::Bare,
                 rounds: Vec::new(),
             });
         }
@@ -200,10 +203,10 @@ impl Suite<'_> {
         for round in 0..self.options.rounds as usize {
             for turn in 0..lines.len() {
                 let at = (round + turn) % lines.len();
-                let (choice, database) = &scenario.servers[at];
                 self.streams += 1;
-                streams.push(stream_key(self.streams));
-                let outcome = self.round(scenario, choice, *database, generator, scenario.pace)?;
+                let turn = self.turn(scenario, &scenario.servers[at]);
+                let outcome = turn.round(generator)?;
+                streams.push(turn.stream);
                 self.progress.step(&format!(
                     "{}, {}, {} round {}: {}/s, p50 {} µs, {}",
                     scenario.name,
@@ -223,11 +226,9 @@ impl Suite<'_> {
                 lines[at].rounds.push(outcome);
             }
         }
-        let has_streams =
-            matches!(&scenario.work, Work::Requests(mix) if mix.operations().any(|it| it == Operation::Xadd));
-        if has_streams {
-            for (choice, database) in &scenario.servers {
-                let mut client = Client::open(&self.server(choice).greeting(*database, self.options))?;
+        if matches!(&scenario.work, Work::Requests(mix) if mix.operations().any(|it| it == Operation::Xadd)) {
+            for server in &scenario.servers {
+                let mut client = Client::open(&self.turn(scenario, server).greeting())?;
                 for stream in &streams {
                     client.done(&[b"DEL", stream.as_bytes()])?;
                 }
@@ -235,200 +236,6 @@ impl Suite<'_> {
             }
         }
         Ok(lines)
-    }
-
-    fn round(
-        &self,
-        scenario: &Scenario,
-        choice: &Choice,
-        database: u32,
-        generator: Generator,
-        pace: Pace,
-    ) -> Result<Round, BenchError> {
-        match (&scenario.work, generator) {
-            (Work::Requests(mix), Generator::Own) => {
-                run::run(&self.plan(scenario, mix.clone(), choice, database, pace)).map(Round::from)
-            }
-            (Work::Requests(mix), Generator::RedisBenchmark) => {
-                let operation = mix.operation(0);
-                let request = self.external(scenario, choice, database, self.what(scenario, operation));
-                request.run(&self.options.redis_benchmark, self.options.duration).map(Round::from)
-            }
-            (Work::FanOut(subscribers), Generator::Own) => {
-                fanout::run(&self.fan_out(scenario, *subscribers, choice, database)).map(Round::from)
-            }
-            (Work::FanOut(subscribers), Generator::RedisBenchmark) => {
-                self.beside(scenario, *subscribers, choice, database)
-            }
-        }
-    }
-
-    fn plan(&self, scenario: &Scenario, mix: Mix, choice: &Choice, database: u32, pace: Pace) -> Plan {
-        let options = self.options;
-        let server = self.server(choice);
-        let values = Values::new(scenario.value_bytes, options.seed);
-        let on_wrong = if options.keep_going { OnWrong::Count } else { OnWrong::Stop };
-        Plan {
-            protocol: Resp {
-                greeting: server.greeting(database, options),
-                requests: Requests::new(values, scenario.keys, &stream_key(self.streams)),
-                mix,
-                on_wrong,
-            },
-            connections: scenario.connections,
-            workers: 1,
-            pipeline: scenario.pipeline,
-            pace,
-            keys: KeyChooser::new(scenario.distribution, scenario.keys),
-            warmup: options.warmup,
-            duration: options.duration,
-            give_up: options.give_up,
-            max_lag: options.max_lag,
-            seed: options.seed,
-            server: server.process,
-        }
-    }
-
-    fn fan_out(&self, scenario: &Scenario, subscribers: usize, choice: &Choice, database: u32) -> FanOut {
-        let (options, server) = (self.options, self.server(choice));
-        FanOut {
-            greeting: server.greeting(database, options),
-            subscribers,
-            pipeline: scenario.pipeline,
-            payload_bytes: scenario.value_bytes,
-            warmup: options.warmup,
-            duration: options.duration,
-            give_up: options.give_up,
-            seed: options.seed,
-            process: server.process,
-        }
-    }
-
-    fn external(&self, scenario: &Scenario, choice: &Choice, database: u32, what: What) -> external::Request {
-        external::Request {
-            greeting: self.server(choice).greeting(database, self.options),
-            connections: scenario.connections,
-            pipeline: scenario.pipeline,
-            value_bytes: scenario.value_bytes,
-            keys: scenario.keys,
-            what,
-        }
-    }
-
-    fn what(&self, scenario: &Scenario, operation: Operation) -> What {
-        let words = |words: &[&str]| What::Command(words.iter().map(|word| (*word).to_owned()).collect());
-        match operation {
-            Operation::Ping => What::Test("ping_mbulk"),
-            Operation::Get => What::Test("get"),
-            Operation::Set => What::Test("set"),
-            Operation::Incr => What::Test("incr"),
-            Operation::Hset => What::Test("hset"),
-            Operation::Mset => What::Test("mset"),
-            Operation::Hget => words(&["HGET", "myhash", "element:__rand_int__"]),
-            Operation::Mget => {
-                let keys = ["key:__rand_int__"; 10];
-                words(&[&["MGET"], &keys[..]].concat())
-            }
-            Operation::Xadd => {
-                let value = "x".repeat(scenario.value_bytes);
-                words(&["XADD", &stream_key(self.streams), "*", "field", &value])
-            }
-        }
-    }
-
-    /// redis-benchmark publishes, our subscribers read. The pilots' messages are delivered and checked, too, but the rate is that
-    /// of all deliveries from the first to the last, so a pilot is but a tenth of the run.
-    fn beside(
-        &self,
-        scenario: &Scenario,
-        subscribers: usize,
-        choice: &Choice,
-        database: u32,
-    ) -> Result<Round, BenchError> {
-        let plan = self.fan_out(scenario, subscribers, choice, database);
-        let request = |payload: String| {
-            self.external(scenario, choice, database, What::Command(vec!["PUBLISH".into(), CHANNEL.into(), payload]))
-        };
-        // How fast it is, is found out with the subscribers there, in a run that is not counted.
-        const PILOT: u64 = 20_000;
-        // redis-benchmark sends whole pipelines.
-        let unit = (scenario.connections * scenario.pipeline) as u64;
-        let pilots = PILOT.next_multiple_of(unit);
-        let (pilot, binary) = (std::sync::Arc::new(std::sync::Mutex::new(0.0)), self.options.redis_benchmark.clone());
-        let found = std::sync::Arc::clone(&pilot);
-        let pilot_binary = binary.clone();
-        let with = request("x".repeat(scenario.value_bytes));
-        let of_pilot = with.clone();
-        let checked = fanout::run_beside(&plan, move |_| {
-            let figures = of_pilot.count(&pilot_binary, pilots)?;
-            *found.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = figures.rate;
-            Ok((figures, pilots))
-        })?;
-        if checked.validity != Validity::Good {
-            return Ok(checked.into());
-        }
-        let rate = *pilot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let count = ((rate * self.options.duration.as_secs_f64()) as u64).max(PILOT).next_multiple_of(unit);
-        fanout::run_beside(&plan, move |_| Ok((with.count(&binary, count)?, count))).map(Round::from)
-    }
-
-    /// Sets what will be read, each key once: setup.
-    fn fill(
-        &self,
-        scenario: &Scenario,
-        choice: &Choice,
-        database: u32,
-        generator: Generator,
-    ) -> Result<(), BenchError> {
-        let Work::Requests(mix) = &scenario.work else { return Ok(()) };
-        if generator == Generator::RedisBenchmark {
-            return match mix.operation(0).needs() {
-                Some(needed) => self.fill_external(scenario, choice, database, needed),
-                None => Ok(()),
-            };
-        }
-        let mut needed: Vec<Operation> = mix.operations().filter_map(Operation::needs).collect();
-        needed.dedup();
-        for operation in needed {
-            let setup = Scenario { connections: 4, pipeline: 64, ..scenario.clone() };
-            let each = Pace::Each { keys: scenario.keys };
-            let mut plan = self.plan(&setup, Mix::only(operation), choice, database, each);
-            plan.protocol.on_wrong = OnWrong::Stop;
-            let outcome = run::run(&plan)?;
-            let replies = outcome.tally.all_right;
-            if outcome.validity != Validity::Good || replies != scenario.keys {
-                let (subject, doing) = (self.server(choice).address.to_string(), "setting the keys that will be read");
-                let message = format!("{replies} of {} keys: {}", scenario.keys, outcome.validity.verdict().0);
-                return Err(BenchError::Subject { subject, doing, message });
-            }
-        }
-        Ok(())
-    }
-
-    /// The same under the names that redis-benchmark reads.
-    fn fill_external(
-        &self,
-        scenario: &Scenario,
-        choice: &Choice,
-        database: u32,
-        needed: Operation,
-    ) -> Result<(), BenchError> {
-        const AT_ONCE: u64 = 500;
-        let mut client = Client::open(&self.server(choice).greeting(database, self.options))?;
-        let value = vec![b'x'; scenario.value_bytes];
-        let (head, prefix): (&[&[u8]], _) = match needed {
-            Operation::Hset => (&[b"HSET", b"myhash"], "element"),
-            _ => (&[b"MSET"], "key"),
-        };
-        for first in (0..scenario.keys).step_by(AT_ONCE as usize) {
-            let keys = first..(first + AT_ONCE).min(scenario.keys);
-            let names: Vec<String> = keys.map(|index| format!("{prefix}:{index:012}")).collect();
-            let mut arguments = head.to_vec();
-            arguments.extend(names.iter().flat_map(|name| [name.as_bytes(), &value[..]]));
-            client.done(&arguments)?;
-        }
-        client.leave();
-        Ok(())
     }
 
     /// The knee of each server in turn.
@@ -442,15 +249,16 @@ impl Suite<'_> {
             repeats: options.rounds,
         };
         let mut table = Table::new("search: climb, bisect, repeat");
-        for (choice, database) in &scenario.servers {
-            self.fill(scenario, choice, *database, Generator::Own)?;
+        for contender in &scenario.servers {
             let Work::Requests(mix) = &scenario.work else { continue };
-            let durability = self.server(choice).durability(*database, options)?;
-            let server = format!("{} db {database} ({durability})", name(choice, self.server(choice)));
+            let turn = self.turn(scenario, contender);
+            turn.fill(Generator::Own)?;
+            let durability = turn.server.durability(turn.database, options)?;
+            let server = format!("{} ({durability})", turn.server.name(turn.database));
             let knee = search::find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
-                let plan = self.plan(scenario, mix.clone(), choice, *database, pace);
+                let plan = self.turn(scenario, contender).plan(mix.clone(), pace);
                 let outcome = run::run(&Plan { give_up: objective.patience(), ..plan })?;
                 let trial = objective.judge(&server, &outcome.validity, &outcome.times)?;
                 let at = |percentile| micros(outcome.times.percentile(percentile));
@@ -468,20 +276,5 @@ impl Suite<'_> {
         }
         report.tables.push(table);
         Ok(())
-    }
-}
-
-/// The key that a round's entries are appended to: each has one of its own, so none begins with another's entries.
-fn stream_key(number: u64) -> String {
-    format!("bench_stream_{}_{number}", std::process::id())
-}
-
-fn name(choice: &Choice, server: &Server) -> String {
-    match choice {
-        Choice::Thalweg => "thalweg".to_owned(),
-        Choice::RedisNone => "redis-none".to_owned(),
-        Choice::RedisAlways => "redis-always".to_owned(),
-        Choice::Bare => "bare".to_owned(),
-        Choice::At(_) => server.address.to_string(),
     }
 }

@@ -24,11 +24,7 @@ use super::{
 use crate::{
     BenchError, Progress, Report,
     latency::Latencies,
-    load::{
-        crew::{self, alone},
-        pace::Pace,
-        validity::Validity,
-    },
+    load::{crew, pace::Pace, validity::Validity},
     native::{
         bare,
         check::{Account, Share},
@@ -365,11 +361,7 @@ impl Suite<'_> {
         doing: &'static str,
         read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
     ) -> Result<T, BenchError> {
-        alone(async {
-            let mut line = place.line().await?;
-            let write = Write { level: Level(None), command: Rest(command) };
-            line.ask(&write, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
-        })
+        place.ask(doing, &Write { level: Level(None), command: Rest(command) }, read)
     }
 
     fn say(&mut self, scenario: &Scenario, place: &Place, number: u32, outcome: &CallOutcome) {
