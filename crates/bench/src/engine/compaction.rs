@@ -16,7 +16,7 @@ use super::{
     results::{Compacted, Footprint, Results, Row, Test},
     subject::{Found, KvSubject},
     timing::timed,
-    workloads::{self, Context, Keys},
+    workloads::{self, Context, Keys, Store},
 };
 use crate::{
     BenchError,
@@ -54,7 +54,7 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
 }
 
 fn open(context: &Context<'_>) -> Result<Box<dyn KvSubject>, BenchError> {
-    context.open_with(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
+    context.open(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
 }
 
 /// What row P's system published, of our engine in the last round.
@@ -131,17 +131,18 @@ fn compact(
 }
 
 fn overwrites(context: &mut Context<'_>) -> Result<(), BenchError> {
-    let count = context.count(1000);
+    let (count, reads) = (context.count(1000), context.count(10_000));
     let subject = open(context)?;
     let order: Vec<u64> = (0..count).collect();
     let values = overwrite(context, &*subject, 5, &order, FLUSHED_OVERWRITES)?;
     let alive = count * (KEY_BYTES + VALUE_BYTES) as u64;
-    let random = Keys::random(context.count(10_000), count, context.seed);
-    workloads::gets(context, &*subject, READS_BEFORE, &random, &values, Found::Right)?;
-    workloads::ranges(context, &*subject, RANGES_BEFORE, 50, count, &values)?;
-    compact(context, &*subject, OVERWRITES, alive, "20 → 1 tables, -80 %")?;
-    workloads::gets(context, &*subject, READS_AFTER, &random, &values, Found::Right)?;
-    workloads::ranges(context, &*subject, RANGES_AFTER, 50, count, &values)
+    let random = Keys::random(reads, count, context.seed);
+    let mut store = Store { context, subject, values };
+    store.gets(READS_BEFORE, &random)?;
+    store.ranges(RANGES_BEFORE, 50, count)?;
+    compact(store.context, &*store.subject, OVERWRITES, alive, "20 → 1 tables, -80 %")?;
+    store.gets(READS_AFTER, &random)?;
+    store.ranges(RANGES_AFTER, 50, count)
 }
 
 /// 5000 keys, every second one deleted: the space comes back, and no deleted key does.
@@ -179,5 +180,5 @@ fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
     let values = overwrite(context, &*subject, 10, &order, FLUSHED_LARGE)?;
     let alive = count * (KEY_BYTES + VALUE_BYTES) as u64;
     compact(context, &*subject, LARGE, alive, "100 → 1 tables, 5763 → 576 KB, -90 %")?;
-    workloads::check_all(context, &*subject, &Keys::sequential(count), &values)
+    Store { context, subject, values }.check_all(&Keys::sequential(count))
 }
