@@ -51,22 +51,29 @@ const ANSWER: usize = 40;
 
 fn tcp_stream(time: Duration) -> io::Result<f64> {
     let listener = TcpListener::bind(ANY)?;
-    let mut sender = TcpStream::connect(listener.local_addr()?)?;
-    let (mut receiver, _) = listener.accept()?;
+    let sender = TcpStream::connect(listener.local_addr()?)?;
+    let (receiver, _) = listener.accept()?;
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let block = vec![7; CHUNK];
-            // Ends when the other side is closed.
-            while sender.write_all(&block).is_ok() {}
-        });
-        let mut block = vec![0; 4 * CHUNK];
-        let mut rate = Rate::begin(time);
-        while let Some(count) = rate.goes_on().then(|| receiver.read(&mut block)) {
-            rate.count(count?);
-        }
-        drop(receiver);
-        Ok(rate.per_second())
+        scope.spawn(move || send_tcp(sender));
+        Ok(receive_tcp(receiver, time))
     })
+}
+
+/// Sends until the other side is closed.
+pub(super) fn send_tcp(mut stream: TcpStream) {
+    let block = vec![7; CHUNK];
+    while stream.write_all(&block).is_ok() {}
+}
+
+/// Returns the bytes per second that come, for this time or until the other side closes.
+pub(super) fn receive_tcp(mut stream: TcpStream, time: Duration) -> f64 {
+    let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
+    while rate.goes_on()
+        && let Ok(count @ 1..) = stream.read(&mut block)
+    {
+        rate.count(count);
+    }
+    rate.per_second()
 }
 
 fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
@@ -120,7 +127,7 @@ impl Drop for Stay {
 }
 
 /// Bytes over time, after a fifth of it as a warm-up.
-pub(super) struct Rate {
+struct Rate {
     begun: Instant,
     from: Duration,
     time: Duration,
@@ -130,16 +137,16 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    pub(super) fn begin(time: Duration) -> Self {
+    fn begin(time: Duration) -> Self {
         let begun = Instant::now();
         Self { begun, from: time / 5, time, bytes: 0, first: None, last: begun }
     }
 
-    pub(super) fn goes_on(&self) -> bool {
+    fn goes_on(&self) -> bool {
         self.last - self.begun < self.time
     }
 
-    pub(super) fn count(&mut self, bytes: usize) {
+    fn count(&mut self, bytes: usize) {
         self.last = Instant::now();
         if self.first.is_some() {
             self.bytes += bytes as u64;
@@ -148,7 +155,7 @@ impl Rate {
         }
     }
 
-    pub(super) fn per_second(&self) -> f64 {
+    fn per_second(&self) -> f64 {
         let seconds = self.first.map_or(0.0, |first| (self.last - first).as_secs_f64());
         if seconds > 0.0 { self.bytes as f64 / seconds } else { f64::NAN }
     }
@@ -201,8 +208,7 @@ where
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
             alone(async move {
-                let endpoint = Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?;
-                let connection = endpoint.connect_with(client_config, address, "localhost")?.await?;
+                let connection = quic_client()?.connect_with(client_config, address, "localhost")?.await?;
                 client(connection).await
             })
         });
@@ -223,23 +229,32 @@ where
 }
 
 fn quic_stream(time: Duration) -> Quic<f64> {
-    let client = |connection: quinn::Connection| async move {
-        let mut stream = connection.open_uni().await?;
-        let chunk = Bytes::from(vec![7; CHUNK]);
-        loop {
-            stream.write_chunk(chunk.clone()).await?;
-        }
-    };
-    quic_pair(client, |connection| async move {
-        let mut stream = connection.accept_uni().await?;
-        let mut rate = Rate::begin(time);
-        let mut chunks = [const { Bytes::new() }; 32];
-        while rate.goes_on() {
-            let Some(count) = stream.read_chunks(&mut chunks).await? else { break };
-            rate.count(chunks[..count].iter().map(Bytes::len).sum());
-        }
-        Ok(rate.per_second())
-    })
+    quic_pair(send_quic, |connection| receive_quic(connection, time))
+}
+
+/// Sends until the other side is closed, which is an error.
+pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
+    let mut stream = connection.open_uni().await?;
+    let chunk = Bytes::from(vec![7; CHUNK]);
+    loop {
+        stream.write_chunk(chunk.clone()).await?;
+    }
+}
+
+/// Returns the bytes per second that come, for this time or until the other side closes.
+pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) -> Quic<f64> {
+    let mut stream = connection.accept_uni().await?;
+    let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));
+    while rate.goes_on() {
+        let Ok(Some(count)) = stream.read_chunks(&mut chunks).await else { break };
+        rate.count(chunks[..count].iter().map(Bytes::len).sum());
+    }
+    Ok(rate.per_second())
+}
+
+/// Creates an endpoint that only dials.
+pub(super) fn quic_client() -> Quic<Endpoint> {
+    Ok(Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?)
 }
 
 fn quic_round_trips(bytes: usize, time: Duration) -> Quic<Latencies> {

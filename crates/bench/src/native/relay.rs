@@ -16,7 +16,7 @@ use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, TokioRuntime, Va
 use tokio::task::JoinSet;
 
 use super::{
-    bare::{ANY, CHUNK, Quic, Rate, quic_configs, quic_socket},
+    bare::{ANY, CHUNK, Quic, quic_client, quic_configs, quic_socket, receive_quic, receive_tcp, send_quic, send_tcp},
     place::Carrier,
 };
 use crate::{BenchError, load::crew::alone};
@@ -37,15 +37,11 @@ fn tcp(receivers: usize, time: Duration) -> io::Result<f64> {
         let near = TcpStream::connect(listener.local_addr()?)?;
         Ok((near, listener.accept()?.0))
     };
-    let (mut sender, mut incoming) = pair()?;
+    let (sender, mut incoming) = pair()?;
     let (nears, mut outgoing): (Vec<_>, Vec<_>) =
         (0..receivers).map(|_| pair()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let block = vec![7; CHUNK];
-            // Ends when the relay does.
-            while sender.write_all(&block).is_ok() {}
-        });
+        scope.spawn(move || send_tcp(sender));
         scope.spawn(move || {
             let mut block = vec![0; 4 * CHUNK];
             // Ends when the first receiver is gone.
@@ -55,15 +51,7 @@ fn tcp(receivers: usize, time: Duration) -> io::Result<f64> {
                 }
             }
         });
-        let receive = |mut near: TcpStream| {
-            scope.spawn(move || {
-                let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
-                while let (true, Ok(count @ 1..)) = (rate.goes_on(), near.read(&mut block)) {
-                    rate.count(count);
-                }
-                rate.per_second()
-            })
-        };
+        let receive = |near: TcpStream| scope.spawn(move || receive_tcp(near, time));
         let threads: Vec<_> = nears.into_iter().map(receive).collect();
         Ok(threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum())
     })
@@ -89,7 +77,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
         let (connected, all_connected) = std::sync::mpsc::channel();
         let receiving = scope.spawn(move || {
             alone(async move {
-                let endpoint = client()?;
+                let endpoint = quic_client()?;
                 let mut connections = Vec::new();
                 for _ in 0..receivers {
                     connections.push(connect(&endpoint, &config, address).await?);
@@ -100,9 +88,9 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
         });
         let sent = all_connected.recv().map_err(|_| "no receiver could connect".into()).and_then(|()| {
             alone(async move {
-                let endpoint = client()?;
+                let endpoint = quic_client()?;
                 let connection = connect(&endpoint, &client_config, address).await?;
-                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(send(&connection).await)
+                send_quic(connection).await
             })
         });
         let brought = receiving.join().map_err(|_| "the receivers' thread panicked")?;
@@ -112,20 +100,8 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
     })
 }
 
-fn client() -> Quic<Endpoint> {
-    Ok(Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?)
-}
-
 async fn connect(endpoint: &Endpoint, config: &ClientConfig, address: SocketAddr) -> Quic<Connection> {
     Ok(endpoint.connect_with(config.clone(), address, "localhost")?.await?)
-}
-
-async fn send(connection: &Connection) -> Quic<()> {
-    let mut stream = connection.open_uni().await?;
-    let chunk = Bytes::from(vec![7; CHUNK]);
-    loop {
-        stream.write_chunk(chunk.clone()).await?;
-    }
 }
 
 async fn relay(endpoint: &Endpoint, receivers: usize) -> Quic<()> {
@@ -150,20 +126,15 @@ async fn receive_all(connections: Vec<Connection>, time: Duration) -> Quic<f64> 
     let mut tasks = JoinSet::new();
     for connection in connections {
         tasks.spawn_local(async move {
-            let mut stream = connection.accept_uni().await.ok()?;
-            let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));
-            while rate.goes_on() {
-                let Ok(Some(count)) = stream.read_chunks(&mut chunks).await else { break };
-                rate.count(chunks[..count].iter().map(Bytes::len).sum());
-            }
+            let rate = receive_quic(connection.clone(), time).await;
             // Ends the relay, and with it the others' streams.
             connection.close(VarInt::from_u32(0), b"");
-            Some(rate.per_second())
+            rate
         });
     }
     let mut sum = 0.0;
     while let Some(one) = tasks.join_next().await {
-        sum += one?.ok_or("a receiver got no stream")?;
+        sum += one??;
     }
     Ok(sum)
 }
