@@ -70,7 +70,7 @@ impl Values {
         self.len
     }
 
-    /// Whether the values are empty.
+    /// Returns true if the values are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

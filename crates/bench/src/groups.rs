@@ -184,7 +184,7 @@ fn fill(stream: &Stream, records: u64, bytes: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What a member does until all records are delivered, or another one failed.
+/// Fetches and acks until all records are delivered, or another member failed.
 fn work(
     group: &Group,
     number: u32,

@@ -35,7 +35,7 @@ impl Latencies {
         self.histogram.saturating_record(nanos.max(1));
     }
 
-    /// Counts so many equal times, in nanoseconds.
+    /// Counts this many equal times, in nanoseconds.
     #[inline]
     pub fn record_nanos_times(&mut self, nanos: u64, times: u64) {
         self.histogram.saturating_record_n(nanos.max(1), times);

@@ -1,4 +1,4 @@
-//! Where a suite says how far it is. Reports go to standard output, progress never does.
+//! Progress lines of a suite. Reports go to standard output, progress never does.
 
 /// Hears what a suite is doing, one short line at a time.
 pub trait Progress {

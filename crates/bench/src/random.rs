@@ -3,8 +3,9 @@
 //! Owns: which generator and which distributions the workloads use, and how ranks of a distribution become keys.
 //! Does not own the generator's algorithm and the exponential distribution: they come from `rand_pcg` and `rand_distr`.
 //!
-//! The generator is named (PCG XSL 128/64 MCG) rather than `rand`'s `SmallRng`, whose algorithm may differ between versions and
-//! platforms. [`Zipf`] is our own because it runs on the path of every request: it takes 42 ns a draw, `rand_distr`'s 98 ns.
+//! The generator is named (PCG XSL 128/64 MCG) rather than `rand`'s `SmallRng`, whose algorithm may differ between
+//! versions and platforms. [`Zipf`] is our own because it runs on the path of every request: it takes 42 ns a draw,
+//! `rand_distr`'s 98 ns.
 
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -45,7 +46,8 @@ pub enum KeyChooser {
         /// Number of keys, at least 1.
         keys: u64,
     },
-    /// A few keys take most operations. The frequent keys are scattered over the key space, as in YCSB's scrambled Zipf.
+    /// A few keys take most operations. The frequent keys are scattered over the key space, as in YCSB's scrambled
+    /// Zipf.
     Zipf {
         /// Draws the rank.
         ranks: Zipf,

@@ -1,4 +1,4 @@
-//! What a suite hands back: as text or as a page for people, and JSON for programs; all say the same.
+//! Reports of suites: as text or as a page for people, and as JSON for programs. All have the same figures.
 
 mod html;
 
@@ -24,11 +24,11 @@ use crate::{
 pub struct Report {
     /// `log`, `engine`, `http`, `peers`.
     pub suite: &'static str,
-    /// Where it ran.
+    /// The machine that the suite ran on.
     pub machine: Machine,
-    /// What ran.
+    /// The build that was measured.
     pub build: Build,
-    /// What holds for the whole report: durability, backend, rounds, payload and so on.
+    /// Conditions of the whole report: durability, backend, rounds, payload and so on.
     pub conditions: Vec<Condition>,
     /// The figures.
     pub tables: Vec<Table>,
@@ -37,9 +37,9 @@ pub struct Report {
     pub plots: Vec<Plot>,
     /// Figures held against what they should be.
     pub checks: Vec<Check>,
-    /// What a reader must know to read the figures rightly.
+    /// Remarks without which the figures can be misread.
     pub notes: Vec<String>,
-    /// What the whole run used, in this process.
+    /// Resources that this process used in the whole run.
     pub cost: Cost,
     /// How long the whole run took.
     pub seconds: f64,
@@ -51,7 +51,7 @@ pub struct Report {
 /// A named circumstance.
 #[derive(Clone, Debug, Serialize)]
 pub struct Condition {
-    /// Which.
+    /// Name of the condition.
     pub name: &'static str,
     /// Its value.
     pub value: String,
@@ -60,7 +60,7 @@ pub struct Condition {
 /// A table of figures.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// What it shows.
+    /// Title above the table.
     pub title: String,
     /// Column heads; also the keys of the rows in JSON.
     pub columns: Vec<&'static str>,
@@ -73,7 +73,7 @@ pub struct Table {
 pub struct Plot {
     /// Name of its file, without the ending.
     pub name: String,
-    /// What it shows.
+    /// Title above the picture.
     pub title: String,
     /// The picture.
     pub svg: String,
@@ -96,21 +96,21 @@ pub enum Cell {
 /// A figure and what was asked of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Which figure.
+    /// Name of the figure.
     pub what: String,
-    /// What it should be.
+    /// The required value.
     pub required: String,
-    /// What it is.
+    /// The measured value.
     pub measured: String,
-    /// Whether that is enough.
+    /// Result of the comparison.
     pub verdict: Verdict,
 }
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As good as asked, or better.
+    /// The figure is as good as required, or better.
     Met,
     /// Not as good.
     Missed,
@@ -202,7 +202,8 @@ impl Cell {
 /// Named cells of a row, in the order of the columns.
 pub type Row = Vec<(&'static str, Cell)>;
 
-/// Makes a [`Row`] of names and values, each of which becomes a [`Cell`]: `cells! { "rate/s" => 5.0, "verdict" => "good" }`.
+/// Makes a [`Row`] of names and values, each of which becomes a [`Cell`]: `cells! { "rate/s" => 5.0, "verdict" =>
+/// "good" }`.
 macro_rules! cells {
     ($($name:expr => $value:expr),* $(,)?) => {
         vec![$(($name, $crate::report::Cell::from($value))),*]
@@ -332,13 +333,13 @@ impl Report {
         }
     }
 
-    /// As JSON, indented.
+    /// Returns the report as JSON, indented.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("reports hold only strings and numbers")
     }
 
-    /// As one page of HTML, plots included, that loads nothing from elsewhere.
+    /// Returns the report as one HTML page, plots included, that loads nothing from elsewhere.
     #[must_use]
     pub fn to_html(&self) -> String {
         html::page(self)
@@ -354,7 +355,7 @@ impl Report {
         Ok(())
     }
 
-    /// As text tables.
+    /// Returns the report as text with tables.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut out = String::new();

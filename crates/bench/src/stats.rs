@@ -37,7 +37,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of at least one value; NaN throughout of none.
+    /// Creates the summary of at least one value; all fields are NaN if there is none.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         Self {

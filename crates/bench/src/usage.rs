@@ -1,4 +1,4 @@
-//! What a process has used: CPU time, bytes written, memory. Read from the kernel, for this process or
+//! Resource usage of a process: CPU time, bytes written, memory. Read from the kernel, for this process or
 //! another one; what can't be read is `None`, never a guess.
 
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Whose usage.
+/// Process whose usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// This process.
@@ -26,7 +26,7 @@ pub struct Usage {
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// What something cost between two readings.
+/// Resources used between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// CPU seconds of all threads.
@@ -58,7 +58,7 @@ impl Usage {
         }
     }
 
-    /// What has been used since `before`.
+    /// Returns the resources used since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Cost {
         Cost {
@@ -80,7 +80,7 @@ pub fn resident_bytes(whose: Whose) -> Option<u64> {
     field(&path, "VmRSS:").map(|kib| kib * 1024)
 }
 
-/// Starts the peak of this process's resident size anew, if the kernel lets us.
+/// Resets the peak of this process's resident size, if the kernel permits it.
 pub fn reset_peak() {
     // Without it the peak is that of the whole run, which is still an upper bound.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -120,7 +120,7 @@ impl Effort {
     }
 }
 
-/// What a server and the calling thread use, from a moment on.
+/// Usage of a server and of the calling thread, from a moment on.
 #[derive(Debug)]
 pub struct Meter {
     server: Option<(u32, Usage)>,
@@ -148,7 +148,7 @@ impl Meter {
     }
 }
 
-/// Time that whoever runs a virtual machine took from its processors, all of them together, since it began.
+/// Returns the time that the host of a virtual machine took from its processors, all of them together, since it began.
 #[must_use]
 pub fn stolen_from_processors() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
@@ -181,8 +181,8 @@ fn cpu_of_stat(dir: &str) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// Touches fresh memory and gives it back, so that what follows does not pay for the machine's first
-/// touch of its pages. Returns how many bytes were touched: at most half of what is available.
+/// Touches fresh memory and gives it back, so that later allocations do not pay for the machine's first touch of its
+/// pages. Returns the number of bytes touched: at most half of those available.
 pub fn warm_memory(bytes: u64) -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
     let bytes = bytes.min(available);

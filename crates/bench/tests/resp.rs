@@ -27,7 +27,8 @@ fn run(arguments: &str) -> Result<Report, BenchError> {
     resp::run(&line.options, &mut Quiet)
 }
 
-/// Whether a program is there; says why a test is skipped. `THALWEG_REQUIRE_REDIS=1` makes its absence a failure.
+/// Returns true if a program is there; prints why a test is skipped. `THALWEG_REQUIRE_REDIS=1` makes its absence a
+/// failure.
 fn is_installed(program: &str) -> bool {
     let mut command = Command::new(program);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());

@@ -34,7 +34,7 @@ const AFTER_TAG: &[u8] = &[0x11];
 /// A backend as it stands alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone {
-    /// Which.
+    /// Backend that is opened alone.
     pub backend: BackendKind,
 }
 
@@ -118,7 +118,7 @@ struct Store {
     backend: Box<dyn Backend>,
     dir: PathBuf,
     name: &'static str,
-    /// `apply` is never called from two threads at once.
+    /// `apply` is never called from two threads concurrently.
     written: Mutex<WriteBatch>,
     batches: AtomicU64,
 }

@@ -19,9 +19,9 @@ use crate::{
     usage::{Usage, Whose},
 };
 
-/// Nothing is written for so long before a group begins.
+/// Nothing is written for this time before a group begins.
 const QUIET: Duration = Duration::from_millis(100);
-/// In a test program others write all the time, in the same process.
+/// Longest wait for quiet. In a test program other tests write all the time, in the same process.
 const LONGEST_WAIT: Duration = if cfg!(test) { QUIET } else { Duration::from_secs(20) };
 
 /// A measured cell.
@@ -31,7 +31,7 @@ pub struct Cell {
     pub group: Group,
     /// The store.
     pub store: String,
-    /// What its writes cost.
+    /// Cost of its writes.
     pub mode: Mode,
     /// Microseconds per operation of each sample.
     pub micros: Vec<f64>,

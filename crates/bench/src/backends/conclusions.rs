@@ -1,4 +1,4 @@
-//! What a reader may conclude, in words made from the figures, and what not.
+//! Conclusions that a reader may draw, in words made from the figures, and their limits.
 
 use super::{cells::Cell, groups::Group, subjects::Mode};
 use crate::{
@@ -134,7 +134,7 @@ fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     })
 }
 
-/// What has to hold.
+/// Compares the figures with those that must hold.
 #[must_use]
 pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
     let mut checks = Vec::new();

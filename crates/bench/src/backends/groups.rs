@@ -1,7 +1,7 @@
 //! The groups of row A, one sample at a time.
 //!
-//! Owns: what is set up before, what is timed, and that the content is right. Does not own: how samples of
-//! several stores follow one another.
+//! Owns: the setup, the timed part, and the comparison of the content. Does not own: the order of samples of several
+//! stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use crate::{
 
 /// Entries written at a time while a store is set up.
 const LOAD_BATCH: u64 = 1000;
-/// What row A's reads choose from.
+/// Entries that row A's reads choose from.
 const LOADED: u64 = 10_000;
 /// A hundred reads are over before a clock says much: they are repeated within a sample.
 const REPEATS: u64 = 50;
@@ -26,27 +26,27 @@ const TRANSACTIONS: u64 = 20;
 /// A group with its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// So many sets, one after the other.
+    /// Sets, one after the other; their number.
     Writes(u64),
-    /// So many threads set at once.
+    /// Threads that set concurrently; their number.
     Writers(u64),
-    /// So many tasks of one thread set at once.
+    /// Tasks of one thread that set concurrently; their number.
     Tasks(u64),
-    /// So many random reads of 10,000 entries.
+    /// Random reads of 10,000 entries; their number.
     Reads(u64),
-    /// A consistent copy of so many entries.
+    /// A consistent copy of all entries; their number.
     Copy(u64),
-    /// So many operations, 70 % reads and 30 % sets, over 10,000 entries.
+    /// Operations, 70 % reads and 30 % sets, over 10,000 entries; their number.
     Mixed(u64),
-    /// Transactions of so many sets.
+    /// Transactions; the number of sets of each.
     Transaction(u64),
-    /// Random reads of a store of so many entries.
+    /// Random reads; the number of entries of the store.
     ReadsOf(u64),
-    /// So many threads read 10,000 entries at once.
+    /// Threads that read 10,000 entries concurrently; their number.
     Readers(u64),
 }
 
-/// What all groups need to know.
+/// Parameters of all groups.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Values of one length.
@@ -71,7 +71,7 @@ impl Group {
         }
     }
 
-    /// What is done, with its parameter.
+    /// Describes the group's work, with its parameter.
     #[must_use]
     pub fn what(self) -> String {
         match self {
@@ -87,7 +87,7 @@ impl Group {
         }
     }
 
-    /// What one operation is.
+    /// Returns the unit of one operation.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl Group {
         }
     }
 
-    /// Before the timed part: loads what is needed and puts it where the store keeps it for long.
+    /// Before the timed part: loads the entries and moves them to where the store keeps them for long.
     pub fn prepare(self, store: &dyn KvSubject, workload: &Workload) -> Result<(), BenchError> {
         let loaded = self.loaded();
         let mut from = 0;
@@ -189,7 +189,7 @@ impl Group {
 
 /// Fewer in a debug build, whose figures mean nothing: there it is a test.
 const SETS_OF_A_WRITER: u64 = if cfg!(debug_assertions) { 10 } else { 200 };
-/// So many that what else the machine does for a millisecond is not most of a sample.
+/// Reads of a sample: enough that a disturbance of a millisecond is not most of it.
 const READS_OF_A_SWEEP: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 const READS_OF_A_READER: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 

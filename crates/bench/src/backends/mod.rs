@@ -35,14 +35,14 @@ use crate::{
     stats::median,
 };
 
-/// What the probe writes at a time: about what one set's batch is in the log.
+/// Bytes of a probe's write: about the size of one set's batch in the log.
 const PROBE_WRITE_BYTES: usize = 256;
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// Options of the backends suite.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct BackendsOptions {
-    /// Which backends.
+    /// Backends to measure.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
     pub backends: Vec<BackendKind>,
     /// Behind the log, synced per batch, or both.
@@ -224,7 +224,7 @@ impl Suite<'_> {
                 subject.mode == Mode::BehindLog || !matches!(group, Group::Writers(_) | Group::Tasks(_))
             };
             let subjects: Vec<_> = self.subjects.iter().filter(takes_part).collect();
-            // What is held against the disk's own rate takes turns with it.
+            // Figures that are compared with the disk's own rate take turns with it.
             let beside = &mut |sample| match (group, sample) {
                 (Group::Writes(_), 1..) => probe.round().map(|rate| probed.push(rate)),
                 _ => Ok(()),

@@ -1,4 +1,4 @@
-//! What repeated samples of one figure say: mean, standard deviation, 95 % interval of the mean, outliers.
+//! Statistics of repeated samples: mean, standard deviation, 95 % interval of the mean, outliers.
 //!
 //! The interval is a bootstrap's (resampled means, seeded): times are not normally distributed. Outliers are
 //! Tukey's: beyond 1.5 interquartile ranges mild, beyond 3 severe. They are counted, never left out.
@@ -10,7 +10,7 @@ use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
-/// Of the samples of one cell.
+/// Statistics of the samples of one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Statistics {
     /// How many samples.
@@ -32,7 +32,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of at least one sample; NaN throughout of none.
+    /// Creates the statistics of at least one sample; NaN throughout if there is none.
     #[must_use]
     pub fn of(samples: &[f64], seed: u64) -> Self {
         let mut sorted = samples.to_vec();

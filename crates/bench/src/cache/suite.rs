@@ -70,7 +70,7 @@ const ROWS: [Row; 5] = [
     Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
 ];
 
-/// What TCP should reach of row F's rates.
+/// Factor of row F's rates that TCP should reach.
 const TIMES_ROW_F: f64 = 2.0;
 
 impl CacheOptions {

@@ -1,4 +1,4 @@
-//! What is asked of a cache, and which answers are right.
+//! Requests to a cache, and the judgement of their answers.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Sets an entry.
@@ -39,14 +39,14 @@ pub struct CacheWork {
     keys: u64,
     values: Arc<Values>,
     rng: Generator,
-    /// Which key each request under way is about.
+    /// Key index of each request under way, by slot.
     asked: Vec<u64>,
     /// Each key once, from here on, if it is set: how a cache is filled.
     each: Option<std::ops::Range<u64>>,
 }
 
 impl CacheWork {
-    /// Of a cache that was opened, on the channel of a number.
+    /// Creates the work of one channel, on an opened cache.
     #[must_use]
     pub fn new(cache: u32, operation: Operation, keys: u64, values: Arc<Values>, seed: u64, channel: usize) -> Self {
         let rng = generator(seed.wrapping_mul(31).wrapping_add(channel as u64));

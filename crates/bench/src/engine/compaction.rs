@@ -1,13 +1,12 @@
-//! Row P's compaction tests: small memtables make many tables; reads, ranges and space are measured as the writes
-//! left them, and again when everything has been compacted.
+//! Row P's compaction tests: small memtables make many tables. Reads, ranges and space are measured as the writes left
+//! them, and again when everything has been compacted.
 //!
-//! As in the system that published them, nothing is compacted before it is asked for: our engine is told so
-//! ([`Compaction::WhenAsked`]); peers that can't be told compact by their own schedule, and their *before* is the
-//! better for it. So that as many tables are there as were with a memtable of 64 KB, whatever a store counts as its
-//! memtable's bytes, a flush is asked for after so many changes as fitted there: 250 of 5 × 1000 made 20 tables, 200
-//! of 10 × 2000 made 100. The published sizes of the tests with 1,000
-//! and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same overhead, values
-//! of 100.
+//! As in the system that published them, nothing is compacted before a compaction is requested: our engine gets
+//! [`Compaction::WhenAsked`]. Peers without such an option compact by their own schedule, which improves their
+//! *before*. A flush is requested after as many changes as fitted into a memtable of 64 KB, because stores count a
+//! memtable's bytes differently: 250 of 5 × 1000 made 20 tables, 200 of 10 × 2000 made 100. The published sizes of the
+//! tests with 1,000 and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same
+//! overhead, values of 100.
 
 use rand::seq::SliceRandom as _;
 use thalweg_engine::Compaction;
@@ -57,7 +56,7 @@ fn open(context: &Context<'_>) -> Result<Box<dyn KvSubject>, BenchError> {
     context.open(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
 }
 
-/// What row P's system published, of our engine in the last round.
+/// Compares our engine in the last round with the figures that row P's system published.
 pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     let of =
         |test: Test| results.compacted.iter().find(|compacted| compacted.test == test && compacted.contender == first);
@@ -85,12 +84,13 @@ pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     ]
 }
 
-/// What the keys hold after the last pass.
+/// Returns the values that the keys hold after a pass.
 fn pass_values(seed: u64, pass: u64) -> Values {
     Values::new(VALUE_BYTES, seed.wrapping_mul(1000) + pass)
 }
 
-/// Writes all keys `passes` times, each time with other values, a table after so many; returns the last ones.
+/// Writes all keys `passes` times, each time with other values, and flushes after every `flushed` keys. Returns the
+/// last values.
 fn overwrite(
     context: &Context<'_>,
     subject: &dyn KvSubject,

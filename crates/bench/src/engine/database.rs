@@ -19,7 +19,7 @@ use crate::{
 /// The engine with one of its backends.
 #[derive(Clone, Copy, Debug)]
 pub struct Thalweg {
-    /// Which.
+    /// Backend of the state.
     pub backend: BackendKind,
 }
 
@@ -73,7 +73,7 @@ struct Store {
     keyspace: Keyspace,
 }
 
-/// Compaction has ended when nothing changed for so long.
+/// Compaction has ended when nothing has changed for this time.
 const QUIET: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 

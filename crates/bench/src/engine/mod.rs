@@ -39,13 +39,13 @@ use crate::{
     usage::{self, Cost, Usage, Whose},
 };
 
-/// Which part of the suite.
+/// Part of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
     /// Row P's reads, writes, ranges and mixes, in memory and flushed.
     #[default]
     Quick,
-    /// As quick, then 2 million pairs in random order, stream appends, and compaction.
+    /// The quick part, then 2 million pairs in random order, stream appends, and compaction.
     Full,
     /// Only compaction, before and after.
     Compaction,
@@ -71,7 +71,7 @@ pub enum Group {
 /// Options of the engine suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineOptions {
-    /// Which part of the suite.
+    /// Part of the suite.
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
     /// Only these groups, whatever the mode: for profiles and second looks.
@@ -210,7 +210,7 @@ fn one_round(
 type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
 
 impl Group {
-    /// What runs for each contender; the stream is not a matter of contenders.
+    /// Returns the workload of a contender; the stream test has no contenders.
     fn run(self) -> Option<Run> {
         match self {
             Self::Small => Some(workloads::small),
@@ -223,7 +223,7 @@ impl Group {
     }
 }
 
-/// What runs at a level: reads are the same at both, so `disk` repeats only what writes.
+/// Returns the groups of a level. Reads are the same at both levels, so `disk` repeats only the writes.
 fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     if !options.only.is_empty() {
         return options.only.clone();

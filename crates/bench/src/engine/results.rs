@@ -1,4 +1,4 @@
-//! What was measured, by test, level and contender; and the tables made of it.
+//! Measurements by test, level and contender; and the tables made of them.
 
 use super::{subject::Level, timing::Measure};
 use crate::{
@@ -10,11 +10,11 @@ use crate::{
 /// A line of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// What is done.
+    /// Name of the operation.
     pub name: &'static str,
     /// How often, and how large.
     pub parameters: &'static str,
-    /// What row P's system published / what it did on a machine like ours; empty if it has no such test.
+    /// Figures that row P's system published / reached on a machine like ours; empty if it has no such test.
     pub published: &'static str,
 }
 
@@ -33,7 +33,7 @@ pub struct Row {
     pub test: Test,
     /// The level.
     pub level: Level,
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
     /// One per round, in order.
     pub rounds: Vec<Measure>,
@@ -56,7 +56,7 @@ impl Row {
 pub struct Space {
     /// After what.
     pub after: &'static str,
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
     /// Bytes of keys and values that are alive.
     pub payload_bytes: u64,
@@ -68,7 +68,7 @@ pub struct Space {
     pub tables: Option<u64>,
 }
 
-/// What the tables take.
+/// Number and size of the tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Footprint {
     /// Number of tables.
@@ -77,12 +77,12 @@ pub struct Footprint {
     pub bytes: Option<u64>,
 }
 
-/// What a compaction that was asked for did.
+/// Effect of a compaction that was asked for.
 #[derive(Clone, Debug)]
 pub struct Compacted {
-    /// Which.
+    /// The test.
     pub test: Test,
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
     /// Before.
     pub before: Footprint,
@@ -90,7 +90,7 @@ pub struct Compacted {
     pub after: Footprint,
     /// Bytes of the keys and values that are left.
     pub alive: u64,
-    /// What row P's system says of it.
+    /// Figures that row P's system published.
     pub published: &'static str,
 }
 
@@ -102,7 +102,7 @@ impl Compacted {
         1.0 - after as f64 / before as f64
     }
 
-    /// What is left, by what is alive.
+    /// Returns the bytes that are left, divided by those alive.
     #[must_use]
     pub fn per_alive(&self) -> f64 {
         self.after.bytes.map_or(f64::NAN, |after| after as f64 / self.alive as f64)
@@ -112,7 +112,7 @@ impl Compacted {
 /// Everything measured so far.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// In the order of first measurement.
+    /// Rows in the order of first measurement.
     pub rows: Vec<Row>,
     /// One per group and contender: the last round's.
     pub space: Vec<Space>,

@@ -42,7 +42,7 @@ where
     Ok(())
 }
 
-/// Tasks to be polled, and who polls them.
+/// Tasks to be polled, and the thread that polls them.
 struct Ready {
     numbers: Mutex<Vec<usize>>,
     thread: Thread,

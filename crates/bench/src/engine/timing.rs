@@ -14,7 +14,7 @@ use crate::{
 
 use super::subject::KvSubject;
 
-/// Of operations that take well below 10 µs, one in so many is timed by itself.
+/// Operations that take well below 10 µs are timed one in this many.
 pub const FAST_STRIDE: u64 = 16;
 
 /// One round of one test.
@@ -35,7 +35,7 @@ pub struct Measure {
     pub payload_bytes: u64,
     /// Reads that found their key, if any were reads.
     pub hits: Option<u64>,
-    /// What it cost.
+    /// Resources used.
     pub cost: Cost,
 }
 

@@ -1,7 +1,7 @@
 //! Row P's workloads and those of flushed, large and missing data, for any store.
 //!
-//! Keys are made before the clock runs. Each value read by a get is compared at once. Ranges are
-//! summed while the clock runs, and the same queries are compared pair by pair afterwards.
+//! Keys are made before the clock runs. Each value read by a get is compared immediately. Ranges are summed while the
+//! clock runs, and the same queries are compared pair by pair afterwards.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ const LARGE_MISS: Test = Test::new("miss, large", "200k beside 2 M", "");
 pub(super) const SMALL_VALUE_BYTES: usize = 100;
 const LARGE_VALUE_BYTES: usize = 200;
 
-/// What all workloads are given.
+/// Parameters of all workloads.
 pub(super) struct Context<'a> {
     /// Multiplies every count; 1 but in tests and quick looks.
     pub(super) scale: f64,
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
         ((full as f64 * self.scale) as u64).max(1)
     }
 
-    /// Opens a new store with the default memtable; its values have so many bytes.
+    /// Opens a new store with the default memtable and values of this size.
     fn store(&mut self, value_bytes: usize) -> Result<Store<'_, 'a>, BenchError> {
         let subject = self.open(None, Compaction::Automatic)?;
         Ok(Store { subject, values: Values::new(value_bytes, self.seed), context: self })
@@ -154,8 +154,8 @@ pub(super) struct Store<'c, 'a> {
     pub(super) values: Values,
 }
 
-/// 50k × 100 B: writes in order, reads and ranges of what is still in memory; then writes in random order and in batches, each
-/// into a store of its own.
+/// 50k × 100 B: writes in order, reads and ranges of what is still in memory; then writes in random order and in
+/// batches, each into a store of its own.
 pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
     let (count, seed) = (context.count(50_000), context.seed);
     let mut store = context.store(SMALL_VALUE_BYTES)?;

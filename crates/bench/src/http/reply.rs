@@ -20,9 +20,9 @@ const MAX_HEADERS: usize = 100;
 pub struct Reply {
     /// Status code.
     pub status: u16,
-    /// Where the body lies in the buffer, chunk heads included if it came in chunks.
+    /// Range of the body in the buffer, chunk heads included if it came in chunks.
     pub body: Range<usize>,
-    /// Whether it came in chunks.
+    /// True if the body came in chunks.
     pub chunked: bool,
     /// Bytes of the whole response.
     pub total_bytes: usize,
@@ -59,10 +59,10 @@ pub enum Incomplete {
     Malformed(&'static str),
 }
 
-/// Whether the response to a request can have a body.
+/// Presence of a body in the response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// As its headers say.
+    /// The headers tell.
     Expected,
     /// Never: it answers a HEAD.
     Never,

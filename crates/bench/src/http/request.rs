@@ -8,7 +8,7 @@ use thalweg_types::Durability;
 use super::reply::Reply;
 use crate::data::{self, KEY_BYTES, Values};
 
-/// Which of the server's APIs is called.
+/// API of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Api {
     /// `/v1/kv/{keyspace}/{key}`.
@@ -26,7 +26,7 @@ pub enum Api {
     },
 }
 
-/// What is asked for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Store a key's value.
@@ -38,9 +38,9 @@ pub enum Operation {
 /// How an answer was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// As it should be.
+    /// The answer is right.
     Right,
-    /// The key has no value; right only if nobody stored one.
+    /// The key has no value; right only if it was never stored.
     Missing,
     /// Another status than the operation's.
     BadStatus,

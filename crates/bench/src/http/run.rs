@@ -1,6 +1,7 @@
 //! HTTP as a protocol of the load generator.
 //!
-//! A connection that breaks is counted as an error and opened again; replies are compared with what must have been stored.
+//! A connection that breaks is counted as an error and opened again; replies are compared with what must have been
+//! stored.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
@@ -32,11 +33,11 @@ pub struct Http {
     pub requests: Arc<Requests>,
     /// Share of gets in per cent; the other requests are puts.
     pub get_percent: u8,
-    /// Whether a get may find nothing (keys were not loaded before).
+    /// Meaning of a get that finds nothing (keys may not have been loaded before).
     pub missing: Missing,
 }
 
-/// What a get of a key without a value means.
+/// Meaning of a get of a key without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The key may never have been stored.
@@ -63,7 +64,7 @@ pub struct Counts {
 /// A run's figures.
 pub type Outcome = run::Outcome<Counts>;
 
-/// What was answered, and how right it was.
+/// A reply's status, and its judgement.
 #[derive(Debug)]
 pub struct Answer {
     status: u16,

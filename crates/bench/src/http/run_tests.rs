@@ -16,7 +16,7 @@ use crate::{
     random::{Distribution, KeyChooser},
 };
 
-/// What a test server does with the n-th request of a connection, besides storing and answering.
+/// Chooses what a test server does with the n-th request of a connection, besides storing and answering.
 pub(in crate::http) type Trick = fn(u64) -> Act;
 
 pub(in crate::http) enum Act {

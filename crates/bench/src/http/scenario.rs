@@ -1,4 +1,4 @@
-//! What is asked of the server in one line of the report, and the presets made of such lines.
+//! The lines of the report, and the presets made of such lines.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     random::Distribution,
 };
 
-/// What the requests are.
+/// Kind of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mix {
     /// Only puts.
@@ -18,7 +18,7 @@ pub enum Mix {
     Put,
     /// Only gets, of keys that were loaded before.
     Get,
-    /// As many gets as puts, of keys that were loaded before.
+    /// Gets and puts in equal number, of keys that were loaded before.
     Mixed,
 }
 
@@ -42,7 +42,7 @@ impl Mix {
     }
 }
 
-/// Which API carries the operations.
+/// API that carries the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum ApiChoice {
     /// `/v1/kv/{keyspace}/{key}`.

@@ -74,7 +74,7 @@ pub struct HttpOptions {
     /// Number of different keys.
     #[arg(long, default_value_t = DEFAULT_KEYS)]
     pub keys: u64,
-    /// What the requests are.
+    /// Kind of the requests.
     #[arg(long, value_enum, default_value_t)]
     pub mix: Mix,
     /// How they spread over the keys.
@@ -83,7 +83,7 @@ pub struct HttpOptions {
     /// Durability asked of each put; the server's default without it.
     #[arg(long)]
     pub durability: Option<Durability>,
-    /// Which API carries them.
+    /// API that carries the requests.
     #[arg(long, value_enum, default_value_t)]
     pub api: ApiChoice,
     /// Keyspace of the key-value API.
@@ -175,7 +175,7 @@ struct Rounds {
 struct Suite<'a> {
     options: &'a HttpOptions,
     target: &'a Target,
-    /// Which key sets are in the server already: API, keys, bytes of a value.
+    /// Key sets that are in the server already: API, keys, bytes of a value.
     loaded: HashSet<(ApiChoice, u64, usize)>,
     progress: &'a mut dyn Progress,
 }

@@ -83,7 +83,7 @@ impl Socket {
 pub enum Waits {
     /// Not at all: the caller waits for many sockets with a [`Poller`](super::poller::Poller).
     Never,
-    /// At most this long; then the read fails.
+    /// Reads wait at most this long, then they fail.
     AtMost(Duration),
 }
 

@@ -22,7 +22,7 @@ pub struct Connection {
     to: usize,
 }
 
-/// Whether another read may yield bytes immediately.
+/// Chance that another read yields bytes immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
     /// The buffer was filled.
@@ -61,7 +61,7 @@ impl Connection {
         &mut self.out
     }
 
-    /// Sends what is buffered, as much of it as the kernel takes.
+    /// Sends as much of the buffer as the kernel takes.
     pub fn send(&mut self) -> io::Result<()> {
         while self.out_at < self.out.len() {
             match self.socket.write(&self.out[self.out_at..]) {
@@ -101,7 +101,7 @@ impl Connection {
         &self.input[self.from..self.to]
     }
 
-    /// Drops so many bytes from the start of the input.
+    /// Drops this many bytes from the start of the input.
     pub fn consume(&mut self, bytes: usize) {
         assert!(bytes <= self.to - self.from, "only what has come can be consumed");
         self.from += bytes;

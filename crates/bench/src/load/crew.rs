@@ -1,7 +1,7 @@
 //! The generator's threads: each with a runtime of its own, so that no task of one moves to another.
 //!
-//! Owns: starting the threads of a run together, on one clock, and what they and the server used. Loops that wait by themselves
-//! ([`super::worker`]) run on these threads too: they never yield to the runtime.
+//! Owns: starting the threads of a run together, on one clock, and what they and the server used. Loops that wait by
+//! themselves ([`super::worker`]) run on these threads too: they never yield to the runtime.
 
 use std::{
     future::Future,
@@ -43,7 +43,7 @@ impl Clock {
     }
 }
 
-/// What the threads of a run brought, and what the run used.
+/// Results of a run's threads, and the resources the run used.
 #[derive(Debug)]
 pub struct Crew<T> {
     /// One for each thread, in order.
@@ -56,8 +56,8 @@ pub struct Crew<T> {
     pub server: Option<Cost>,
 }
 
-/// Runs `setup` on each of so many threads, then `load` on all of them from one moment on, unless a setup failed. `server` is
-/// the server's process, if it is known.
+/// Runs `setup` on each thread, then `load` on all of them from one moment on, unless a setup failed. `server` is the
+/// server's process, if it is known.
 pub fn run<S, T: Send>(
     threads: usize,
     server: Option<u32>,
@@ -89,7 +89,7 @@ pub fn run<S, T: Send>(
     });
     let server = begun.get().and_then(|(meter, _)| meter.server());
     let mut crew = Crew { brought: Vec::new(), generator_cpu: 0.0, busiest: 0.0, server };
-    // A thread that did not run is beside one whose error ends this loop.
+    // If a thread did not run, another one's error ends this loop.
     for (brought, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         crew.brought.push(brought);
         crew.generator_cpu += cpu.as_secs_f64();

@@ -2,8 +2,8 @@
 //!
 //! Owns: open and closed loops, warm-up and counted time. Does not own the shape of arrivals ([`super::schedule`]).
 //!
-//! A request's response time counts from the moment it is due, whether or not a connection was free then. So a stall of the
-//! server shows in every request that was due during it, not only in the one under way (*coordinated omission*).
+//! A request's response time counts from the moment it is due, whether or not a connection was free then. So a stall of
+//! the server shows in every request that was due during it, not only in the one under way (*coordinated omission*).
 
 use std::{ops::Range, time::Duration};
 
@@ -13,16 +13,16 @@ use crate::latency::nanos;
 /// How requests are paced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// By a schedule, whatever the server does.
+    /// A schedule sets the pace, whatever the server does.
     Open {
         /// Arrivals per second, over all workers.
         rate: f64,
         /// Shape of the arrivals.
         arrivals: Arrivals,
     },
-    /// By replies, for the configured duration.
+    /// Replies set the pace, for the configured duration.
     Closed,
-    /// By replies, until each of the keys `0..keys` was used once.
+    /// Replies set the pace, until each of the keys `0..keys` was used once.
     Each {
         /// Number of keys.
         keys: u64,

@@ -2,8 +2,8 @@
 //!
 //! Owns: an epoll instance. Does not own the sockets: the kernel forgets a socket when it is closed.
 //!
-//! The generators wait in `epoll_pwait2` rather than in a runtime whose timers tick in milliseconds, and they do not spin: on a
-//! small machine the server needs the cycles.
+//! The generators wait in `epoll_pwait2` rather than in a runtime whose timers tick in milliseconds, and they do not
+//! spin: on a small machine the server needs the cycles.
 
 use std::{io, num::NonZeroU64};
 
@@ -38,8 +38,8 @@ impl Poller {
         Ok(epoll::modify(&self.0, socket, EventData::new_u64(token), flags)?)
     }
 
-    /// Appends events to the spare capacity of `events`; waits for the first one for at most `nanos` nanoseconds, less than a
-    /// second. A signal ends the wait early.
+    /// Appends events to the spare capacity of `events`; waits for the first one for at most `nanos` nanoseconds, less
+    /// than a second. A signal ends the wait early.
     pub fn wait(&self, events: &mut Vec<Event>, nanos: u64) -> io::Result<()> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: nanos as _ };
         match epoll::wait(&self.0, rustix::buffer::spare_capacity(events), Some(&timeout)) {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    /// With timeouts rounded up to milliseconds no wait could be shorter than one.
+    /// If timeouts were rounded up to milliseconds, no wait could be shorter than one.
     #[test]
     fn waits_are_finer_than_a_millisecond() {
         let poller = Poller::new().unwrap();

@@ -18,7 +18,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct ServerProcess(Child);
 
 impl ServerProcess {
-    /// Starts a command without input and output, and waits until `is_ready`; `remedy` is what to do if it can't be started.
+    /// Starts a command without input and output, and waits until `is_ready`; `remedy` is what to do if it can't be
+    /// started.
     pub fn start(command: &mut Command, remedy: &str, is_ready: impl Fn() -> bool) -> Result<Self, String> {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let mut process = Self(child.map_err(|error| format!("{error}; {remedy}"))?);
@@ -59,8 +60,8 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns a TCP port of the loopback that is free now. If it is taken before the server binds it, the server fails to start and
-/// says so.
+/// Returns a TCP port of the loopback that is free now. If it is taken before the server binds it, the server fails to
+/// start and says so.
 pub fn free_port() -> std::io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }

@@ -1,7 +1,7 @@
-//! What the worker loop needs of a protocol whose replies come in the order of its requests.
+//! The trait of a protocol whose replies come in the order of its requests.
 //!
-//! Implementations provide bytes and judgements; the loop ([`super::worker`]) provides sockets, pace, times and counts. All calls
-//! on the path of a request are dispatched statically.
+//! Implementations provide bytes and judgements; the loop ([`super::worker`]) provides sockets, pace, times and counts.
+//! All calls on the path of a request are dispatched statically.
 
 use std::fmt::Display;
 
@@ -13,12 +13,12 @@ use crate::{BenchError, random::Generator};
 pub enum Batching {
     /// Each request is a write of its own, and each reply makes room for one request.
     PerRequest,
-    /// Requests that are due together share a write. In a closed loop a connection sends its next requests when all of its
-    /// last ones are answered, as redis-benchmark does.
+    /// Requests that are due together share a write. In a closed loop a connection sends its next requests when all of
+    /// its last ones are answered, as redis-benchmark does.
     Burst,
 }
 
-/// What the loss of a connection means.
+/// Consequence of losing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
     /// The worker counts it and connects again.
@@ -32,9 +32,9 @@ pub enum OnLoss {
 pub struct Decoded<R, F> {
     /// Bytes of the reply.
     pub bytes: usize,
-    /// What [`Protocol::count`] needs of it.
+    /// Details of the reply, for [`Protocol::count`].
     pub reply: R,
-    /// What is wrong with the reply; the run goes on.
+    /// The reply's fault, if it is wrong; the run goes on.
     pub fault: Option<F>,
     /// True if the server closes the connection after this reply.
     pub closes: bool,
@@ -44,9 +44,9 @@ pub struct Decoded<R, F> {
 pub trait Protocol: Sync {
     /// Everything that is remembered of a request until its reply comes.
     type Request: Copy;
-    /// What [`count`](Self::count) needs of a reply.
+    /// Details of a reply, for [`count`](Self::count).
     type Reply;
-    /// What is wrong with a reply, in words.
+    /// A fault of a reply; it is displayed in words.
     type Fault: Display;
     /// State of a connection between its replies.
     type State: Default;
@@ -55,7 +55,7 @@ pub trait Protocol: Sync {
 
     /// How requests share writes.
     const BATCHING: Batching;
-    /// What the loss of a connection means.
+    /// Consequence of losing a connection.
     const ON_LOSS: OnLoss;
 
     /// Opens a connection on which requests can be sent; its socket does not block.
@@ -73,8 +73,8 @@ pub trait Protocol: Sync {
     /// Appends the bytes of a request.
     fn encode(&self, request: Self::Request, out: &mut Vec<u8>);
 
-    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete. After
-    /// an error the connection is of no use any more.
+    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete.
+    /// After an error the connection is of no use any more.
     #[expect(clippy::type_complexity, reason = "an alias could not name the associated types")]
     fn decode(
         &self,

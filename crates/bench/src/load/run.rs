@@ -56,7 +56,7 @@ pub struct Outcome<C> {
     pub generator_cpu: f64,
     /// Share of its time that the busiest worker was running.
     pub busiest: f64,
-    /// Whether to believe the figures.
+    /// Validity of the figures.
     pub validity: Validity,
 }
 

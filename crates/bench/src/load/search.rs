@@ -25,7 +25,7 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// Whether the times meet it. No times meet nothing.
+    /// Returns true if the times meet the objective. No times meet nothing.
     #[must_use]
     pub fn is_met(&self, times: &Latencies) -> bool {
         times.count() > 0 && times.percentile(self.percentile) < self.bound
@@ -126,7 +126,7 @@ pub struct Bounds {
     pub repeats: u32,
 }
 
-/// What the search found.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knee {
     /// The highest rate that passed every repeat; `None` if none did.
@@ -152,7 +152,7 @@ impl Knee {
     }
 }
 
-/// What bounds the knee.
+/// Reason why the knee is not higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -165,7 +165,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// In words.
+    /// Returns the limit in words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

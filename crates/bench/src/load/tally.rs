@@ -2,8 +2,8 @@
 
 use crate::latency::Latencies;
 
-/// Counts of a worker, or of all workers after a merge. Unless said otherwise they are those of requests that were due in the
-/// counted time.
+/// Counts of a worker, or of all workers after a merge. Unless said otherwise they are those of requests that were due
+/// in the counted time.
 #[derive(Clone, Debug, Default)]
 pub struct Tally<C> {
     /// Response times by kind of request, from the moment a request was due.
@@ -29,7 +29,7 @@ pub struct Tally<C> {
 }
 
 impl<C: Default> Tally<C> {
-    /// Creates empty counts of so many kinds of requests.
+    /// Creates empty counts of this many kinds of requests.
     #[must_use]
     pub(super) fn new(kinds: usize) -> Self {
         Self { times: vec![Latencies::default(); kinds], ..Self::default() }

@@ -19,9 +19,9 @@ use crate::{
 pub struct Target {
     /// Its address.
     pub address: SocketAddr,
-    /// What the `Host` header says.
+    /// Value of the `Host` header.
     pub host: String,
-    /// Where it speaks the native protocol, if it was told to.
+    /// Address of the native port, if the server was started with one.
     pub native: Option<SocketAddr>,
     /// Our own server, if it is one.
     process: Option<ServerProcess>,
@@ -45,8 +45,8 @@ impl Target {
         Ok(Self { address, host, native: None, process: None })
     }
 
-    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until it is
-    /// ready. Its log goes to `server.log` in `data`'s parent.
+    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until
+    /// it is ready. Its log goes to `server.log` in `data`'s parent.
     pub fn start(
         binary: Option<&Path>,
         data: &Path,
@@ -56,7 +56,7 @@ impl Target {
         Self::start_on(binary, data, None, more, progress)
     }
 
-    /// As [`start`](Self::start), with a native port: one number for TCP and UDP.
+    /// Starts a server like [`start`](Self::start), with a native port: one number for TCP and UDP.
     pub fn start_with_native(
         binary: Option<&Path>,
         data: &Path,

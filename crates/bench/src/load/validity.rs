@@ -1,4 +1,4 @@
-//! Whether a run's figures may be believed.
+//! Validity of a run's figures.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 /// A worker that uses more than this share of a core may be what limits the rate.
 pub const MAX_BUSY: f64 = 0.97;
 
-/// Whether a run's figures may be believed.
+/// Validity of a run's figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "why", rename_all = "snake_case")]
 pub enum Validity {
@@ -27,7 +27,7 @@ pub enum Validity {
 }
 
 impl Validity {
-    /// In a word, for a table.
+    /// Returns a short name, for a table.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Validity {
         }
     }
 
-    /// What a check makes of it: the reason in words, and the verdict.
+    /// Returns the reason in words, and the verdict of a check.
     #[must_use]
     pub fn verdict(self) -> (String, Verdict) {
         match self {
@@ -55,8 +55,9 @@ impl Validity {
     }
 }
 
-/// Returns why a scheduled run says nothing about the server: the generator sent later than `max_lag` at the 99th percentile of
-/// its lateness, or its busiest thread had no time to spare. `busiest` is the share of its time that this thread was running.
+/// Returns why a scheduled run says nothing about the server: the generator sent later than `max_lag` at the 99th
+/// percentile of its lateness, or its busiest thread had no time to spare. `busiest` is the share of its time that this
+/// thread was running.
 #[must_use]
 pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Validity> {
     const REMEDY: &str = "lower the rate, or give the generator more threads or cores";

@@ -1,10 +1,12 @@
-//! The event loop of one load thread: sends what is due on whatever connection is free, and reads.
+//! The event loop of one load thread: sends due requests on free connections, and reads replies.
 //!
-//! Owns: its connections, its part of the arrivals, its counts. Does not own bytes and judgements ([`super::protocol`]).
+//! Owns: its connections, its part of the arrivals, its counts. Does not own bytes and judgements
+//! ([`super::protocol`]).
 //!
-//! Invariants: a request is sent at the moment it is due if a connection is free then, else as soon as one is; its response
-//! time counts from that moment either way. Lateness although a connection was free is recorded as lag: it is the generator's,
-//! and voids the run when it grows. Replies come in the order of `inflight`, which never exceeds the pipeline's depth.
+//! Invariants: a request is sent at the moment it is due if a connection is free then, else as soon as one is; its
+//! response time counts from that moment either way. Lateness although a connection was free is recorded as lag: it is
+//! the generator's, and voids the run when it grows. Replies come in the order of `inflight`, which never exceeds the
+//! pipeline's depth.
 
 use std::{collections::VecDeque, io::ErrorKind};
 
@@ -172,7 +174,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.under_way += 1;
     }
 
-    /// Writes what is buffered, and asks to be told when the kernel takes more if it did not take everything.
+    /// Writes the buffer. If the kernel does not take everything, the poller reports when it takes more.
     fn send(&mut self, number: usize) {
         let connection = &mut self.lanes[number].connection;
         let was_blocked = connection.is_blocked;

@@ -1,8 +1,8 @@
 //! The log suite: row S's two tables at every durability level, beside a raw probe of the same disk.
 //!
-//! Owns: which cells there are (`cells`), one round of a cell (`round`), the report.
-//! A process of row S is a thread here (or a task, for the figures of many writers) that appends one batch after the other; probe and log take
-//! turns, and the ratio is the median of the rounds' ratios.
+//! Owns: the cells (`cells`), one round of a cell (`round`), the report. A process of row S is a thread here (or a
+//! task, for the figures of many writers) that appends one batch after the other. Probe and log take turns, and the
+//! ratio is the median of the rounds' ratios.
 
 mod cells;
 mod round;
@@ -75,7 +75,7 @@ impl LogOptions {
     }
 }
 
-/// What all rounds of a cell gave.
+/// Figures of all rounds of a cell.
 struct Measured {
     cell: Cell,
     rates: Vec<f64>,

@@ -1,9 +1,9 @@
-//! What the machine itself carries: one bare stream over loopback with both ends here, and a bare round trip. The ruler that
-//! the server's figures are held against, measured in the same run.
+//! The machine's own speed: a bare stream over loopback with both ends here, and a bare round trip. The server's
+//! figures are compared with these, measured in the same run.
 //!
-//! One thread sends, one receives, nothing looks at the bytes. The two of a round trip are on cores of their own, where there are
-//! two: on one core they would wake each other four times as fast, which a server that has work beside cannot. QUIC is quinn as it comes, with the windows and socket buffers that
-//! the server has.
+//! One thread sends, one receives, and neither looks at the bytes. The two threads of a round trip run on cores of
+//! their own if there are two: on one core they would wake each other four times as fast, which a server with other
+//! work cannot. QUIC is quinn with its defaults, and with the server's windows and socket buffers.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -36,7 +36,7 @@ pub fn stream(carrier: Carrier, time: Duration) -> Result<f64, BenchError> {
     }
 }
 
-/// Times of round trips of so many bytes there, and as few as an ack has back.
+/// Measures round trips of this many bytes there, and as few as an ack has back.
 pub fn round_trips(carrier: Carrier, bytes: usize, time: Duration) -> Result<Latencies, BenchError> {
     match carrier {
         Carrier::Tcp | Carrier::Tls => {
@@ -104,8 +104,8 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
     })
 }
 
-/// Keeps this thread on the core of that number among those it may use, until the guard is dropped; where there is none it goes
-/// where it likes.
+/// Keeps this thread on the core of that number among those it may use, until the guard is dropped; where there is none
+/// it goes where it likes.
 fn stay_on(number: usize) -> Option<Stay> {
     let before = sched_getaffinity(None).ok()?;
     let core = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core)).nth(number)?;

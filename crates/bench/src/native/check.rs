@@ -1,21 +1,22 @@
-//! Whether a subscriber got what it should: everything, once, in order.
+//! Checks that a subscriber gets everything, once, in order.
 //!
-//! Owns: a subscriber's account of what came, in `O(1)` a run of consecutive messages, and the reckoning at the end.
-//! Does not own content ([`super::payload`]).
+//! Owns: a subscriber's account of the messages that came, in `O(1)` a run of consecutive messages, and the comparison
+//! at the end. Does not own content ([`super::payload`]).
 //!
-//! A subscriber expects the messages of each publisher as 0, 1, 2, ... A number above the expected one leaves a gap, which must in the
-//! end be what the server has said that it dropped; one below came twice or out of order, which nothing excuses.
-//! A member of a queue group sees some messages: numbers rise with gaps, and what all members of a group got, as count, sum
-//! and sum of squares modulo 2^64, must be what was published. Two losses and two duplicates can't balance all three unless they
-//! are the same messages, which then are out of order with someone. With several publishers the order across
-//! them is hashed: it must be the same for all subscribers.
+//! A subscriber expects the messages of each publisher as 0, 1, 2, ... A number above the expected one leaves a gap; in
+//! the end the gaps must be as many messages as the server reported as dropped. A number below came twice or out of
+//! order, which is always a fault. A member of a queue group gets some messages: their numbers rise with gaps. The
+//! count, the sum and the sum of squares (modulo 2^64) over all members of a group must be those of the published
+//! numbers. Two losses and two duplicates can't balance all three unless they are the same messages, which then are out
+//! of order at a member. With several publishers the order across them is hashed: it must be the same for all
+//! subscribers.
 
 use std::fmt;
 
 /// Consecutive messages of one publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Whose.
+    /// Number of the publisher.
     pub publisher: u32,
     /// Number of the first.
     pub first: u64,
@@ -62,7 +63,7 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Of the numbers below `count`: what was published.
+    /// Returns the sums of the numbers below `count`, which were published.
     #[must_use]
     pub fn published(count: u64) -> Self {
         let mut sums = Self::default();
@@ -95,7 +96,7 @@ impl Sums {
 /// Numbers stay below 2^40 in a run; wilder ones come of wrong data and must not overflow.
 const MASK: u64 = (1 << 40) - 1;
 
-/// Where a subscriber is with one publisher.
+/// A subscriber's position in one publisher's messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     /// `u64::MAX`: whatever comes first.
@@ -103,7 +104,7 @@ struct Place {
     sums: Sums,
 }
 
-/// What a subscriber is to get.
+/// Share of the messages that a subscriber gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Every message.
@@ -134,7 +135,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Of a subscriber to so many publishers.
+    /// Creates the account of a subscriber to this many publishers.
     #[must_use]
     pub fn new(share: Share, publishers: usize) -> Self {
         Self {
@@ -151,7 +152,7 @@ impl Account {
         }
     }
 
-    /// Of one who comes when so many have published for a while: what comes of each is expected from its first message on.
+    /// Creates the account of a subscriber that joins late: each publisher is expected from its first message on.
     #[must_use]
     pub fn joining(publishers: usize) -> Self {
         let unheard = Place { next: u64::MAX, ..Place::default() };
@@ -192,7 +193,7 @@ impl Account {
         }
     }
 
-    /// Whether everything has come, or was said to be dropped.
+    /// Returns true if everything has come, or was reported as dropped.
     #[must_use]
     pub fn is_settled(&self, published: u64) -> bool {
         self.received + self.dropped >= published
@@ -205,7 +206,7 @@ impl Account {
             .then_some(self.order)
     }
 
-    /// What is wrong with it, given how many each publisher has sent.
+    /// Returns the account's faults, given how many messages each publisher has sent.
     #[must_use]
     pub fn faults(&self, published: &[u64]) -> Faults {
         let mut lost = 0;
@@ -223,7 +224,7 @@ impl Account {
     }
 }
 
-/// What went wrong, in messages; all zero is good.
+/// Number of messages that went wrong, by kind; all zero is good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Faults {
     /// Missing, or dropped and not said to be, or said to be and not dropped.
@@ -232,14 +233,14 @@ pub struct Faults {
     pub backwards: u64,
     /// Content that was never sent.
     pub wrong: u64,
-    /// Of a publisher that there is not.
+    /// Messages of a publisher that does not exist.
     pub strangers: u64,
     /// Subscribers that saw another order across publishers than the first one.
     pub disagreeing: u64,
 }
 
 impl Faults {
-    /// Whether there is any.
+    /// Returns true if there is any fault.
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Self::default()
@@ -292,7 +293,7 @@ fn group_lost(members: &[&Account], published: &[u64]) -> u64 {
     let received: u64 = members.iter().map(|account| account.received).sum();
     let difference = (received + dropped).abs_diff(published.iter().sum());
     if difference > 0 || dropped > 0 {
-        return difference; // with drops nobody can say which
+        return difference; // with drops no count says which message is missing
     }
     let other = |&publisher: &usize| {
         let mut sums = Sums::default();

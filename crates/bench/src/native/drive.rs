@@ -1,10 +1,10 @@
 //! The loop of a channel of the native protocol, and a timer that is finer than the runtime's milliseconds.
 //!
-//! Owns: the order of composing, writing and reading, and waiting for whatever comes first. Does not own what is composed and
-//! what frames mean: that is a [`Session`]'s.
+//! Owns: the order of composing, writing and reading, and waiting for the first event. Does not own the bytes that are
+//! composed and the meaning of frames ([`Session`]).
 //!
-//! Everything that is due is composed before the channel is written, and everything that came with a read is handled before it
-//! is written again: many messages share a call to the kernel.
+//! Everything that is due is composed before the channel is written, and everything that came with a read is handled
+//! before it is written again: many messages share a call to the kernel.
 
 use std::{
     future::Future as _,
@@ -24,7 +24,7 @@ use tokio::{
 use super::line::{Line, LineError};
 use crate::load::crew::Clock;
 
-/// What a session waits for when it has composed and handled everything.
+/// Event that a session waits for when it has composed and handled everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing: the session is over.
@@ -96,7 +96,8 @@ fn poll<S: Session>(
 /// Wakes its task at a time of the clock.
 #[derive(Debug)]
 struct Alarm {
-    /// A timer's descriptor: readable, as a pipe's is, from that time on. (`AsyncFd` takes descriptors by unsafe calls only.)
+    /// A timer's descriptor: readable, as a pipe's is, from that time on. (`AsyncFd` takes descriptors by unsafe calls
+    /// only.)
     timer: Receiver,
     /// The time that the timer is set to, if it is set.
     set: Option<u64>,

@@ -1,7 +1,7 @@
-//! When a run is over: receivers wait for as much as was sent, and no longer than somebody has patience.
+//! The end of a run: receivers wait for everything that was sent, and no longer than the run's patience.
 //!
-//! Owns: how much each publisher has sent, and waking tasks that sleep when that becomes known or the run is given up. A receiver
-//! looks at one atomic per turn.
+//! Owns: the number of messages that each publisher has sent, and waking sleeping tasks when the total becomes known or
+//! the run is given up. A receiver reads one atomic a turn.
 
 use std::{
     sync::{
@@ -26,7 +26,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Of a run with so many senders and receivers, the receivers in so many groups if they share.
+    /// Creates the end of a run; `groups` is the number of groups that receivers share messages in.
     #[must_use]
     pub fn new(senders: usize, receivers: usize, groups: usize) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Finish {
         self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
     }
 
-    /// A member of a group has got so many more. Only all members together know when that is everything.
+    /// Counts messages that a member of a group received. Only all members together know when that is everything.
     pub fn group_received(&self, group: usize, messages: u64) {
         let have = self.groups[group].fetch_add(messages, Ordering::AcqRel) + messages;
         if self.total().is_some_and(|total| have >= total) {
@@ -97,7 +97,7 @@ impl Finish {
         }
     }
 
-    /// Whether nobody waits for anything any more.
+    /// Returns true if all receivers are done, or the run was given up.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -110,7 +110,7 @@ impl Finish {
         self.wake();
     }
 
-    /// Whether it was given up.
+    /// Returns true if the run was given up.
     #[inline]
     #[must_use]
     pub fn is_given_up(&self) -> bool {
@@ -118,7 +118,7 @@ impl Finish {
     }
 
     fn wake(&self) {
-        // They stay: who was woken for the total may have to be woken again to give up.
+        // The wakers stay: a task that was woken for the total may have to be woken again to give up.
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake_by_ref);
     }
 }

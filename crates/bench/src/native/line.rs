@@ -1,8 +1,8 @@
 //! A channel with the protocol's begin behind it: frames out, frames in, kept alive.
 //!
-//! Owns: hello and welcome, pings, and what ends a channel. Does not own what the frames mean. The generator speaks the protocol
-//! itself instead of through the client crate: tasks, wakers and a channel of replies per message would be the generator's own
-//! cost, on the same cores as the server's.
+//! Owns: hello and welcome, pings, and what ends a channel. Does not own what the frames mean. The generator speaks the
+//! protocol itself instead of through the client crate: tasks, wakers and a channel of replies per message would be the
+//! generator's own cost, on the same cores as the server's.
 
 use std::{
     fmt, io,
@@ -35,7 +35,7 @@ pub enum LineError {
     /// The server ended the connection without a word.
     #[error("the server closed the connection")]
     Closed,
-    /// What came is not what the protocol allows.
+    /// The server sent something that the protocol does not allow.
     #[error("the server broke the protocol: {0}")]
     Protocol(String),
     /// A request was refused.
@@ -65,9 +65,9 @@ pub struct Line {
     /// Keeps the connection open, which other channels may share.
     connection: std::rc::Rc<Connection>,
     decoder: Decoder,
-    /// What is to be sent.
+    /// Bytes to be sent.
     pub out: Outbox,
-    /// What was agreed on at the connection's begin.
+    /// Terms agreed on when the connection began.
     pub agreed: Agreed,
     /// Requests that the server takes at a time.
     pub max_requests: u32,
@@ -135,7 +135,7 @@ impl Line {
         }
     }
 
-    /// Puts a ping into what is to be sent, if it is time to.
+    /// Appends a ping to the bytes to be sent, if it is time to.
     pub fn keep_alive(&mut self, cx: &mut Context<'_>) {
         while self.ping.poll_tick(cx).is_ready() {
             // A ping always fits: it has no field of variable length.

@@ -17,7 +17,7 @@ pub struct LoadOptions {
     /// Time before it that is not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Wait after the last request for what is still under way.
+    /// Wait after the last request for outstanding replies.
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub give_up: Duration,
     /// Runs of each scenario; the median is reported.
@@ -35,7 +35,7 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Whether they make sense.
+    /// Returns an error if the options make no sense.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--workers", self.workers, 1024)?;
         within("--rounds", self.rounds, 100)?;
@@ -43,7 +43,7 @@ impl LoadOptions {
         require(is_valid, "--duration", "must be above 0 and at most an hour")
     }
 
-    /// For the report.
+    /// Describes the options, for the report.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(

@@ -1,14 +1,14 @@
-//! What messages carry: who sent it, which one it is, when it was due, and content that follows from these.
+//! Payloads of messages: publisher, sequence number, due time, and content that follows from these.
 //!
 //! ```text
 //! payload := sequence u64 | due u64 | publisher u32 | check u32 | content        little-endian; 24 bytes and more
 //! ```
-//! Owns: making payloads and judging what came back. Does not own what order they should come in ([`super::check`]).
+//! Owns: making payloads and judging those that come back. Does not own the order in which they should come ([`super::check`]).
 //!
-//! `due` is in nanoseconds since the run's begin: the moment from which the message's time counts. Content is a window
-//! into one pool of random bytes that lies in the processor's nearest cache, at a place that follows from publisher and
-//! sequence: making it is one copy, judging it one comparison, and content of another message is wrong content. The check is
-//! over the three fields before it.
+//! `due` is in nanoseconds since the run's start: the message's time counts from there. Content is a window into one pool of
+//! random bytes that lies in the processor's nearest cache; its position follows from publisher and sequence. So making content
+//! is one copy, judging it is one comparison, and content of another message is wrong content. The check covers the three fields
+//! before it.
 
 use rand::Rng as _;
 
@@ -28,8 +28,8 @@ const LINE: usize = 64;
 pub enum Depth {
     /// All of it.
     Full,
-    /// The head, the last 16 bytes and a line of 64 at a place that moves with the sequence, so every byte is looked at once
-    /// in so many messages.
+    /// The head, the last 16 bytes and a line of 64 bytes at a position that moves with the sequence: over many
+    /// messages every byte is compared.
     Spot,
 }
 
@@ -40,7 +40,7 @@ pub struct Head {
     pub sequence: u64,
     /// When it was due.
     pub due: u64,
-    /// Who sent it.
+    /// Number of the publisher.
     pub publisher: u32,
 }
 

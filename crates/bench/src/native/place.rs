@@ -1,4 +1,4 @@
-//! Where the server's native port is, and what the connections go over.
+//! A server's native port, and the transport of connections to it.
 
 use serde::Serialize;
 use thalweg_transport::{Dialer, Endpoint};
@@ -7,7 +7,7 @@ use thalweg_wire::{Frame, ServerFrame};
 use super::line::{Line, LineError};
 use crate::{BenchError, load::crew::alone};
 
-/// What connections go over.
+/// Transport of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
@@ -21,7 +21,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// As people write it.
+    /// Returns the transport's usual name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,8 +42,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Opens those of `connections` that `mine` chooses, with `streams` channels each; gives the channels with their numbers. Where a
-    /// connection has but one channel, each of them is a connection of its own.
+    /// Opens those of `connections` that `mine` chooses, with `streams` channels each; gives the channels with their
+    /// numbers. Where a connection has but one channel, each of them is a connection of its own.
     pub async fn open(
         &self,
         connections: usize,

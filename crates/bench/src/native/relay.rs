@@ -1,7 +1,8 @@
-//! What the machine carries in two hops: a sender, a relay that copies each byte to so many receivers, and these. The ruler for
-//! figures of publish and subscribe, where every byte is received twice: by the server and by each subscriber.
+//! The machine's own speed in two hops: a sender, a relay that copies each byte to a number of receivers, and the
+//! receivers. Figures of publish and subscribe are compared with it, since there, too, every byte is received twice: by
+//! the server and by each subscriber.
 //!
-//! The relay is what a server can at best be that looks at nothing: read, write to each. Sender, relay and receivers are
+//! The relay is the best that a server could be: it reads, and writes to each receiver. Sender, relay and receivers are
 //! threads of this process (receivers over QUIC share one), on the cores that generator and server share otherwise.
 
 use std::{
@@ -23,7 +24,7 @@ use crate::{BenchError, load::crew::alone};
 
 const SUBJECT: &str = "a bare relay";
 
-/// Bytes per second that so many receivers get together through a relay.
+/// Returns the bytes per second that this many receivers get together through a relay.
 pub fn stream(carrier: Carrier, receivers: usize, time: Duration) -> Result<f64, BenchError> {
     match carrier {
         Carrier::Tcp | Carrier::Tls => tcp(receivers, time).map_err(BenchError::subject(SUBJECT, "over TCP")),
@@ -73,7 +74,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let config = client_config.clone();
-        // Receivers connect first: the relay tells them apart from the sender by that.
+        // Receivers connect first: that is how the relay distinguishes them from the sender.
         let (connected, all_connected) = std::sync::mpsc::channel();
         let receiving = scope.spawn(move || {
             alone(async move {

@@ -1,7 +1,8 @@
-//! Requests and replies of the native protocol: a number of them under way on each channel, sent as replies come or by a schedule.
+//! Requests and replies of the native protocol: a number of them under way on each channel, sent as replies come or by
+//! a schedule.
 //!
-//! Owns: request ids, times, counts, and the threads of such a run. Does not own what is asked or what a right answer is (a
-//! [`Work`] does), pacing ([`crate::load::pace`]), and the loop of a channel ([`super::drive`]).
+//! Owns: request ids, times, counts, and the threads of such a run. Does not own what is asked or what a right answer
+//! is (a [`Work`] does), pacing ([`crate::load::pace`]), and the loop of a channel ([`super::drive`]).
 //!
 //! Replies may come in any order: a request's id is its slot plus 1.
 
@@ -34,7 +35,7 @@ use crate::{
     usage::Cost,
 };
 
-/// What is asked on a channel, and what answers are right.
+/// The requests of a channel, and the judgement of their answers.
 pub trait Work: Send + 'static {
     /// Appends a request with this id, which waits in `slot`; false if there is nothing more to ask.
     fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError>;
@@ -61,7 +62,8 @@ pub struct CallPlan {
 }
 
 impl CallPlan {
-    /// Returns the plan of a setup, which is not measured: it ends when there is nothing more to ask, and otherwise after `time`.
+    /// Returns the plan of a setup, which is not measured: it ends when there is nothing more to ask, and otherwise
+    /// after `time`.
     #[must_use]
     pub fn setup(place: &Place, in_flight: usize, time: Duration, load: &LoadOptions) -> Self {
         let load = LoadOptions { warmup: Duration::ZERO, duration: time, workers: 1, ..load.clone() };
@@ -123,7 +125,7 @@ pub struct CallOutcome {
     pub generator_cpu: f64,
     /// Share of its time that the busiest of them was running.
     pub busiest: f64,
-    /// Whether to believe the figures.
+    /// Validity of the figures.
     pub validity: Validity,
 }
 
@@ -136,7 +138,8 @@ impl CallOutcome {
     }
 }
 
-/// Runs a plan; `make` returns the work of each channel, by its number. Returns the works too, in the order of the channels.
+/// Runs a plan; `make` returns the work of each channel, by its number. Returns the works too, in the order of the
+/// channels.
 pub fn run<W: Work>(
     plan: &CallPlan,
     server: Option<u32>,
@@ -221,7 +224,7 @@ async fn call<W: Work>(
     (shared.counts.take(), works)
 }
 
-/// What the callers of a thread share.
+/// Data that the callers of a thread share.
 struct Shared {
     clock: Clock,
     counts: RefCell<CallCounts>,

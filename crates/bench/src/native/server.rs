@@ -11,7 +11,7 @@ use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 use super::place::{Carrier, Place};
 use crate::{BenchError, Progress, Scratch, load::target::Target};
 
-/// Where the server is.
+/// The measured server's address, or how one is started.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
     /// Native port of a server that runs already, as host:port. Without it one is started in a process of its own.
@@ -32,7 +32,7 @@ pub struct ServerOptions {
     /// Directory below which the started server keeps its data; decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// What connections go over; several, separated by commas, are measured one after the other.
+    /// Transport of connections; several, separated by commas, are measured one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp")]
     pub transport: Vec<Carrier>,
 }
@@ -50,7 +50,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// As the server's option has it.
+    /// Returns the name that the server's option has.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ impl Server {
         Ok(Place { carrier, endpoint })
     }
 
-    /// For the report.
+    /// Describes the server, for the report.
     #[must_use]
     pub fn name(&self) -> String {
         match (&self.own, self.process) {

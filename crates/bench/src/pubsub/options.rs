@@ -1,4 +1,4 @@
-//! What can be typed after `thalweg bench pubsub`.
+//! Options of `thalweg bench pubsub`.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -58,7 +58,7 @@ pub struct PubsubOptions {
     /// Streams of each; over TCP each is a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub subscriber_streams: usize,
-    /// What the server does when a subscription's queue is full.
+    /// Policy of the server when a subscription's queue is full.
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyChoice,
     /// Messages that may wait in it; 0: the server's bound.
@@ -86,8 +86,8 @@ pub struct PubsubOptions {
     /// How they spread over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Schedule single messages instead of batches: those that are due go out together, and one waits for others at most so
-    /// long, such as 250us.
+    /// Schedule single messages instead of batches: those that are due go out together, and one waits for others at
+    /// most so long, such as 250us.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub linger: Option<Duration>,
     /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
@@ -96,7 +96,8 @@ pub struct PubsubOptions {
     /// Rate above which the search does not go.
     #[arg(long, default_value_t = 2e7)]
     pub max_rate: f64,
-    /// Compare every byte also of messages above 512 B, of which otherwise head, end and a line that moves are compared.
+    /// Compare every byte also of messages above 512 B, of which otherwise head, end and a line that moves are
+    /// compared.
     #[arg(long)]
     pub verify_all: bool,
     /// Time of a bare stream over the same transport, before each run; 0: none.
@@ -109,15 +110,15 @@ pub struct PubsubOptions {
     pub(super) load: LoadOptions,
 }
 
-/// What the server does at a full queue.
+/// Policy of the server at a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum PolicyChoice {
     /// Publishers wait.
     #[default]
     Block,
-    /// What comes is dropped.
+    /// The server drops new messages.
     DropNew,
-    /// What has waited longest is dropped.
+    /// The server drops the messages that have waited longest.
     DropOld,
     /// The connection ends.
     Disconnect,

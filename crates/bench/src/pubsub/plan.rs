@@ -1,4 +1,4 @@
-//! What one run does: a scenario at a pace, on a server.
+//! The plan of one run: a scenario at a pace, on a server.
 
 use thalweg_wire::Permit;
 
@@ -13,7 +13,7 @@ use crate::{
 pub struct Plan<'a> {
     /// Address of the server, and the transport.
     pub place: Place,
-    /// Who publishes and subscribes, and what.
+    /// Publishers, subscribers and messages.
     pub scenario: &'a Scenario,
     /// Pacing of messages, over all publishers.
     pub pace: Pace,

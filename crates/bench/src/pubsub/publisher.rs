@@ -97,8 +97,8 @@ impl PublishChannel {
         }
     }
 
-    /// Publishes until the time is up, and reports how much. The channel stays open until all subscribers are done: closing a
-    /// connection may end what is still under way on it.
+    /// Publishes until the time is up, and reports how much. The channel stays open until all subscribers are done:
+    /// closing a connection may end what is still under way on it.
     pub async fn run(mut self, mut line: Line) -> Result<(), LineError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.enlist_task().await;
@@ -173,7 +173,7 @@ impl PublishChannel {
         self.publishers.iter().filter_map(next).min()
     }
 
-    /// Puts a publish frame of one batch behind what is to be sent.
+    /// Appends a publish frame of one batch to the bytes to be sent.
     fn put(&mut self, line: &mut Line, index: usize, count: u32, due: impl Fn(usize) -> u64) {
         let publisher = &mut self.publishers[index];
         let id = if self.acked { self.free.pop().unwrap_or(0) } else { 0 };
@@ -203,7 +203,7 @@ impl PublishChannel {
 }
 
 impl Session for PublishChannel {
-    /// Composes what is due, as much as goes into one write.
+    /// Composes the batches that are due, as many as go into one write.
     fn compose(&mut self, line: &mut Line) -> Result<(), LineError> {
         self.now = self.shared.clock.now();
         let (mut index, mut idle) = (0, 0);
@@ -260,7 +260,7 @@ fn ready_at(waiting: &VecDeque<u64>, batch: u32, linger: Duration) -> Option<u64
     })
 }
 
-/// Bytes of a batch of so many payloads.
+/// Returns the bytes of a batch of this many payloads.
 #[must_use]
 pub fn batch_bytes(count: u32, payload_bytes: usize) -> usize {
     12 + SUBJECT.len() + count as usize * (5 + payload_bytes)
@@ -283,7 +283,7 @@ pub fn put_record_head(out: &mut Vec<u8>, payload_bytes: usize) {
     out.extend_from_slice(&head);
 }
 
-/// Memory for batches, used again when they have been sent: fresh pages would cost more than what is written to them.
+/// Memory of batches, reused when they have been sent: fresh pages would cost more than writing to them.
 #[derive(Debug, Default)]
 struct Pool {
     free: std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>,

@@ -1,4 +1,4 @@
-//! What a thread of the generator counts, and what its tasks share.
+//! Counts of a generator thread, and the data that its tasks share.
 
 use std::{cell::RefCell, ops::Range, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
 /// One thread's counts, merged at the end.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    /// From the moment a message was due to its arrival, one for each subscription that got it.
+    /// Times from the moment a message was due to its arrival, one for each subscription that got it.
     pub times: Latencies,
     /// How late batches were composed although nothing held them up: the generator's own fault.
     pub lag: Latencies,
@@ -54,7 +54,7 @@ impl Recorder {
     }
 }
 
-/// What the tasks of a thread share.
+/// Data that the tasks of a thread share.
 #[derive(Debug)]
 pub struct Shared {
     /// Clock of the run.

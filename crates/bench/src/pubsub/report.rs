@@ -29,7 +29,7 @@ use crate::{
     stats::{Summary, median, ratio},
 };
 
-/// What holds for the whole report.
+/// Adds the conditions of the whole report.
 pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
     report.condition("durability", "none: subjects store nothing");
     report.condition("load", options.load.describe());
@@ -95,7 +95,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Without rows.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
@@ -183,20 +183,20 @@ impl Default for Figures {
     }
 }
 
-/// What subscribers receive against what a bare stream carries, as the median of the rounds' ratios.
+/// Returns the bytes that subscribers receive as a share of a bare stream's, as the median of the rounds' ratios.
 fn of_bare(rounds: &Rounds) -> f64 {
     ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.bare)
 }
 
-/// The same with what the server receives, which is what is published: of a bare stream, too, every byte that is received counts. Of the
-/// publishers' bytes only payloads are counted.
+/// As [`of_bare`], with the bytes that the server receives, which are the published ones: a bare stream, too, receives
+/// every byte once. Only payloads of the publishers' bytes are counted.
 fn of_bare_received(scenario: &Scenario, rounds: &Rounds) -> f64 {
     let copies = scenario.fan_out as f64;
     let published = |outcome: &Outcome| outcome.deliveries_rate / copies * scenario.payload_bytes as f64;
     ratio(&rounds.over(|outcome| outcome.received_rate + published(outcome)), &rounds.bare)
 }
 
-/// What subscribers receive against what a bare relay carries to as many connections.
+/// Returns the bytes that subscribers receive as a share of a bare relay's to as many connections.
 fn of_relay(rounds: &Rounds) -> f64 {
     ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.relayed)
 }
@@ -205,8 +205,9 @@ fn by_round(rates: &[f64]) -> String {
     rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Over TCP a rate is held against a figure; over QUIC against that or the share of what the machine carries bare, whichever is less.
-/// That share is asked in both readings that compare like with like: per received byte of one hop, and of two hops.
+/// Over TCP a rate is held against a figure; over QUIC against that or the share of what the machine carries bare,
+/// whichever is less. That share is asked in both readings that compare like with like: per received byte of one hop,
+/// and of two hops.
 fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
     let rate = median(&rounds.rates());
     let share = scenario.bare_share.filter(|_| scenario.carrier == Carrier::Quic);

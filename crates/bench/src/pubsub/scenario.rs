@@ -1,4 +1,4 @@
-//! What one line of the report is about, and the presets made of such lines.
+//! The lines of the report, and the presets made of such lines.
 
 use std::{fmt, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::{
     native::{place::Carrier, server::Profile},
 };
 
-/// What is scheduled.
+/// Unit of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Whole batches: their messages are all due at once.
+    /// Whole batches: all messages of a batch are due at the same time.
     Batch,
     /// Single messages; those that are due go out together, up to a batch.
     Message {
@@ -32,7 +32,7 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Returns so many connections with one stream each.
+    /// Returns this many connections with one stream each.
     #[must_use]
     pub fn connections(connections: usize) -> Self {
         Self { connections, streams: 1 }
@@ -63,7 +63,7 @@ pub enum Preset {
     RowF,
     /// Row F's profiles: each on a server started with it.
     Profiles,
-    /// Whether more writers help: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
+    /// More writers: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
     Lanes,
     /// Single messages that the server gathers, and the bounds of queues: what each profile's knobs do.
     Singles,
@@ -74,11 +74,11 @@ pub enum Preset {
 /// A line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is.
+    /// Name in the report.
     pub name: String,
     /// Over what.
     pub carrier: Carrier,
-    /// With which profile the server runs; none: as it was started.
+    /// Profile of the server; none: the one it was started with.
     pub profile: Option<Profile>,
     /// More arguments of the server, one knob's.
     pub knob: Option<&'static str>,
@@ -96,13 +96,13 @@ pub struct Scenario {
     pub members: usize,
     /// Subscribers' channels.
     pub subscribe: Channels,
-    /// At a full queue.
+    /// Policy at a full queue.
     pub policy: Policy,
     /// Acks that a publisher may wait for.
     pub in_flight: u32,
     /// Pacing.
     pub pace: Pace,
-    /// What is scheduled.
+    /// Unit of the schedule.
     pub unit: Unit,
     /// Look for the knee of this, and run at 80 % of it.
     pub knee: Option<Objective>,
@@ -116,7 +116,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// What the options say.
+    /// Creates the scenario of the options.
     #[must_use]
     pub fn from_options(options: &PubsubOptions, carrier: Carrier) -> Self {
         let publish =
@@ -176,13 +176,13 @@ impl Scenario {
         self.fan_out * self.members.max(1)
     }
 
-    /// Who publishes, in words.
+    /// Describes the publishers.
     #[must_use]
     pub fn publishers_name(&self) -> String {
         format!("{} on {}", self.publishers, self.publish)
     }
 
-    /// Who subscribes, in words.
+    /// Describes the subscribers.
     #[must_use]
     pub fn subscribers_name(&self) -> String {
         let what = match self.members {
@@ -239,7 +239,7 @@ fn goals(base: &Scenario) -> Vec<Scenario> {
     ]
 }
 
-/// As its authors ran it: 4 connections of 2 streams that publish, 8 connections that subscribe.
+/// The base of row F as its authors ran it: 4 connections of 2 streams publish, 8 connections subscribe.
 fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
     Scenario {
         name: format!("4 KiB × 64, 8 → {fan_out}"),

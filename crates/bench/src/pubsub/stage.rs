@@ -28,7 +28,7 @@ use crate::{
     usage::Cost,
 };
 
-/// What came of a run.
+/// Figures of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Merged counts of the generator's threads.
@@ -39,17 +39,17 @@ pub struct Outcome {
     pub deliveries_rate: f64,
     /// Bytes per second that came from the server, everything included.
     pub received_rate: f64,
-    /// What was dropped, and said to be.
+    /// Messages that the server reported as dropped.
     pub dropped: u64,
-    /// What is wrong.
+    /// Lost, repeated, reordered and wrong messages.
     pub faults: Faults,
-    /// What the server used, from before the load to after it.
+    /// Resources that the server used, from before the load to after it.
     pub server: Cost,
     /// CPU seconds of the generator's threads, in the same time.
     pub generator_cpu: f64,
     /// Share of its time that the busiest of them was busy.
     pub busiest: f64,
-    /// Whether to believe it.
+    /// Validity of the figures.
     pub validity: Validity,
 }
 
@@ -63,8 +63,8 @@ impl Outcome {
     }
 }
 
-/// A run on schedule whose last deliveries come later than this, or than 3 % of it, did not keep up: a shorter backlog tells in the
-/// times.
+/// Time after a scheduled run, at least 3 % of it, after which late deliveries mean that the server did not keep up. A
+/// shorter backlog shows in the response times.
 const BACKLOG: Duration = Duration::from_millis(250);
 
 /// Runs a plan to its end. `server` is the server's process, if it is known.
@@ -85,7 +85,7 @@ pub fn run(plan: &Plan<'_>, server: Option<u32>) -> Result<Outcome, BenchError> 
     Ok(outcome(plan, &stage.finish, counts, crew.server.unwrap_or_default(), crew.generator_cpu, crew.busiest))
 }
 
-/// What the threads of a run share.
+/// Data that the threads of a run share.
 struct Stage<'a> {
     plan: &'a Plan<'a>,
     finish: Arc<Finish>,

@@ -37,7 +37,7 @@ pub struct SubscribeChannel {
     inbox: Inbox,
 }
 
-/// What deliveries pass through: borrowed apart from the channel that they are read from.
+/// State that deliveries pass through: borrowed apart from the channel that they are read from.
 #[derive(Debug)]
 struct Inbox {
     payloads: Rc<Payloads>,
@@ -45,7 +45,7 @@ struct Inbox {
     ids: Vec<u32>,
     /// Credit to be given when the frame that is read now is done with.
     credits: Vec<(u32, Credit)>,
-    /// Whether several members of a group share what was published: then each has only some of it.
+    /// True if the members of a group share what was published: then each gets only some of it.
     shares: bool,
 }
 
@@ -104,7 +104,7 @@ impl SubscribeChannel {
         ended
     }
 
-    /// Whether all subscriptions here have all that was published; tells about those that have.
+    /// Returns true if all subscriptions here have everything that was published; reports those that newly have.
     fn settle(&mut self) -> bool {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {
@@ -122,7 +122,8 @@ impl SubscribeChannel {
 }
 
 impl Session for SubscribeChannel {
-    /// A read is some 30 µs of copying and checking: without a bound a channel that is full holds up publishers for milliseconds.
+    /// A read is some 30 µs of copying and checking: without a bound a channel that is full holds up publishers for
+    /// milliseconds.
     const READS_PER_TURN: usize = 4;
 
     fn compose(&mut self, _: &mut Line) -> Result<(), LineError> {
@@ -225,7 +226,8 @@ impl Inbox {
     }
 }
 
-/// Checks the messages of a batch and joins them to runs; `time` hears when how many were due. Gives how many were right.
+/// Checks the messages of a batch and joins them to runs; `time` hears when how many were due. Gives how many were
+/// right.
 #[inline]
 pub fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: impl FnMut(u64, u64)) -> u64 {
     runs.clear();

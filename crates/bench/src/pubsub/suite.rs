@@ -26,7 +26,7 @@ use crate::{
     stats::Summary,
 };
 
-/// Share of the knee at which latency is told.
+/// Share of the knee at which latency is measured.
 const OF_KNEE: f64 = 0.8;
 
 /// Runs the suite.
@@ -48,7 +48,7 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
     Ok(report.finish())
 }
 
-/// With which profile and knob a server runs.
+/// Profile and knob of a running server.
 type Tuning = (Option<Profile>, Option<&'static str>);
 
 struct Suite<'a> {
@@ -153,8 +153,8 @@ impl Suite<'_> {
         Ok(rounds)
     }
 
-    /// What a bare stream carries, and what a bare relay carries to as many connections, in bytes per second; NaN if that is not
-    /// wanted.
+    /// Returns the bytes per second of a bare stream, and of a bare relay to as many connections; NaN if the options
+    /// turn these measurements off.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64), BenchError> {
         let time = self.options.bare;
         if time.is_zero() {

@@ -1,4 +1,5 @@
-//! A report as one HTML page: the same words and figures as the text, and the plots, with nothing loaded from elsewhere.
+//! A report as one HTML page: the same words and figures as the text, and the plots, with nothing loaded from
+//! elsewhere.
 
 use std::fmt::Write as _;
 

@@ -1,12 +1,12 @@
-//! What the machine allows a durable server: one that does nothing else. The ruler that durable figures are held against,
-//! measured in turns with the servers.
+//! The upper bound for a durable server on this machine: a server that only makes requests durable. The durable figures
+//! are compared with it, measured in turns with the servers.
 //!
-//! Owns: a thread that looks at its sockets, reads requests, writes those of one look into a file that was written before, syncs it
-//! once, and answers. No state, no checksums, no order to keep; `SET` is all it takes, and nothing can be read again.
-//! Its calls are those that no durable server with one thread can do without: a read and a write a socket, a write and an
-//! fdatasync a look.
+//! Owns: a thread that polls its sockets, reads requests, writes those of one poll into a file that was written before,
+//! syncs it once, and answers. It has no state, no checksums and no order to keep. It takes `SET` alone, and no value
+//! can be read again. It makes only the calls that every durable server with one thread needs: a read and a write a
+//! socket, a write and an fdatasync a poll.
 //!
-//! Bound: a client that does not take its answers ends.
+//! Bound: the server closes the connection of a client that does not take its answers.
 
 use std::{
     fs::File,
@@ -35,14 +35,14 @@ const LISTENER: u64 = u64::MAX;
 /// A bare server that ends with its handle.
 #[derive(Debug)]
 pub struct BareServer {
-    /// Where it listens.
+    /// Address that the server listens on.
     pub address: SocketAddr,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl BareServer {
-    /// Starts one whose file is in `dir`.
+    /// Starts a server whose file is in `dir`.
     pub fn start(dir: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(dir.join("bare"))?;
         file.write_all_at(&vec![0; FILE_BYTES], 0)?;
@@ -85,9 +85,9 @@ struct Loop {
     listener: TcpListener,
     poller: Poller,
     clients: Vec<Option<Client>>,
-    /// Where a read goes.
+    /// Buffer of reads.
     bytes: Vec<u8>,
-    /// What this look's writes want on disk.
+    /// Bytes that this look's writes put on disk.
     wanted: Vec<u8>,
 }
 
@@ -183,7 +183,7 @@ impl Client {
                 b"SELECT" => b"+OK\r\n",
                 b"PING" => b"+PONG\r\n",
                 b"HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
-                // redis-benchmark asks what is configured.
+                // redis-benchmark asks for the configuration.
                 b"CONFIG" => b"*0\r\n",
                 _ => b"-ERR the bare server takes SET alone\r\n",
             };

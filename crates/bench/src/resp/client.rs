@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 8;
 /// How a connection begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Where.
+    /// Address of the server.
     pub address: Address,
     /// `AUTH`, if it is wanted.
     pub password: Option<String>,
@@ -70,7 +70,7 @@ impl Answer {
         })
     }
 
-    /// As text; empty for what has none.
+    /// Returns the answer as text; empty for answers without text.
     #[must_use]
     pub fn text(&self) -> String {
         match self {

@@ -1,8 +1,9 @@
 //! PUBLISH to subscribers: every delivery counted, in order, and compared.
 //!
 //! One thread publishes in a closed loop and reads all subscribers, or only reads, while redis-benchmark publishes. A
-//! message of our own carries its number and a content that follows from it ([`Payloads`]), so one that is lost, doubled, out
-//! of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their number are.
+//! message of our own carries its number and a content that follows from it ([`Payloads`]), so one that is lost,
+//! doubled, out of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their
+//! number are.
 
 use std::{io::ErrorKind, thread::JoinHandle, time::Duration};
 
@@ -25,12 +26,12 @@ use crate::{
     usage::{Cost, Meter},
 };
 
-/// What a run does.
+/// Everything that a run does.
 #[derive(Clone, Debug)]
 pub struct FanOut {
     /// How connections begin.
     pub greeting: Greeting,
-    /// Who receive.
+    /// Number of subscribers.
     pub subscribers: usize,
     /// Messages under way.
     pub pipeline: usize,
@@ -40,7 +41,7 @@ pub struct FanOut {
     pub warmup: Duration,
     /// Counted.
     pub duration: Duration,
-    /// Longest wait for what is missing.
+    /// Longest wait for missing deliveries.
     pub give_up: Duration,
     /// Feeds the content.
     pub seed: u64,
@@ -48,29 +49,29 @@ pub struct FanOut {
     pub process: Option<u32>,
 }
 
-/// What came of it.
+/// Figures of a run.
 #[derive(Clone, Debug)]
 pub struct Delivered {
     /// Deliveries per second of the counted time.
     pub rate: f64,
     /// All deliveries, those of the warm-up included: what the costs below were for.
     pub deliveries: u64,
-    /// From the publish to each delivery; empty where others publish.
+    /// Times from the publish to each delivery; empty if another process publishes.
     pub times: Latencies,
-    /// What the server used.
+    /// Resources that the server used.
     pub server: Option<Cost>,
     /// CPU seconds of the generator.
     pub generator_cpu: f64,
     /// Share of its time that its thread was running.
     pub busy: f64,
-    /// Whether to believe it.
+    /// Validity of the figures.
     pub validity: Validity,
 }
 
-/// What is published on.
+/// Channel of all messages.
 pub const CHANNEL: &str = "bench.fan-out";
 
-/// Who publishes.
+/// Publisher of the messages.
 enum Publisher {
     /// This thread.
     Own(Connection),
@@ -78,13 +79,13 @@ enum Publisher {
     Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>> },
 }
 
-/// With our own publisher.
+/// Runs a plan with our own publisher.
 pub fn run(plan: &FanOut) -> Result<Delivered, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     Stage::open(plan, Publisher::Own(publisher))?.play()
 }
 
-/// With somebody else's: `publish` is given the payload, and says how often it was published in all.
+/// Runs a plan beside another publisher: `publish` gets the payload, and returns how often it was published in all.
 pub fn run_beside(
     plan: &FanOut,
     publish: impl FnOnce(String) -> Result<(Figures, u64), BenchError> + Send + 'static,
@@ -102,9 +103,9 @@ pub fn run_beside(
 struct Stage<'a> {
     plan: &'a FanOut,
     payloads: Payloads,
-    /// What a message to a subscriber begins with.
+    /// Bytes that a message to a subscriber begins with.
     head: Vec<u8>,
-    /// What a request begins with.
+    /// Bytes that a request begins with.
     request: Vec<u8>,
     publisher: Publisher,
     subscribers: Vec<Connection>,
@@ -244,7 +245,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Whether the other publisher has ended, and how much it published.
+    /// Takes the other publisher's count if it has ended.
     fn look_at_other(&mut self) -> Result<(), BenchError> {
         if let Publisher::Other { thread, .. } = &mut self.publisher
             && thread.as_ref().is_some_and(JoinHandle::is_finished)
@@ -335,7 +336,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Messages that were due at once, and came at once: one record.
+/// Messages that were due at the same time, and came with one read: one record.
 #[derive(Default)]
 struct Run {
     due: u64,

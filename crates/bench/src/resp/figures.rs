@@ -1,4 +1,4 @@
-//! What a round gave, whoever sent, and how rounds look in the report.
+//! Figures of a round, whatever generator sent, and their tables in the report.
 
 use super::{external, fanout::Delivered, protocol::Outcome, scenario::Scenario};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     usage::Cost,
 };
 
-/// One round of one server. What is not known is NaN.
+/// One round of one server. Figures that are not known are NaN.
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     pub(super) rate: f64,
@@ -95,13 +95,13 @@ impl Line<'_> {
         self.rounds.iter().map(figure).collect()
     }
 
-    /// Of another's rates and medians, round by round.
+    /// Returns the medians of the ratios to another line's rates and medians, round by round.
     pub(super) fn ratios(&self, other: &Self) -> (f64, f64) {
         let of = |figure: fn(&Round) -> f64| ratio(&self.over(figure), &other.over(figure));
         (of(|round| round.rate), of(|round| round.p50_us))
     }
 
-    /// Whether the generator's thread had no time to spare: the server may be able to do more.
+    /// Returns true if the generator's thread had no time to spare: the server may be able to do more.
     pub(super) fn is_generators(&self) -> bool {
         median(&self.over(|round| round.busy)) > MAX_BUSY
     }

@@ -8,12 +8,12 @@ use super::{
 };
 use crate::{load::pace::Pace, native::payload::HEAD_BYTES, random::Distribution, report::Check};
 
-/// What should be reached.
+/// A ratio that should be reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At least so many times the other's rate.
+    /// The rate should be at least this many times the other's.
     Rate(f64),
-    /// At most so many times the other's median.
+    /// The median should be at most this many times the other's.
     Median(f64),
 }
 
@@ -58,7 +58,7 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
     let durable = |name, operation, connections, pipeline, bytes| {
         line(name, only(operation), DURABLE, Choice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
     };
-    // Beside what is peer, what the machine allows.
+    // The machine's upper bound, beside the peer.
     let bare = |scenario: Scenario| Scenario {
         servers: [scenario.servers, vec![(Choice::Bare, DURABLE)]].concat(),
         ..scenario

@@ -17,18 +17,18 @@ use crate::{
 /// Options of the RESP suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RespOptions {
-    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), bare (takes SET alone, and does
-    /// nothing but write it, sync and answer: what the machine allows), host:port or unix:PATH, each with @N for its database
-    /// N. The first one's figures are divided by those of the others.
+    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), bare (takes SET alone, and
+    /// does nothing but write it, sync and answer: what the machine allows), host:port or unix:PATH, each with @N for
+    /// its database N. The first one's figures are divided by those of the others.
     #[arg(long, value_delimiter = ',', default_value = "thalweg")]
     pub server: Vec<Spec>,
-    /// Who sends; both where neither is named and a preset is.
+    /// Generators of the load; both if neither is named and a preset is.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub generator: Vec<Generator>,
-    /// What is asked, by weight, as in get:9,set:1. One of ping, get, set, incr, hget, hset, mget, mset, xadd.
+    /// Operations by weight, as in get:9,set:1: ping, get, set, incr, hget, hset, mget, mset, xadd.
     #[arg(long, default_value = "set")]
     pub mix: Mix,
-    /// Publish to so many subscribers instead; each delivery is counted and compared.
+    /// Publish to this many subscribers instead; each delivery is counted and compared.
     #[arg(long, conflicts_with_all = ["mix", "rate", "search"])]
     pub subscribers: Option<usize>,
     /// Connections.
@@ -88,7 +88,7 @@ pub struct RespOptions {
     /// Speak RESP3.
     #[arg(long)]
     pub resp3: bool,
-    /// For AUTH, at servers that run already.
+    /// Password for AUTH, at servers that run already.
     #[arg(long)]
     pub password: Option<String>,
     /// Count wrong replies instead of ending the run with the first.
@@ -111,7 +111,7 @@ pub struct RespOptions {
     pub dir: Option<PathBuf>,
 }
 
-/// Who sends.
+/// Generator of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Generator {
     /// This process: replies are compared.
@@ -121,7 +121,7 @@ pub enum Generator {
 }
 
 impl Generator {
-    /// As it is typed.
+    /// Returns the name as it is typed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -134,7 +134,7 @@ impl Generator {
 /// Sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// What thalweg should reach of redis-server's figures.
+    /// Goals of thalweg relative to redis-server's figures.
     Goals,
 }
 
@@ -142,7 +142,7 @@ pub enum Preset {
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
 impl RespOptions {
-    /// Whether they make sense.
+    /// Returns an error if the options make no sense.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--connections", self.connections, 20_000)?;
         within("--pipeline", self.pipeline, 10_000)?;

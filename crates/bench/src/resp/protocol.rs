@@ -24,13 +24,13 @@ pub struct Resp {
     pub greeting: Greeting,
     /// Makes requests and judges replies.
     pub requests: Requests,
-    /// Which operations.
+    /// Operations and their weights.
     pub mix: Mix,
-    /// What a wrong reply means.
+    /// Consequence of a wrong reply.
     pub on_wrong: OnWrong,
 }
 
-/// What a wrong reply means.
+/// Consequence of a wrong reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnWrong {
     /// The run ends.

@@ -1,7 +1,7 @@
-//! What is asked, and which replies are right.
+//! Requests, and the judgement of their replies.
 //!
-//! Every value follows from its key's index ([`Values`]), whoever wrote it and how often, so what is read can be compared
-//! whole without knowing what other connections did meanwhile.
+//! Every value follows from its key's index ([`Values`]), no matter which connection wrote it and how often. So a reply
+//! is compared as a whole without regard to what other connections do concurrently.
 
 use std::{fmt, str::FromStr};
 
@@ -20,7 +20,7 @@ pub const MANY: u64 = 10;
 /// Fields of a hash.
 pub const FIELDS: u64 = 100;
 
-/// What a request does.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -49,7 +49,7 @@ impl Operation {
     pub const ALL: [Self; 9] =
         [Self::Ping, Self::Get, Self::Set, Self::Incr, Self::Hget, Self::Hset, Self::Mget, Self::Mset, Self::Xadd];
 
-    /// As a client writes it.
+    /// Returns the command's name in RESP.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl Operation {
         }
     }
 
-    /// What must be there before it is measured.
+    /// Returns the operation that must have filled the keys before this one is measured.
     #[must_use]
     pub fn needs(self) -> Option<Self> {
         match self {
@@ -159,21 +159,21 @@ pub enum Wrong {
     /// An error of the server's.
     #[error("{operation} of key {index} was refused: {message}")]
     Refused {
-        /// What was asked.
+        /// Command of the request.
         operation: &'static str,
-        /// Of which key.
+        /// Index of the key.
         index: u64,
-        /// What it said.
+        /// Message of the error.
         message: String,
     },
     /// Something else than it must be.
     #[error("{operation} of key {index} answered {got}")]
     Answer {
-        /// What was asked.
+        /// Command of the request.
         operation: &'static str,
-        /// Of which key.
+        /// Index of the key.
         index: u64,
-        /// What came, and what is wrong with it.
+        /// The reply, and the fault in it.
         got: String,
     },
 }
@@ -189,7 +189,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Of so many keys. `stream` is the key that XADD appends to.
+    /// Creates requests to this many keys. `stream` is the key that XADD appends to.
     #[must_use]
     pub fn new(values: Values, keys: u64, stream: &str) -> Self {
         let value_head = format!("\r\n${}\r\n", values.len()).into_bytes();
@@ -249,8 +249,8 @@ impl Requests {
         }
     }
 
-    /// How many bytes of `bytes` are the reply, if it is whole, and right. `last_entry` is the last that this connection
-    /// appended to the stream.
+    /// How many bytes of `bytes` are the reply, if it is whole, and right. `last_entry` is the last that this
+    /// connection appended to the stream.
     #[inline]
     pub fn judge(
         &self,

@@ -1,4 +1,4 @@
-//! What is measured in one line of the report.
+//! The lines of the report.
 
 use super::{
     goals::Goal,
@@ -11,23 +11,23 @@ use crate::{load::pace::Pace, random::Distribution};
 /// Bytes of a value where nothing else is said.
 pub const DEFAULT_VALUE_BYTES: usize = 100;
 
-/// What is done.
+/// Work of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Requests and replies.
     Requests(Mix),
-    /// Messages to so many subscribers.
+    /// Messages to this many subscribers.
     FanOut(usize),
 }
 
 /// A line.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// Name in the report.
     pub name: String,
-    /// What is done.
+    /// Work of the line.
     pub work: Work,
-    /// Which servers, the first one being held against the others.
+    /// Servers, of which the first is compared with the others.
     pub servers: Vec<(Choice, u32)>,
     /// Connections; with subscribers the publisher's, which is one.
     pub connections: usize,
@@ -39,9 +39,9 @@ pub struct Scenario {
     pub keys: u64,
     /// How requests spread over them.
     pub distribution: Distribution,
-    /// What makes the generator send.
+    /// How requests are paced.
     pub pace: Pace,
-    /// What the first server should reach.
+    /// Goal of the first server.
     pub goal: Option<Goal>,
 }
 

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Which server.
+/// Choice of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// One of our own: database 0 durable, database 1 a cache.
@@ -37,12 +37,12 @@ pub enum Choice {
     At(Address),
 }
 
-/// Which server, and which of its databases.
+/// A server, and one of its databases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Which.
+    /// The server.
     pub choice: Choice,
-    /// What is selected; the scenario's without one.
+    /// Database that is selected; none: the scenario's.
     pub database: Option<u32>,
 }
 
@@ -91,13 +91,13 @@ impl Spec {
 /// A server that answers.
 #[derive(Debug)]
 pub struct Server {
-    /// Which it is.
+    /// The server that was chosen.
     pub choice: Choice,
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: Address,
     /// Its process, where it is known and on this machine.
     pub process: Option<u32>,
-    /// What it calls itself.
+    /// Name and version that it reports.
     pub version: String,
     _own: Option<Own>,
 }
@@ -169,7 +169,7 @@ impl Server {
         format!("{} db {database}", self.choice)
     }
 
-    /// What it promises about writes to a database.
+    /// Describes the durability of writes to a database.
     pub fn durability(&self, database: u32, options: &RespOptions) -> Result<String, BenchError> {
         match (&self.choice, database) {
             (Choice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
@@ -211,7 +211,7 @@ fn field(info: &str, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// From CONFIG, or where that is refused from INFO.
+/// Asks for the durability with CONFIG, or with INFO if CONFIG is refused.
 fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
     let mut setting = |name: &str| -> Result<Option<String>, BenchError> {
         Ok(match client.ask(&[b"CONFIG", b"GET", name.as_bytes()])? {

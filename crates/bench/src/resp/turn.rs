@@ -1,4 +1,4 @@
-//! One server's part in a scenario: what is set before, and a round of whichever generator sends.
+//! One server's part in a scenario: filling it before, and a round of either generator.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -116,8 +116,8 @@ impl Turn<'_> {
         }
     }
 
-    /// redis-benchmark publishes, our subscribers read. The pilots' messages are delivered and checked, too, but the rate is
-    /// that of all deliveries from the first to the last, so a pilot is but a tenth of the run.
+    /// redis-benchmark publishes, our subscribers read. The pilots' messages are delivered and checked, too, but the
+    /// rate is that of all deliveries from the first to the last, so a pilot is but a tenth of the run.
     fn beside(&self, subscribers: usize) -> Result<Round, BenchError> {
         const PILOT: u64 = 20_000;
         // redis-benchmark sends whole pipelines.
@@ -168,7 +168,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// As [`fill`](Self::fill), under the names that redis-benchmark reads.
+    /// Sets the values under the names that redis-benchmark reads.
     fn fill_external(&self, needed: Operation) -> Result<(), BenchError> {
         const AT_ONCE: u64 = 500;
         let mut client = Client::open(&self.greeting())?;

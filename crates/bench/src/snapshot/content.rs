@@ -1,4 +1,4 @@
-//! What the database holds: values of which a part can be compressed and the rest cannot.
+//! Content of the database: values of which a part can be compressed and the rest cannot.
 
 use rand::Rng as _;
 use thalweg_engine::{Database, Keyspace};

@@ -13,12 +13,12 @@ use crate::{
     report::{Table, cells, number},
 };
 
-/// Writers that get less of their schedule than this are past what they can do: their times mean nothing.
+/// Share of the schedule below which the writers are past what they can do: their times mean nothing.
 pub(super) const LEAST_OF_RATE: f64 = 0.95;
-/// The search ends when it knows the knee up to this share of it.
+/// Precision of the knee, as a share of the rate.
 const PRECISION: f64 = 0.05;
-/// A rate meets the objective if so many of one less than twice as many runs do: the disks of virtual machines stop
-/// for 20 to 30 ms now and then, whatever is asked of them, and one stop decides a run's 99th percentile.
+/// Number of good or bad runs that decides a trial: two of three. The disks of virtual machines stop for 20 to 30 ms
+/// now and then, with any load, and one stop decides a run's 99th percentile.
 pub(super) const MAJORITY: usize = 2;
 /// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);

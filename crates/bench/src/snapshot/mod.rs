@@ -1,10 +1,10 @@
-//! The snapshot suite: full snapshots of a filled database while others write, and what the writers notice.
+//! The snapshot suite: full snapshots of a filled database beside writers, and their effect on the writers.
 //!
 //! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate, on a
-//! schedule, at which the writers meet an objective, and go on meeting it. At half of that they write first
-//! undisturbed and then beside a snapshot, in turns, in windows as long as a snapshot takes; all windows of a kind
-//! count as one. A snapshot that went to a file is read again and checked, with nobody writing, or the figures are
-//! not given. Before and after, the disk alone is asked what its fsyncs take.
+//! schedule, at which the writers meet an objective repeatedly. At half of that rate they write first undisturbed and
+//! then beside a snapshot, in turns, in windows as long as a snapshot takes. All windows of a kind count as one. A
+//! snapshot that went to a file is read again and checked while there are no writers, or the figures are not reported.
+//! The disk's own fsyncs are measured before and after.
 
 mod content;
 mod knee;
@@ -44,7 +44,7 @@ use crate::{
 };
 
 const NAME: &str = "thalweg";
-/// What a snapshot beside writers should do, in bytes of payload a second.
+/// Required rate of a snapshot beside writers, in bytes of payload a second.
 const WANTED_RATE: f64 = 300e6;
 /// How much longer the writers' 99th percentile may be beside a snapshot.
 const WANTED_TIMES: f64 = 2.0;
@@ -63,7 +63,7 @@ pub struct SnapshotOptions {
     /// Percent of each value that compresses 8 to 1; the rest is random bytes.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub compressible: u32,
-    /// Which backend holds the state.
+    /// Backend that holds the state.
     #[arg(long, default_value = "lsm", value_parser = backend)]
     pub backend: BackendKind,
     /// How the snapshot is compressed: none, lz4 or zstd.
@@ -72,16 +72,16 @@ pub struct SnapshotOptions {
     /// MB a second, before compression, that a snapshot reads while others write; 0: as fast as it goes.
     #[arg(long, default_value_t = 0)]
     pub pace: u32,
-    /// Where the snapshot goes.
+    /// Destination of the snapshot.
     #[arg(long, value_enum, default_value_t)]
     pub to: Target,
-    /// How many write meanwhile, each one put at a time.
+    /// Number of writers beside the snapshot; each makes one put at a time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub writers: u32,
-    /// What they are.
+    /// Kind of the writers.
     #[arg(long, value_enum, default_value_t)]
     pub drive: Drive,
-    /// What the writers must meet at the knee.
+    /// Objective that the writers must meet at the knee.
     #[arg(long, default_value = "p99<5ms")]
     pub objective: Objective,
     /// Puts a second while a snapshot is taken, instead of half of the knee, which is not searched then.
@@ -167,7 +167,7 @@ struct Measured {
     /// Bytes of all keys and values.
     payload: f64,
     load: Load,
-    /// With nobody writing.
+    /// The snapshot that was taken without writers.
     alone: Taken,
     rounds: Vec<Round>,
     /// The disk's fsyncs before and after the rounds.
@@ -181,7 +181,7 @@ struct Round {
     taken: Taken,
 }
 
-/// What is measured, and where.
+/// The measured database and its files.
 struct Bench<'a> {
     options: &'a SnapshotOptions,
     database: &'a Database,
@@ -242,7 +242,7 @@ impl Bench<'_> {
         self.checked(|| self.take())
     }
 
-    /// What the disk's own fsyncs take, with nobody else at it.
+    /// Measures the disk's own fsyncs while nothing else uses it.
     fn probe(&self, probe: &mut Probe) -> Result<Latencies, BenchError> {
         settle(self.database)?;
         probe.run(&[7; 4096], Sync::Each, self.options.duration).map(|probed| probed.times)
@@ -266,7 +266,7 @@ impl Bench<'_> {
         }
     }
 
-    /// As long as a snapshot takes: what happens once in a while shall have the same chance to happen.
+    /// Measures a window as long as a snapshot takes: rare events have the same chance to happen in both kinds.
     fn without(&self, writers: &Writers<'_>, rate: f64, alone: &Taken) -> Result<Window, BenchError> {
         settle(self.database)?;
         let time = self.options.duration.max(Duration::from_secs_f64(alone.seconds));
@@ -291,7 +291,7 @@ impl Bench<'_> {
         take(database, options.compress, options.pace(), options.to, &files.join("snapshot"))
     }
 
-    /// What `taking` took, once it is known to hold everything.
+    /// Returns the snapshot of `taking`, once it is known to hold everything.
     fn checked(&self, taking: impl FnOnce() -> Result<Taken, BenchError>) -> Result<Taken, BenchError> {
         let (taken, content) = (taking()?, self.content);
         let totals = taken.totals;

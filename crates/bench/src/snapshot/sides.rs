@@ -1,4 +1,4 @@
-//! What the writers noticed in windows without and with a snapshot, each side as a whole.
+//! The writers' times in windows without and with a snapshot, each side as a whole.
 //!
 //! Owns: [`Watch`], which makes a [`Window`] of what happened while writers wrote, and [`Side`], all windows of a kind
 //! in one histogram. Windows are short and take turns, so what comes and goes on the machine hits both sides; a 99th
@@ -28,15 +28,15 @@ pub(super) struct Watch<'a> {
     stolen: Option<Duration>,
 }
 
-/// The writers' times between two moments, and what log and machine did meanwhile.
+/// The writers' times between two moments, and the syncs and stolen time of the same span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) written: Written,
-    /// Of the log.
+    /// Fsyncs of the log.
     pub(super) syncs: u64,
     /// Slower than 4.1 ms.
     pub(super) slow_syncs: u64,
-    /// Time that whoever runs the machine took from its processors; `None` if the kernel doesn't say.
+    /// Time that the machine's host took from its processors; `None` if the kernel doesn't say.
     pub(super) stolen: Option<Duration>,
 }
 
@@ -85,7 +85,7 @@ impl Side {
         side
     }
 
-    /// In microseconds; NaN if there were too few puts, or fewer than `rate` a second: then it says nothing.
+    /// Returns the 99th percentile in microseconds; NaN if there were too few puts, or fewer than `rate` a second.
     pub(super) fn p99(&self, rate: f64) -> f64 {
         let answered = self.times.count();
         if answered < FEWEST_PUTS || (answered as f64) < LEAST_OF_RATE * rate * self.seconds {
@@ -94,14 +94,14 @@ impl Side {
         self.times.quantiles().p99_us
     }
 
-    /// Of the time of all processors, how much was taken from the machine, in percent.
+    /// Returns the percentage of all processors' time that the machine's host took.
     fn stolen_percent(&self) -> Option<f64> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         self.stolen.map(|stolen| 100.0 * stolen.as_secs_f64() / (processors * self.seconds))
     }
 }
 
-/// A row for each side, and one for the disk with nobody else at it.
+/// Returns a row for each side, and one for the disk alone.
 pub(super) fn table(without: &Side, beside: &Side, probe: &Latencies) -> Table {
     let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {

@@ -45,7 +45,7 @@ struct Task<'a> {
     waker: Waker,
 }
 
-/// What a task waits for.
+/// Event that a task waits for.
 enum Next {
     Answer,
     /// Its next put is due then.

@@ -1,4 +1,4 @@
-//! Those who put while a snapshot is taken: as fast as they are answered, or as a schedule says.
+//! Writers beside a snapshot: they put as fast as they are answered, or by a schedule.
 //!
 //! A writer puts one value at a time under a random key of those that are there. In an open loop a put's time
 //! counts from its scheduled moment: what a writer could not begin on time waits, and that counts.
@@ -23,7 +23,7 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// What a writer is.
+/// Kind of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Drive {
     /// A task: all share one thread, as the connections of a server do, and wait as futures.
@@ -33,12 +33,12 @@ pub enum Drive {
     Threads,
 }
 
-/// What all writers of a phase did.
+/// Figures of all writers of a phase.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     /// Response times.
     pub(super) times: Latencies,
-    /// From the first scheduled moment to the last answer.
+    /// Seconds from the first scheduled moment to the last answer.
     pub(super) seconds: f64,
     /// They were stopped because they fell too far behind.
     pub(super) gave_up: bool,
@@ -50,7 +50,7 @@ impl Written {
     }
 }
 
-/// Who writes, and where.
+/// The writers, and the database they write to.
 pub(super) struct Writers<'a> {
     pub(super) database: &'a AsyncDatabase,
     pub(super) keyspace: &'a Keyspace,
@@ -65,7 +65,7 @@ pub(super) struct Writers<'a> {
 /// When one phase begins and ends, and how fast it goes.
 pub(super) struct Phase {
     pub(super) begun: Instant,
-    /// In nanoseconds since it begun. Whatever is due before is put, however late.
+    /// End in nanoseconds since `begun`. Every put that is due before is made, however late.
     until: AtomicU64,
     /// Puts a second of all; `None`: as fast as they are answered.
     rate: Option<f64>,
@@ -104,7 +104,7 @@ impl Phase {
     }
 }
 
-/// What one writer puts, and when.
+/// The puts of one writer, and when they are due.
 pub(super) struct Puts<'a> {
     content: &'a Content,
     rng: Generator,

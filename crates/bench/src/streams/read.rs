@@ -1,4 +1,4 @@
-//! Reading a stream: by requests of so many records, each from where the one before ended, or as a tail.
+//! Reading a stream: by requests of a number of records, each from where the one before ended, or as a tail.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -24,13 +24,13 @@ use crate::{
 pub struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
-    /// What was read of each publisher, from the stream's begin on.
+    /// Account of what was read of each publisher, from the stream's start on.
     pub account: Account,
     next: u64,
 }
 
 impl Checker {
-    /// From the begin of a stream.
+    /// Creates a checker at the start of a stream.
     #[must_use]
     pub fn new(payloads: Arc<Payloads>, account: Account) -> Self {
         Self { payloads, runs: Runs::default(), account, next: 0 }
@@ -60,7 +60,7 @@ impl Checker {
         Ok(records)
     }
 
-    /// Begins anew at the stream's begin.
+    /// Begins again at the stream's start.
     fn rewind(&mut self, account: Account) {
         self.account = account;
         self.next = 0;
@@ -71,18 +71,18 @@ impl Checker {
 pub struct ReadWork {
     stream: StreamId,
     batch: u32,
-    /// Bytes of so many records.
+    /// Bytes of `batch` records.
     max_bytes: u32,
     /// Records of the stream.
     end: u64,
     checker: Checker,
     fresh: Account,
-    /// The requests under way ask for so many, in order.
+    /// Records that the requests under way ask for, in order.
     asked: VecDeque<u64>,
     again: Again,
 }
 
-/// What comes after the end of a stream.
+/// Behaviour after the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     /// Its begin.
@@ -92,7 +92,7 @@ pub enum Again {
 }
 
 impl ReadWork {
-    /// Of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
+    /// Creates a reader of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
     #[must_use]
     pub fn new(stream: StreamId, batch: u32, end: u64, payloads: Arc<Payloads>, fresh: Account, again: Again) -> Self {
         let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 32).unwrap_or(u32::MAX));
@@ -100,14 +100,14 @@ impl ReadWork {
         Self { stream, batch, max_bytes, end, checker, fresh, asked: VecDeque::new(), again }
     }
 
-    /// From this offset on.
+    /// Begins at this offset.
     #[must_use]
     pub fn from(mut self, offset: u64) -> Self {
         self.checker.next = offset;
         self
     }
 
-    /// What has been read since the begin.
+    /// Returns the account of everything read since the start.
     #[must_use]
     pub fn account(&self) -> &Account {
         &self.checker.account
@@ -162,7 +162,8 @@ impl Work for ReadWork {
     }
 }
 
-/// Tails a stream from its start until `end` records have come. Returns how long that took, the bytes received, and the account.
+/// Tails a stream from its start until `end` records have come. Returns how long that took, the bytes received, and the
+/// account.
 pub async fn tail(
     mut line: Line,
     clock: Clock,

@@ -20,7 +20,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Without rows.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new() -> Self {
         Self { table: Table::new("figures: medians of the rounds; times from asking to the reply") }
@@ -114,7 +114,7 @@ fn of_probe(round: &Round) -> f64 {
     round.outcome.rate / probed_rate(round)
 }
 
-/// What a reader must know.
+/// Adds the remarks without which the figures can be misread.
 pub fn notes(report: &mut Report) {
     report.notes.push(
         "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then"

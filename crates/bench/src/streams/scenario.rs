@@ -2,7 +2,7 @@
 
 use crate::native::place::Carrier;
 
-/// What a line does.
+/// Work of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Appends: publishers with a connection each, and requests that each has under way.
@@ -21,9 +21,9 @@ pub enum What {
 /// A line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is.
+    /// Name in the report.
     pub name: String,
-    /// What it does.
+    /// Work of the line.
     pub what: What,
     /// Bytes of a record's payload.
     pub payload_bytes: usize,
@@ -31,7 +31,7 @@ pub struct Scenario {
     pub batch: u32,
     /// Records per second that there should be: over TCP, over QUIC.
     pub floor: Option<(f64, f64)>,
-    /// Of `1/(round trip + fdatasync)`, over TCP.
+    /// Required share of `1/(round trip + fdatasync)`, over TCP.
     pub of_probe: Option<f64>,
     /// Over QUIC the floor is at most this share of what a bare stream carries.
     pub bare_share: Option<f64>,
@@ -86,7 +86,7 @@ impl Scenario {
         Self::publish(payload_bytes, batch, publishers, in_flight)
     }
 
-    /// What there should be over a transport.
+    /// Returns the records per second that there should be over a transport.
     #[must_use]
     pub fn floor(&self, carrier: Carrier) -> Option<f64> {
         let (tcp, quic) = self.floor?;

@@ -1,7 +1,8 @@
-//! The stride of a log that has been written to for a while: what is published is trimmed again, segments are freed as fast
-//! as they are filled, and reused. A fresh log makes its segments, and writes each byte of them once as a zero.
+//! A log that has been written to for a while: published records are trimmed again, segments are freed as fast as they
+//! are filled, and reused. A fresh log makes its segments, and writes each of their bytes once as a zero.
 //!
-//! Owns: getting there before the first round, and reading back what of a trimmed stream is sure to be there.
+//! Owns: bringing the log there before the first round, and choosing the part of a trimmed stream that is certainly
+//! still there.
 
 use std::{
     sync::{
@@ -35,24 +36,24 @@ const STEP: Duration = Duration::from_secs(1);
 /// Looks.
 const STEPS: u32 = 60;
 
-/// What streams that are published to keep; `None`: everything.
+/// Bytes that streams keep if they are published to; `None`: everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention(pub Option<u64>);
 
 impl Retention {
-    /// Of a stream.
+    /// Returns the configuration of a stream.
     pub fn config(self) -> StreamConfig {
         StreamConfig { max_bytes: self.0, ..StreamConfig::default() }
     }
 
-    /// The offset from which records are sure to be there, of a stream with so many of so many bytes: no more than half of what is
-    /// kept lies behind it, so nothing there is trimmed while it is read.
+    /// Returns the offset from which the records of a stream are certainly there, given its end and the bytes of a
+    /// record: at most half of the retained bytes lie behind it, so nothing there is trimmed while it is read.
     pub fn safe_start(self, end: u64, record_bytes: usize) -> u64 {
         let kept = self.0.map_or(u64::MAX, |bytes| bytes / 2 / (record_bytes as u64 + 5));
         end.saturating_sub(kept)
     }
 
-    /// For the report.
+    /// Describes the retention, for the report.
     pub fn describe(self) -> String {
         match self.0 {
             None => "none: a fresh log makes its segments, and writes each of their bytes once as a zero".to_owned(),

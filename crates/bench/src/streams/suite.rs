@@ -64,8 +64,8 @@ pub struct StreamsOptions {
     /// Records of the stream that is consumed.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
-    /// Keep so many MiB of each stream that is published to, and publish before the first round until the log reuses
-    /// segments, as that of a server that has run for a while does; 0: keep everything.
+    /// Keep this many MiB of each stream that is published to, and publish before the first round until the log reuses
+    /// segments, as the log of a server does that has run for a while; 0: keep everything.
     #[arg(long, default_value_t = 0)]
     pub retention_mib: u64,
     /// Time of each bare measurement before a run: stream, round trip, disk; 0: none.
@@ -81,7 +81,7 @@ pub(super) const FILL_BATCH: u32 = 1000;
 const SETUP_TIME: Duration = Duration::from_secs(60);
 /// File that the disk is probed with.
 const PROBE_BYTES: u64 = 64 << 20;
-/// Under way to one who tails.
+/// Credit of a tail.
 const WINDOW: Permit = Permit { messages: 65_536, bytes: 16 << 20 };
 /// Largest request.
 const MAX_REQUEST_BYTES: usize = 15 << 20;
@@ -146,11 +146,11 @@ pub(super) struct Suite<'a> {
 /// A round: the scenario's run, and the bare machine before it.
 #[derive(Debug)]
 pub struct Round {
-    /// Of the scenario.
+    /// Figures of the scenario.
     pub outcome: CallOutcome,
-    /// fsyncs of the server meanwhile, if it is ours.
+    /// fsyncs of the server during the round, if it is ours.
     pub fsyncs: Option<f64>,
-    /// Zeroes that it wrote into new segments meanwhile, in bytes.
+    /// Zeroes that the server wrote into new segments during the round, in bytes.
     pub zeroed: Option<f64>,
     /// Bytes per second of a bare stream.
     pub stream: f64,
