@@ -151,9 +151,9 @@ impl Group {
                 for _ in 0..count {
                     let index = rng.random_range(0..LOADED);
                     if rng.random_range(0..10) < 7 {
-                        get(store, workload, index)?
+                        get(store, workload, index)?;
                     } else {
-                        put(store, workload, index)?
+                        put(store, workload, index)?;
                     }
                 }
                 Ok(count)

@@ -9,7 +9,11 @@ use crate::{
     BenchError, Progress, Report,
     data::Values,
     latency::micros,
-    load::{pace::Pace, schedule::Arrivals, validity::Validity},
+    load::{
+        pace::Pace,
+        schedule::Arrivals,
+        validity::{Validity, summary},
+    },
     native::{
         options::LoadOptions,
         place::{Carrier, Place},
@@ -132,7 +136,7 @@ fn rounds(
     let mut rounds = Vec::new();
     for round in 1..=options.load.rounds {
         let (outcome, _) = requests::run(&plan, server.process, |channel| work(row.operation, channel))?;
-        let figures = outcome.line(outcome.rate, "/s");
+        let figures = summary(outcome.rate, "/s", &outcome.counts.times, &outcome.validity);
         progress.step(&format!("{}, {} round {round}: {figures}", row.name, place.carrier.name()));
         rounds.push(outcome);
     }

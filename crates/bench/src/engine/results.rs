@@ -271,9 +271,13 @@ fn costs(level: Level, rows: &[&Row]) -> Table {
             "payload B/operation" => last.payload_bytes as f64 / last.operations as f64,
             "CPU µs/operation" => over(&|round| round.cost.cpu_seconds * 1e6 / round.operations as f64),
             "fsyncs" => last.cost.fsyncs,
-            "written B/payload B" => over(&|round| round.cost.written_bytes.map_or(f64::NAN, |bytes| bytes as f64) / round.payload_bytes as f64),
+            "written B/payload B" => over(&written_per_payload),
             "peak RSS MiB" => mebibytes(last.cost.peak_rss_bytes),
         });
     }
     table
+}
+
+fn written_per_payload(round: &Measure) -> f64 {
+    round.cost.written_bytes.map_or(f64::NAN, |bytes| bytes as f64) / round.payload_bytes as f64
 }

@@ -32,14 +32,6 @@ impl Mix {
             Self::Get => 100,
         }
     }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Put => "put",
-            Self::Get => "get",
-            Self::Mixed => "mixed",
-        }
-    }
 }
 
 /// API that carries the requests.
@@ -85,7 +77,7 @@ impl Scenario {
     pub(super) fn from_options(options: &HttpOptions) -> Self {
         let pace = Pace::of_rate(Some(options.rate).filter(|_| !options.closed), options.arrivals);
         Self {
-            name: options.mix.name().to_owned(),
+            name: format!("{:?}", options.mix).to_lowercase(),
             api: options.api,
             mix: options.mix,
             value_bytes: options.value_size,

@@ -19,11 +19,11 @@ use crate::{
         schedule::Arrivals,
         search::{self, Bounds, Objective, Trial, parse_duration},
         target::Target,
-        validity::Validity,
+        validity::{Validity, summary},
     },
     options::{rate_within, require, within},
     random::{Distribution, KeyChooser},
-    report::{Check, Row, Table, cells, duration, mebibytes},
+    report::{Check, Row, Table, cells, mebibytes},
     stats::{Summary, ratio},
 };
 
@@ -224,17 +224,9 @@ impl Suite<'_> {
     }
 
     fn say(&mut self, scenario: &Scenario, what: &str, round: u32, outcome: &Outcome) {
-        let times = &outcome.times;
-        self.progress.step(&format!(
-            "{} {what} ({}, {}) round {round}: {:.0}/s, p50 {}, p99 {}, {}",
-            scenario.name,
-            scenario.pace_name(),
-            scenario.durability_name(),
-            outcome.rate,
-            duration(times.percentile(50.0)),
-            duration(times.percentile(99.0)),
-            outcome.validity.name(),
-        ));
+        let figures = summary(outcome.rate, "/s", &outcome.times, &outcome.validity);
+        let (name, pace, durability) = (&scenario.name, scenario.pace_name(), scenario.durability_name());
+        self.progress.step(&format!("{name} {what} ({pace}, {durability}) round {round}: {figures}"));
     }
 
     fn search(&mut self, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
@@ -347,7 +339,7 @@ fn conditions_table(scenarios: &[Scenario]) -> Table {
     let mut table = Table::new("conditions");
     for scenario in scenarios {
         table.row(cells! {
-            "scenario" => scenario.name.as_str(), "requests" => scenario.mix.name(),
+            "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", scenario.mix).to_lowercase(),
             "API" => format!("{:?}", scenario.api).to_lowercase(), "pace" => scenario.pace_name(),
             "connections" => scenario.connections, "pipeline" => scenario.pipeline,
             "durability" => scenario.durability_name(), "value B" => scenario.value_bytes, "keys" => scenario.keys,
@@ -452,7 +444,8 @@ fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
         "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
-        "server CPU µs/request" => Some(cpu).filter(|_| outcome.server.is_some()), "outcome" => trial.name(&outcome.validity),
+        "server CPU µs/request" => Some(cpu).filter(|_| outcome.server.is_some()),
+        "outcome" => trial.name(&outcome.validity),
     }
 }
 

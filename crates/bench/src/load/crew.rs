@@ -1,7 +1,7 @@
 //! The generator's threads: each with a runtime of its own, so that no task of one moves to another.
 //!
 //! Owns: starting the threads of a run together, on one clock, and what they and the server used. Loops that wait by
-//! themselves ([`super::worker`]) run on these threads too: they never yield to the runtime.
+//! themselves (`load::worker`) run on these threads too: they never yield to the runtime.
 
 use std::{
     future::Future,

@@ -1,6 +1,6 @@
 //! Everything that suites share which load a server, whatever its protocol.
 //!
-//! Owns: the loop of a load thread over a trait of a protocol ([`worker`], [`protocol`]), connections, when load is due
+//! Owns: the loop of a load thread over a trait of a protocol (`worker`, [`protocol`]), connections, when load is due
 //! ([`pace`], [`schedule`]), what is counted ([`tally`]), the search for the highest rate that meets an objective
 //! ([`search`]), starting and reaching a server ([`target`]), the threads ([`crew`]), and what makes a run's figures
 //! void ([`validity`]). Does not own: requests and what a right reply is, which are the protocols'; the loops of the

@@ -1,6 +1,6 @@
 //! The trait of a protocol whose replies come in the order of its requests.
 //!
-//! Implementations provide bytes and judgements; the loop ([`super::worker`]) provides sockets, pace, times and counts.
+//! Implementations provide bytes and judgements; the loop (`load::worker`) provides sockets, pace, times and counts.
 //! All calls on the path of a request are dispatched statically.
 
 use std::fmt::Display;

@@ -70,3 +70,10 @@ pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Val
     let is_busy = busiest > MAX_BUSY;
     is_busy.then(|| Validity::Saturated(format!("a load thread was {:.0} % busy: {REMEDY}", 100.0 * busiest)))
 }
+
+/// Describes a run in a line, for the progress; `unit` is what the rate counts, such as `/s`.
+#[must_use]
+pub fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
+    let at = |percentile| duration(times.percentile(percentile));
+    format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), validity.name())
+}

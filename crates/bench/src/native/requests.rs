@@ -129,15 +129,6 @@ pub struct CallOutcome {
     pub validity: Validity,
 }
 
-impl CallOutcome {
-    /// Returns one line about a run, for the progress.
-    #[must_use]
-    pub fn line(&self, rate: f64, unit: &str) -> String {
-        let at = |percentile| duration(self.counts.times.percentile(percentile));
-        format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), self.validity.name())
-    }
-}
-
 /// Runs a plan; `make` returns the work of each channel, by its number. Returns the works too, in the order of the
 /// channels.
 pub fn run<W: Work>(

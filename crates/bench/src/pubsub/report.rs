@@ -110,6 +110,7 @@ impl Figures {
             |percentile: f64| median(&rounds.over(|outcome| micros(outcome.counts.times.percentile(percentile))));
         let rates = Summary::of(&rounds.rates());
         let busy = over(|outcome| 100.0 * outcome.busiest);
+        let lag = over(|outcome| micros(outcome.counts.lag.percentile(99.0)));
         if pace == Pace::Closed && busy > 100.0 * MAX_BUSY {
             self.bound.push(format!("{} over {}", scenario.name, scenario.carrier.name()));
         }
@@ -121,7 +122,7 @@ impl Figures {
             "± MAD" => rates.mad, "payload MB/s" => rates.median * scenario.payload_bytes as f64 / 1e6,
             "p50 µs" => quantile(50.0), "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0),
             "p99.9 µs" => quantile(99.9), "max µs" => quantile(100.0),
-            "lag p99 µs" => Some(over(|outcome| micros(outcome.counts.lag.percentile(99.0)))).filter(|_| pace != Pace::Closed),
+            "lag p99 µs" => Some(lag).filter(|_| pace != Pace::Closed),
             "server CPU s/M deliveries" => over(|outcome| outcome.cpu_per_million().0.unwrap_or(f64::NAN)),
             "generator CPU s/M deliveries" => over(|outcome| outcome.cpu_per_million().1),
             "generator busy %" => busy, "server peak RSS MiB" => mebibytes(peak),

@@ -6,7 +6,7 @@ use super::{
     options::PubsubOptions,
     plan::Plan,
     report::{self, Figures},
-    scenario::Scenario,
+    scenario::{Scenario, pace_name},
     stage::{self, Outcome},
 };
 use crate::{
@@ -15,14 +15,13 @@ use crate::{
     load::{
         pace::Pace,
         search::{self, Bounds, Knee, Objective},
-        validity::Validity,
+        validity::{Validity, summary},
     },
     native::{
         bare, relay,
         server::{Profile, Server},
     },
     options::require,
-    report::duration,
     stats::Summary,
 };
 
@@ -198,23 +197,15 @@ impl Suite<'_> {
     }
 
     fn say(&mut self, scenario: &Scenario, pace: Pace, what: &str, outcome: &Outcome) {
-        let times = &outcome.counts.times;
-        self.progress.step(&format!(
-            "{}, {} ({}) {what}: {:.0} deliveries/s, p50 {}, p99 {}, {}",
-            scenario.name,
-            scenario.carrier.name(),
-            super::scenario::pace_name(pace),
-            outcome.deliveries_rate,
-            duration(times.percentile(50.0)),
-            duration(times.percentile(99.0)),
-            outcome.validity.name(),
-        ));
+        let figures = summary(outcome.deliveries_rate, " deliveries/s", &outcome.counts.times, &outcome.validity);
+        let (name, carrier, pace) = (&scenario.name, scenario.carrier.name(), pace_name(pace));
+        self.progress.step(&format!("{name}, {carrier} ({pace}) {what}: {figures}"));
     }
 
     /// Keeps the last run, and its percentiles for a plot.
     fn keep(&mut self, scenario: &Scenario, pace: Pace, mut rounds: Rounds) {
         let Some(last) = rounds.outcomes.pop() else { return };
-        let name = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), super::scenario::pace_name(pace));
+        let name = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), pace_name(pace));
         let below = |percentile: &f64| *percentile < 100.0;
         let spectrum = last.counts.times.spectrum();
         let points = spectrum.iter().filter(|line| below(&line.percentile));

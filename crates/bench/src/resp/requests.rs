@@ -183,7 +183,8 @@ pub enum Wrong {
 pub struct Requests {
     values: Values,
     keys: u64,
-    stream: Vec<u8>,
+    /// The request to append to the stream, up to the value.
+    xadd: Vec<u8>,
     /// `\r\n$100\r\n`, for the values' length.
     value_head: Vec<u8>,
 }
@@ -193,63 +194,51 @@ impl Requests {
     #[must_use]
     pub fn new(values: Values, keys: u64, stream: &str) -> Self {
         let value_head = format!("\r\n${}\r\n", values.len()).into_bytes();
-        Self { values, keys, stream: stream.as_bytes().to_vec(), value_head }
+        let xadd = format!("*5\r\n$4\r\nXADD\r\n${}\r\n{stream}\r\n$1\r\n*\r\n$5\r\nfield", stream.len()).into_bytes();
+        Self { values, keys, xadd, value_head }
     }
 
     /// Appends a request.
     #[inline]
     pub fn put(&self, operation: Operation, index: u64, out: &mut Vec<u8>) {
+        let many = || (0..MANY).map(|offset| self.nth(index, offset));
         match operation {
-            Operation::Ping => out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
-            Operation::Get => self.put_short(b"*2\r\n$3\r\nGET\r\n$14\r\n", b"key_", index, out),
-            Operation::Incr => self.put_short(b"*2\r\n$4\r\nINCR\r\n$14\r\n", b"ctr_", index, out),
+            Operation::Ping => out.extend_from_slice(b"*1\r\n$4\r\nPING"),
+            Operation::Get => put_key(out, b"*2\r\n$3\r\nGET\r\n$14\r\n", b"key_", index),
+            Operation::Incr => put_key(out, b"*2\r\n$4\r\nINCR\r\n$14\r\n", b"ctr_", index),
             Operation::Set => {
-                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$14\r\n");
-                out.extend_from_slice(&name(b"key_", index));
+                put_key(out, b"*3\r\n$3\r\nSET\r\n$14\r\n", b"key_", index);
                 self.put_value(index, out);
             }
-            Operation::Hget | Operation::Hset => {
-                let head: &[u8] = match operation {
-                    Operation::Hget => b"*3\r\n$4\r\nHGET\r\n$14\r\n",
-                    _ => b"*4\r\n$4\r\nHSET\r\n$14\r\n",
-                };
-                out.extend_from_slice(head);
-                out.extend_from_slice(&name(b"map_", index / FIELDS));
-                out.extend_from_slice(b"\r\n$14\r\n");
-                out.extend_from_slice(&name(b"fld_", index % FIELDS));
-                match operation {
-                    Operation::Hget => out.extend_from_slice(b"\r\n"),
-                    _ => self.put_value(index, out),
-                }
+            Operation::Hget => {
+                put_key(out, b"*3\r\n$4\r\nHGET\r\n$14\r\n", b"map_", index / FIELDS);
+                put_key(out, b"\r\n$14\r\n", b"fld_", index % FIELDS);
             }
-            Operation::Mget | Operation::Mset => {
-                let head: &[u8] = match operation {
-                    Operation::Mget => b"*11\r\n$4\r\nMGET",
-                    _ => b"*21\r\n$4\r\nMSET",
-                };
-                out.extend_from_slice(head);
-                for index in (0..MANY).map(|offset| self.nth(index, offset)) {
-                    out.extend_from_slice(b"\r\n$14\r\n");
-                    out.extend_from_slice(&name(b"key_", index));
-                    if operation == Operation::Mset {
-                        out.extend_from_slice(&self.value_head);
-                        out.extend_from_slice(self.values.of(index));
-                    }
+            Operation::Hset => {
+                put_key(out, b"*4\r\n$4\r\nHSET\r\n$14\r\n", b"map_", index / FIELDS);
+                put_key(out, b"\r\n$14\r\n", b"fld_", index % FIELDS);
+                self.put_value(index, out);
+            }
+            Operation::Mget => {
+                out.extend_from_slice(b"*11\r\n$4\r\nMGET");
+                many().for_each(|index| put_key(out, b"\r\n$14\r\n", b"key_", index));
+            }
+            Operation::Mset => {
+                out.extend_from_slice(b"*21\r\n$4\r\nMSET");
+                for index in many() {
+                    put_key(out, b"\r\n$14\r\n", b"key_", index);
+                    self.put_value(index, out);
                 }
-                out.extend_from_slice(b"\r\n");
             }
             Operation::Xadd => {
-                out.extend_from_slice(b"*5\r\n$4\r\nXADD\r\n$");
-                out.extend_from_slice(self.stream.len().to_string().as_bytes());
-                out.extend_from_slice(b"\r\n");
-                out.extend_from_slice(&self.stream);
-                out.extend_from_slice(b"\r\n$1\r\n*\r\n$5\r\nfield");
+                out.extend_from_slice(&self.xadd);
                 self.put_value(index, out);
             }
         }
+        out.extend_from_slice(b"\r\n");
     }
 
-    /// How many bytes of `bytes` are the reply, if it is whole, and right. `last_entry` is the last that this
+    /// Returns how many bytes of `bytes` are the reply, if it is complete and right. `last_entry` is the last that this
     /// connection appended to the stream.
     #[inline]
     pub fn judge(
@@ -295,16 +284,9 @@ impl Requests {
         (index + offset) % self.keys
     }
 
-    fn put_short(&self, head: &[u8], prefix: &[u8; 4], index: u64, out: &mut Vec<u8>) {
-        out.extend_from_slice(head);
-        out.extend_from_slice(&name(prefix, index));
-        out.extend_from_slice(b"\r\n");
-    }
-
     fn put_value(&self, index: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.value_head);
         out.extend_from_slice(self.values.of(index));
-        out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -318,11 +300,13 @@ pub fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-fn name(prefix: &[u8; 4], index: u64) -> [u8; KEY_BYTES] {
+#[inline]
+fn put_key(out: &mut Vec<u8>, before: &[u8], prefix: &[u8; 4], index: u64) {
     let mut key = [0; KEY_BYTES];
     write_key(index, &mut key);
     key[..4].copy_from_slice(prefix);
-    key
+    out.extend_from_slice(before);
+    out.extend_from_slice(&key);
 }
 
 fn entry_id(text: &[u8]) -> Option<(u64, u64)> {

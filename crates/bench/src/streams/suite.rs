@@ -24,7 +24,11 @@ use super::{
 use crate::{
     BenchError, Progress, Report,
     latency::Latencies,
-    load::{crew, pace::Pace, validity::Validity},
+    load::{
+        crew,
+        pace::Pace,
+        validity::{Validity, summary},
+    },
     native::{
         bare,
         check::{Account, Share},
@@ -365,7 +369,8 @@ impl Suite<'_> {
     }
 
     fn say(&mut self, scenario: &Scenario, place: &Place, number: u32, outcome: &CallOutcome) {
-        let (figures, carrier) = (outcome.line(outcome.items_rate, " records/s"), place.carrier.name());
+        let figures = summary(outcome.items_rate, " records/s", &outcome.counts.times, &outcome.validity);
+        let carrier = place.carrier.name();
         self.progress.step(&format!("{}, {carrier} round {number}: {figures}", scenario.name));
     }
 }
