@@ -152,34 +152,23 @@ impl Check {
     }
 }
 
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
+/// Declares how values become cells.
+macro_rules! into_cell {
+    ($($from:ty: $value:ident => $cell:expr;)*) => {
+        $(impl From<$from> for Cell {
+            fn from($value: $from) -> Self {
+                $cell
+            }
+        })*
+    };
 }
 
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<u64> for Cell {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
-    }
-}
-
-impl From<usize> for Cell {
-    fn from(count: usize) -> Self {
-        Self::Count(count as u64)
-    }
-}
-
-impl From<f64> for Cell {
-    fn from(value: f64) -> Self {
-        if value.is_finite() { Self::Number(value) } else { Self::Missing(()) }
-    }
+into_cell! {
+    &str: text => Self::Text(text.to_owned());
+    String: text => Self::Text(text);
+    u64: count => Self::Count(count);
+    usize: count => Self::Count(count as u64);
+    f64: value => if value.is_finite() { Self::Number(value) } else { Self::Missing(()) };
 }
 
 impl<T: Into<Self>> From<Option<T>> for Cell {

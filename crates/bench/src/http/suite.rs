@@ -18,7 +18,7 @@ use crate::{
         run::{self, Plan},
         schedule::Arrivals,
         search::{self, Bounds, Objective, Trial, parse_duration},
-        target::Target,
+        target::{NativePort, Target},
         validity::{Validity, summary},
     },
     options::{rate_within, require, within},
@@ -140,7 +140,7 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
         Some(url) => Target::running(url)?,
         None => {
             let data = scratch.path().join("data");
-            Target::start(options.server_binary.as_deref(), &data, &options.server_arg, progress)?
+            Target::start(options.server_binary.as_deref(), &data, NativePort::Off, &options.server_arg, progress)?
         }
     };
     report.condition("target", target_name(options, &target));

@@ -27,6 +27,15 @@ pub struct Target {
     process: Option<ServerProcess>,
 }
 
+/// Native port of a started server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativePort {
+    /// The server has none.
+    Off,
+    /// A free number, the same for TCP and UDP.
+    Free,
+}
+
 impl Target {
     /// A server that runs already, given as `http://host:port` or `host:port`.
     pub fn running(url: &str) -> Result<Self, BenchError> {
@@ -45,35 +54,19 @@ impl Target {
         Ok(Self { address, host, native: None, process: None })
     }
 
-    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until
-    /// it is ready. Its log goes to `server.log` in `data`'s parent.
+    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until it is
+    /// ready. Its log goes to `server.log` in `data`'s parent.
     pub fn start(
         binary: Option<&Path>,
         data: &Path,
+        native: NativePort,
         more: &[String],
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
-        Self::start_on(binary, data, None, more, progress)
-    }
-
-    /// Starts a server like [`start`](Self::start), with a native port: one number for TCP and UDP.
-    pub fn start_with_native(
-        binary: Option<&Path>,
-        data: &Path,
-        more: &[String],
-        progress: &mut dyn Progress,
-    ) -> Result<Self, BenchError> {
-        let native = free_port_of_both().map_err(BenchError::files("127.0.0.1:0"))?;
-        Self::start_on(binary, data, Some(native), more, progress)
-    }
-
-    fn start_on(
-        binary: Option<&Path>,
-        data: &Path,
-        native: Option<SocketAddr>,
-        more: &[String],
-        progress: &mut dyn Progress,
-    ) -> Result<Self, BenchError> {
+        let native = match native {
+            NativePort::Off => None,
+            NativePort::Free => Some(free_port_of_both().map_err(BenchError::files("127.0.0.1:0"))?),
+        };
         let binary = match binary {
             Some(binary) => binary.to_owned(),
             None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
@@ -171,7 +164,8 @@ mod tests {
     fn a_server_that_does_not_start_says_why() {
         let scratch = crate::Scratch::below(None).unwrap();
         let data = scratch.fresh("data").unwrap();
-        let start = |binary: &str| Target::start(Some(Path::new(binary)), &data, &[], &mut crate::Quiet);
+        let start =
+            |binary: &str| Target::start(Some(Path::new(binary)), &data, NativePort::Off, &[], &mut crate::Quiet);
         let error = start("/bin/false").unwrap_err().to_string();
         assert!(error.contains("ended with"), "{error}");
         assert!(start("/does/not/exist").is_err());

@@ -9,7 +9,10 @@ use serde::Serialize;
 use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 
 use super::place::{Carrier, Place};
-use crate::{BenchError, Progress, Scratch, load::target::Target};
+use crate::{
+    BenchError, Progress, Scratch,
+    load::target::{NativePort, Target},
+};
 
 /// The measured server's address, or how one is started.
 #[derive(Clone, Debug, clap::Args)]
@@ -109,7 +112,7 @@ impl Server {
         let mut more = options.server_arg.clone();
         more.extend(profile.map(|profile| format!("--profile={}", profile.name())));
         more.extend(knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned));
-        let target = Target::start_with_native(options.server_binary.as_deref(), &data, &more, progress)?;
+        let target = Target::start(options.server_binary.as_deref(), &data, NativePort::Free, &more, progress)?;
         let fail = |message: String| BenchError::Target { target: target.host.clone(), message };
         let address = target.native.ok_or_else(|| fail("it has no native port".to_owned()))?;
         let trust = certificate(&data).map(|path| Trust::pem_file(&path)).transpose();

@@ -18,7 +18,7 @@ use crate::{
     load::{
         address::Address,
         process::{ServerProcess, free_port},
-        target::Target,
+        target::{NativePort, Target},
     },
 };
 
@@ -124,7 +124,8 @@ impl Server {
                 let mut arguments = vec![format!("--resp={address}")];
                 arguments.extend(options.server_arg.iter().cloned());
                 let data = scratch.fresh("thalweg")?.join("data");
-                let target = Target::start(options.server_binary.as_deref(), &data, &arguments, progress)?;
+                let target =
+                    Target::start(options.server_binary.as_deref(), &data, NativePort::Off, &arguments, progress)?;
                 (Address::Tcp(address), target.process(), Some(Own::Thalweg(target)))
             }
             Choice::RedisNone | Choice::RedisAlways => {

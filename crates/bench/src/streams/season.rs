@@ -22,9 +22,9 @@ use crate::{
     BenchError,
     native::{
         payload::{Depth, Payloads},
-        place::Place,
         requests::{self, CallPlan},
     },
+    options::require,
 };
 
 /// Bytes of a record that is published to get there.
@@ -68,15 +68,15 @@ impl Retention {
 
 impl Suite<'_> {
     /// Publishes until the log reuses segments: setup.
-    pub(super) fn season(&mut self, place: &Place) -> Result<(), BenchError> {
+    pub(super) fn season(&mut self) -> Result<(), BenchError> {
         let Some(before) = self.reused() else {
             let message = "needs a server of its own, whose metrics say when segments are reused: leave --target out";
-            return Err(BenchError::Option { option: "--retention-mib", message: message.to_owned() });
+            return require(false, "--retention-mib", message);
         };
         self.progress.step("publishing until the log reuses its segments");
         let payloads = Arc::new(Payloads::new(RECORD_BYTES, self.options.load.seed, Depth::Spot));
-        let stream = self.create(place, &self.retention.config())?;
-        let setup = CallPlan::setup(place, 4, STEP, &self.options.load);
+        let stream = self.create(&self.retention.config())?;
+        let setup = CallPlan::setup(&self.place, 4, STEP, &self.options.load);
         let mut published = 0;
         for _ in 0..STEPS {
             let acked: Arc<Vec<AtomicU64>> = Arc::new(vec![AtomicU64::new(0)]);
@@ -85,16 +85,12 @@ impl Suite<'_> {
             requests::run(&setup, None, work)?;
             published += acked[0].load(Ordering::Relaxed);
             if self.reused().is_some_and(|now| now - before >= REUSED) {
-                return self.delete(place, stream);
+                return self.delete(stream);
             }
         }
-        Err(BenchError::Subject {
-            subject: self.server.name(),
-            doing: "publishing until segments are reused",
-            message: format!(
-                "few are after {published} records: smaller --retention-mib, or --server-arg=--history-bytes=64MiB"
-            ),
-        })
+        let remedy = "use a smaller --retention-mib, or --server-arg=--history-bytes=64MiB";
+        let message = format!("few are after {published} records: {remedy}");
+        Err(BenchError::subject(&self.server.name(), "publishing until segments are reused")(message))
     }
 
     fn reused(&self) -> Option<f64> {
