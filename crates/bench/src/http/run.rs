@@ -17,7 +17,7 @@ use crate::{
     load::{
         address::{Address, Waits},
         connection::Connection,
-        protocol::{self, Batching, OnLoss, Protocol},
+        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
         run,
         tally::Tally,
     },
@@ -65,7 +65,7 @@ pub struct Counts {
 pub type Outcome = run::Outcome<Counts>;
 
 /// A reply's status, and its judgement.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Answer {
     status: u16,
     judgement: Judgement,
@@ -141,32 +141,35 @@ impl Protocol for Http {
         (operation, index): (Operation, u64),
         (): &mut (),
         bytes: &[u8],
-    ) -> Result<Option<Decoded>, Fault> {
+    ) -> Result<Option<Decoded<Answer>>, Flawed<Answer, Fault>> {
         let reply = match reply::parse(bytes, Body::Expected) {
             Ok(reply) => reply,
             Err(Incomplete::NeedMore) => return Ok(None),
-            Err(Incomplete::Malformed(what)) => return Err(Fault::Malformed(what)),
+            Err(Incomplete::Malformed(what)) => {
+                return Err(Flawed { fault: Fault::Malformed(what), decoded: None });
+            }
         };
         let (status, judgement) = (reply.status, self.requests.judge(operation, index, &reply, bytes));
-        let fault = match judgement {
-            Judgement::Right | Judgement::Missing => None,
-            Judgement::BadStatus => Some(Fault::BadStatus(operation, status)),
-            Judgement::WrongBytes => Some(Fault::WrongBytes(operation, status)),
-        };
         let answer = Answer { status, judgement };
-        Ok(Some(Decoded { bytes: reply.total_bytes, reply: answer, fault, closes: reply.closes }))
+        let decoded = Decoded { bytes: reply.total_bytes, reply: answer, closes: reply.closes };
+        let fault = match judgement {
+            Judgement::Right | Judgement::Missing => return Ok(Some(decoded)),
+            Judgement::BadStatus => Fault::BadStatus(operation, status),
+            Judgement::WrongBytes => Fault::WrongBytes(operation, status),
+        };
+        Err(Flawed { fault, decoded: Some(decoded) })
     }
 
     #[inline]
-    fn count(&self, counts: &mut Counts, _: (Operation, u64), decoded: &Decoded, service: u64) {
-        *counts.statuses.entry(decoded.reply.status).or_default() += 1;
-        match decoded.reply.judgement {
+    fn count(&self, counts: &mut Counts, answer: Answer, service: Option<u64>) {
+        *counts.statuses.entry(answer.status).or_default() += 1;
+        match answer.judgement {
             Judgement::Right => {}
             Judgement::Missing => counts.missing += 1,
             Judgement::BadStatus => counts.bad_status += 1,
             Judgement::WrongBytes => counts.wrong_bytes += 1,
         }
-        if decoded.fault.is_none() {
+        if let Some(service) = service {
             counts.service.record_nanos(service);
         }
     }
@@ -192,8 +195,6 @@ impl Protocol for Http {
         })
     }
 }
-
-type Decoded = protocol::Decoded<Answer, Fault>;
 
 impl Outcome {
     /// Replies counted, right or wrong.

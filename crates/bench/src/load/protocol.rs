@@ -27,17 +27,24 @@ pub enum OnLoss {
     End,
 }
 
-/// A reply at the start of a connection's input.
-#[derive(Debug)]
-pub struct Decoded<R, F> {
+/// A complete reply at the start of a connection's input.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoded<R> {
     /// Bytes of the reply.
     pub bytes: usize,
     /// Details of the reply, for [`Protocol::count`].
     pub reply: R,
-    /// The reply's fault, if it is wrong; the run goes on.
-    pub fault: Option<F>,
     /// True if the server closes the connection after this reply.
     pub closes: bool,
+}
+
+/// A wrong reply, or bytes that are none.
+#[derive(Debug)]
+pub struct Flawed<R, F> {
+    /// What is wrong.
+    pub fault: F,
+    /// The reply, if the connection can still be used: the run goes on with the next one.
+    pub decoded: Option<Decoded<R>>,
 }
 
 /// Makes requests and judges replies. One instance serves all workers of a run.
@@ -45,7 +52,7 @@ pub trait Protocol: Sync {
     /// Everything that is remembered of a request until its reply comes.
     type Request: Copy;
     /// Details of a reply, for [`count`](Self::count).
-    type Reply;
+    type Reply: Copy;
     /// A fault of a reply; it is displayed in words.
     type Fault: Display;
     /// State of a connection between its replies.
@@ -73,24 +80,19 @@ pub trait Protocol: Sync {
     /// Appends the bytes of a request.
     fn encode(&self, request: Self::Request, out: &mut Vec<u8>);
 
-    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete.
-    /// After an error the connection is of no use any more.
+    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete. A
+    /// right reply is the usual case: faults are kept out of its return value.
     #[expect(clippy::type_complexity, reason = "an alias could not name the associated types")]
     fn decode(
         &self,
         request: Self::Request,
         state: &mut Self::State,
         bytes: &[u8],
-    ) -> Result<Option<Decoded<Self::Reply, Self::Fault>>, Self::Fault>;
+    ) -> Result<Option<Decoded<Self::Reply>>, Flawed<Self::Reply, Self::Fault>>;
 
-    /// Counts a reply to a request of the counted time; `service` is the time since it was sent, in nanoseconds.
-    fn count(
-        &self,
-        counts: &mut Self::Counts,
-        request: Self::Request,
-        decoded: &Decoded<Self::Reply, Self::Fault>,
-        service: u64,
-    );
+    /// Counts a reply to a request of the counted time; `service` is the time since it was sent, in nanoseconds, of a right
+    /// reply.
+    fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
     /// Adds another worker's counts.
     fn merge(counts: &mut Self::Counts, other: Self::Counts);

@@ -15,7 +15,7 @@ use super::{
     crew::Clock,
     pace::Pacer,
     poller::{Event, EventFlags, Poller},
-    protocol::{Batching, OnLoss, Protocol},
+    protocol::{Batching, Flawed, OnLoss, Protocol},
     run::Plan,
     tally::{Tally, Together},
 };
@@ -233,10 +233,11 @@ impl<'a, P: Protocol> Worker<'a, P> {
             if at == bytes.len() {
                 break;
             }
-            let decoded = match plan.protocol.decode(asked.request, state, &bytes[at..]) {
-                Ok(Some(decoded)) => decoded,
+            let (decoded, fault) = match plan.protocol.decode(asked.request, state, &bytes[at..]) {
+                Ok(Some(decoded)) => (decoded, None),
                 Ok(None) => break,
-                Err(fault) => {
+                Err(Flawed { fault, decoded: Some(decoded) }) => (decoded, Some(fault)),
+                Err(Flawed { fault, decoded: None }) => {
                     problem = Some(fault.to_string());
                     break;
                 }
@@ -244,15 +245,16 @@ impl<'a, P: Protocol> Worker<'a, P> {
             at += decoded.bytes;
             taken += 1;
             let is_counted = pacer.counts(asked.due);
-            if is_counted {
-                plan.protocol.count(&mut tally.own, asked.request, &decoded, now.saturating_sub(asked.sent));
-            }
-            if let Some(fault) = decoded.fault {
+            if let Some(fault) = fault {
                 tally.wrong += 1;
                 tally.problem(|| fault.to_string());
+                if is_counted {
+                    plan.protocol.count(&mut tally.own, decoded.reply, None);
+                }
             } else {
                 tally.all_right += 1;
                 if is_counted {
+                    plan.protocol.count(&mut tally.own, decoded.reply, Some(now.saturating_sub(asked.sent)));
                     let kind = P::kind(asked.request);
                     if (together.due, together.kind) != (asked.due, kind) {
                         tally.replies(together, now);

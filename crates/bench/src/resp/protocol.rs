@@ -10,7 +10,7 @@ use crate::{
     BenchError,
     load::{
         connection::Connection,
-        protocol::{self, Batching, OnLoss, Protocol},
+        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
         run,
         tally::Tally,
     },
@@ -44,8 +44,6 @@ pub type Plan = run::Plan<Resp>;
 
 /// A run's figures.
 pub type Outcome = run::Outcome<()>;
-
-type Decoded = protocol::Decoded<(), Wrong>;
 
 impl Protocol for Resp {
     /// Position of the operation in the mix, and the key.
@@ -88,21 +86,20 @@ impl Protocol for Resp {
         (kind, index): (usize, u64),
         last_entry: &mut (u64, u64),
         bytes: &[u8],
-    ) -> Result<Option<Decoded>, Wrong> {
+    ) -> Result<Option<Decoded<()>>, Flawed<(), Wrong>> {
+        let decoded = |bytes| Decoded { bytes, reply: (), closes: false };
         match self.requests.judge(self.mix.operation(kind), index, last_entry, bytes) {
-            Ok(len) => Ok(len.map(|bytes| Decoded { bytes, reply: (), fault: None, closes: false })),
-            Err(wrong) if self.on_wrong == OnWrong::Count => match (&wrong, whole(bytes)) {
-                (Wrong::Refused { .. } | Wrong::Answer { .. }, Ok(Some(bytes))) => {
-                    Ok(Some(Decoded { bytes, reply: (), fault: Some(wrong), closes: false }))
-                }
-                _ => Err(wrong),
-            },
-            Err(wrong) => Err(wrong),
+            Ok(len) => Ok(len.map(decoded)),
+            Err(fault) => {
+                let is_reply = self.on_wrong == OnWrong::Count && !matches!(fault, Wrong::Protocol(_));
+                let len = whole(bytes).ok().flatten().filter(|_| is_reply);
+                Err(Flawed { fault, decoded: len.map(decoded) })
+            }
         }
     }
 
     #[inline]
-    fn count(&self, (): &mut (), _: (usize, u64), _: &Decoded, _: u64) {}
+    fn count(&self, (): &mut (), (): (), _: Option<u64>) {}
 
     fn merge((): &mut (), (): ()) {}
 
