@@ -32,6 +32,7 @@ mod scratch;
 pub mod snapshot;
 pub mod stats;
 pub mod streams;
+mod tasks;
 pub mod usage;
 
 pub use error::BenchError;

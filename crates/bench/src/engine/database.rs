@@ -10,10 +10,11 @@ use thalweg_engine::{BackendKind, Database, Keyspace, Options, ScanRange};
 use thalweg_types::{Durability, command::CommitBuilder};
 
 use super::subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit};
-use super::tasks;
 use crate::{
     BenchError,
     data::{self, Values},
+    load::crew::Clock,
+    tasks::{self, Next},
 };
 
 /// The engine with one of its backends.
@@ -93,12 +94,13 @@ impl KvSubject for Store {
     fn put_by_tasks(&self, tasks: usize, indices: Range<u64>, values: &Values) -> Option<Result<(), BenchError>> {
         let (database, keyspace, level) = (self.database.to_async(), self.keyspace.id(), self.database.durability());
         let mut indices = indices;
-        let next = || {
-            let index = indices.next()?;
-            let put = database.put(keyspace, &data::key(index), values.of(index), level);
-            Some(async move { put.await.map(drop).map_err(BenchError::subject(NAME, "putting")) })
+        let next = |_, put: Option<Result<_, _>>| {
+            put.transpose().map_err(BenchError::subject(NAME, "putting"))?;
+            Ok(indices.next().map_or(Next::Nothing, |index| {
+                Next::Future(database.put(keyspace, &data::key(index), values.of(index), level))
+            }))
         };
-        Some(tasks::run(tasks, next))
+        Some(tasks::run(tasks, &Clock::start(), next))
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), BenchError> {

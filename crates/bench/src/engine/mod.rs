@@ -10,7 +10,6 @@ mod database;
 mod results;
 mod stream;
 mod subject;
-mod tasks;
 mod timing;
 mod workloads;
 

@@ -10,7 +10,6 @@ mod content;
 mod knee;
 mod sides;
 mod take;
-mod tasks;
 mod writers;
 
 use std::{
