@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use thalweg_types::{Action, Classified};
 
-/// Why a suite gave no report.
+/// Error that ends a suite without a report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// An option makes no sense.

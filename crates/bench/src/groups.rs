@@ -57,12 +57,12 @@ pub struct GroupsOptions {
     pub dir: Option<PathBuf>,
 }
 
-/// How members ack.
+/// Granularity of acks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acks {
-    /// A whole attempt at a time.
+    /// Each ack settles a whole attempt.
     Batched,
-    /// A record at a time.
+    /// Each ack settles one record.
     Single,
 }
 

@@ -46,7 +46,7 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect("all have the same bounds");
     }
 
-    /// How many times were counted.
+    /// Returns the number of counted times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
@@ -58,7 +58,7 @@ impl Latencies {
         Duration::from_nanos(self.histogram.value_at_percentile(percentile))
     }
 
-    /// How many took longer, as finely as times are kept.
+    /// Returns how many times were longer, within the histogram's precision.
     #[must_use]
     pub fn count_above(&self, time: Duration) -> u64 {
         self.count() - self.histogram.count_between(0, nanos(time).min(LONGEST_NANOS))
@@ -70,7 +70,7 @@ impl Latencies {
         Duration::from_nanos(self.histogram.mean() as u64)
     }
 
-    /// The longest.
+    /// Returns the longest time; zero if nothing was counted.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.histogram.max())
@@ -130,18 +130,18 @@ pub struct Quantiles {
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
-    /// The longest.
+    /// The longest time.
     pub max_us: f64,
 }
 
 /// A line of a percentile spectrum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SpectrumLine {
-    /// 0 to 100.
+    /// Percentile from 0 to 100.
     pub percentile: f64,
     /// The time in microseconds.
     pub time_us: f64,
-    /// How many took at most that.
+    /// Number of times that were at most that long.
     pub count: u64,
 }
 

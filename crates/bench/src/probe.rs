@@ -15,13 +15,13 @@ use crate::{BenchError, latency::Latencies};
 /// Syncing after a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
-    /// Each.
+    /// Each write is followed by an `fdatasync`.
     Each,
-    /// None: the bytes go to the kernel only.
+    /// Writes are not synced: their bytes go to the kernel only.
     Never,
 }
 
-/// A prepared file.
+/// A zero-filled file to write to.
 #[derive(Debug)]
 pub struct Probe {
     file: File,

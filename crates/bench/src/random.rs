@@ -31,7 +31,7 @@ pub const fn stir(value: u64) -> u64 {
 /// How operations spread over the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Distribution {
-    /// Every key alike.
+    /// Every key is equally likely.
     #[default]
     Uniform,
     /// Few keys take most operations (exponent 0.99).

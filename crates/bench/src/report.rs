@@ -35,7 +35,7 @@ pub struct Report {
     /// Figures as pictures; not in JSON, which has the figures.
     #[serde(skip)]
     pub plots: Vec<Plot>,
-    /// Figures held against what they should be.
+    /// Figures compared with their requirements.
     pub checks: Vec<Check>,
     /// Remarks without which the figures can be misread.
     pub notes: Vec<String>,
@@ -48,7 +48,7 @@ pub struct Report {
     begun: (Instant, Usage),
 }
 
-/// A named circumstance.
+/// A named condition of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Condition {
     /// Name of the condition.
@@ -64,7 +64,7 @@ pub struct Table {
     pub title: String,
     /// Column heads; also the keys of the rows in JSON.
     pub columns: Vec<&'static str>,
-    /// Rows as long as the heads.
+    /// Rows with as many cells as there are columns.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -83,17 +83,17 @@ pub struct Plot {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// Words.
+    /// Text, aligned left.
     Text(String),
     /// A count.
     Count(u64),
     /// A measured number.
     Number(f64),
-    /// Not measured, or does not apply.
+    /// The value was not measured, or does not apply.
     Missing(()),
 }
 
-/// A figure and what was asked of it.
+/// A figure compared with its requirement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// Name of the figure.
@@ -112,7 +112,7 @@ pub struct Check {
 pub enum Verdict {
     /// The figure is as good as required, or better.
     Met,
-    /// Not as good.
+    /// The figure is not as good as required.
     Missed,
     /// The measurement says nothing: generator saturated, errors, too few samples.
     Void,
@@ -438,7 +438,7 @@ fn grouped(count: u64) -> String {
     out
 }
 
-/// A duration as people write it.
+/// Formats a duration with a fitting unit.
 #[must_use]
 pub fn duration(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;

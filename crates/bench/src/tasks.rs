@@ -1,7 +1,7 @@
 //! Concurrent writers as an async server has them: many futures on one thread, which polls those that are woken.
 //!
-//! Owns: a runtime as small as it gets. A server's would do the same for its connections, but its timers are too coarse for a
-//! schedule: here the thread sleeps until the next task is due, or until a future is woken.
+//! Owns: a runtime as small as it gets. A server's would do the same for its connections, but its timers are too coarse
+//! for a schedule: here the thread sleeps until the next task is due, or until a future is woken.
 
 use std::{
     future::Future,
@@ -14,7 +14,7 @@ use std::{
 
 use crate::load::crew::Clock;
 
-/// What a task does next.
+/// The next step of a task.
 #[derive(Debug)]
 pub enum Next<F> {
     /// It waits for a future.
@@ -25,8 +25,8 @@ pub enum Next<F> {
     Nothing,
 }
 
-/// Runs `count` tasks on this thread until all have ended. `next` decides what a task does, given its number and the output of
-/// its last future, if that has just ended. The first error ends everything.
+/// Runs `count` tasks on this thread until all have ended. `next` decides what a task does, given its number and the
+/// output of its last future, if that has just ended. The first error ends everything.
 pub fn run<F: Future, E>(
     count: usize,
     clock: &Clock,

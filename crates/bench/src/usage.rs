@@ -35,7 +35,7 @@ pub struct Cost {
     pub written_bytes: Option<u64>,
     /// fsyncs issued, where the subject counts them.
     pub fsyncs: Option<u64>,
-    /// Highest resident size.
+    /// Highest resident size, in bytes.
     pub peak_rss_bytes: Option<u64>,
 }
 
@@ -98,7 +98,7 @@ pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// How busy a thread is, from a moment on.
+/// CPU time of a thread, from a moment on.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     cpu: Duration,

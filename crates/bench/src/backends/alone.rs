@@ -28,10 +28,10 @@ use crate::{
 
 /// The first byte of every key, as the state machine has it for keyspaces.
 const TAG: &[u8] = &[0x10];
-/// The first byte after it.
+/// The tag byte after those of all keys: the end of a range over everything.
 const AFTER_TAG: &[u8] = &[0x11];
 
-/// A backend as it stands alone.
+/// A backend without the engine and its log.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone {
     /// Backend that is opened alone.

@@ -51,7 +51,7 @@ impl Cell {
     }
 }
 
-/// How much is measured.
+/// Amount of measuring.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Effort {
     /// Samples of each cell.
@@ -65,11 +65,11 @@ struct Running<'a> {
     store: Box<dyn KvSubject>,
     micros: Vec<f64>,
     operations: u64,
-    /// `None`: the device doesn't count.
+    /// Counts of the device so far; `None` if the device doesn't count.
     device: Option<DeviceCounts>,
 }
 
-/// Done once a turn, before the stores.
+/// Callback that runs once a turn, before the stores.
 pub type Beside<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
 
 /// Measures a group for the subjects, in turns.
@@ -160,7 +160,7 @@ impl Running<'_> {
     }
 }
 
-/// Says which store it was.
+/// Adds the store's name to an error.
 fn named(subject: &Subject<'_>, error: BenchError) -> BenchError {
     let name = format!("{}, {}", subject.name, subject.mode.name());
     match error {

@@ -13,7 +13,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Counts of a device since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Flushes of its cache.
+    /// Flushes of the device's cache.
     pub flushes: u64,
     /// Bytes written.
     pub written_bytes: u64,

@@ -51,12 +51,12 @@ pub enum Group {
 pub struct Workload {
     /// Values of one length.
     pub values: Values,
-    /// Decides orders.
+    /// Seed of the orders.
     pub seed: u64,
 }
 
 impl Group {
-    /// Its name in row A; the sweeps have their own.
+    /// Returns the group's name in row A; the sweeps have names of their own.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -169,7 +169,7 @@ impl Group {
         }
     }
 
-    /// After the timed part: what the sample wrote is there.
+    /// Checks after the timed part that a sample of the written entries is there.
     pub fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         let written = match self {
             Self::Writes(count) => sample * count..(sample + 1) * count,

@@ -75,7 +75,7 @@ pub struct BackendsOptions {
     /// Directory below which the stores are made; decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Feeds values and orders.
+    /// Seed of values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -198,7 +198,7 @@ struct Suite<'a> {
     scratch: &'a Scratch,
 }
 
-/// Row A, with what the row's targets need beside it.
+/// The groups of row A, with those that the row's targets need beside them.
 const GROUPS: [Group; 11] = [
     Group::Writes(1000),
     Group::Writers(50),
@@ -214,7 +214,7 @@ const GROUPS: [Group; 11] = [
 ];
 
 impl Suite<'_> {
-    /// All groups, or those of the names in `only`.
+    /// Measures all groups, or those of the names in `only`.
     fn groups(&self, only: &[&str], report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let mut probe = self.probe(progress)?;
         let (mut probed, mut all) = (Vec::new(), Vec::new());

@@ -23,11 +23,11 @@ pub struct Statistics {
     pub deviation: f64,
     /// Lower end of the mean's 95 % interval.
     pub low: f64,
-    /// Upper end of it.
+    /// Upper end of the mean's 95 % interval.
     pub high: f64,
     /// Samples beyond 1.5, but not beyond 3 interquartile ranges.
     pub mild_outliers: usize,
-    /// Samples beyond 3.
+    /// Samples beyond 3 interquartile ranges.
     pub severe_outliers: usize,
 }
 
@@ -78,7 +78,7 @@ fn interval(samples: &[f64], seed: u64) -> (f64, f64) {
     (quantile(&means, 0.025), quantile(&means, 0.975))
 }
 
-/// Between the two nearest of sorted values.
+/// Interpolates between the two nearest of sorted values.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = at * last as f64;

@@ -22,7 +22,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Both.
+    /// Both modes.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 
     /// Returns the mode's name in reports.
@@ -54,7 +54,7 @@ enum Maker<'a> {
 const SEGMENT_BYTES: u32 = 16 << 20;
 
 impl<'a> Subject<'a> {
-    /// One of ours.
+    /// Creates a subject of one of our backends.
     #[must_use]
     pub fn own(backend: BackendKind, mode: Mode) -> Self {
         let contender = match mode {
@@ -64,7 +64,7 @@ impl<'a> Subject<'a> {
         Self { name: backend.name().to_owned(), mode, contender }
     }
 
-    /// Another store, which syncs each write.
+    /// Creates a subject of another store, which syncs each write.
     #[must_use]
     pub fn peer(contender: &'a dyn Contender) -> Self {
         Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: Maker::Peer(contender) }

@@ -48,7 +48,7 @@ pub struct CacheOptions {
     /// Operations per second, whatever the server does; without it as fast as it answers.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// How they spread over time.
+    /// Spread of the operations over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Bytes that the cache may hold.

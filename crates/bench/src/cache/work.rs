@@ -24,11 +24,11 @@ pub enum Operation {
     Put,
     /// Reads an entry that is there.
     Hit,
-    /// Reads one that is not.
+    /// Reads an entry that is not there.
     Miss,
 }
 
-/// Keys of misses lie beyond all that are put.
+/// Index of the first missing key: misses lie beyond all keys that are put.
 const MISSING: u64 = 5_000_000_000;
 
 /// Puts or gets of keys chosen at random.

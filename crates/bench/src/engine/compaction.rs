@@ -27,14 +27,14 @@ use crate::{
 
 const READS_BEFORE: Test = Test::new("compaction: reads before", "5 × 1000 keys × 200 B", "");
 const READS_AFTER: Test = Test::new("compaction: reads after", "5 × 1000 keys × 200 B", "+2 % / +33 %");
-/// Over all the tables that 5 passes have left.
+/// Ranges over all the tables that 5 passes have left.
 const RANGES_BEFORE: Test = Test::new("compaction: ranges of 50 before", "1000 queries", "92 / 345 q/s");
-/// Over one.
+/// Ranges over one table.
 const RANGES_AFTER: Test = Test::new("compaction: ranges of 50 after", "1000 queries", "561 / 1,998 q/s");
 const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × 1000 × 200 B", "");
 const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "2500 of 5000 × 100 B deleted", "");
 const LARGE: Test = Test::new("compaction: large, until done", "10 × 2000 × 200 B", "0.69 s / 0.38 s in all");
-/// Published bytes by those of the pairs that are alive.
+/// Ratio of the published bytes to those of the pairs that are alive.
 const TOMBSTONES_LEFT: f64 = 471e3 / (2500.0 * (KEY_BYTES + VALUE_BYTES_OF_TOMBSTONES) as f64);
 const LARGE_LEFT: f64 = 576e3 / (2000.0 * (KEY_BYTES + VALUE_BYTES) as f64);
 const MEMTABLE_BYTES: u64 = 1 << 20;

@@ -97,7 +97,7 @@ pub struct EngineOptions {
     /// Also run the memory backend.
     #[arg(long)]
     pub memory_backend: bool,
-    /// Feeds keys, values and orders.
+    /// Seed of keys, values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

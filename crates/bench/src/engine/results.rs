@@ -12,7 +12,7 @@ use crate::{
 pub struct Test {
     /// Name of the operation.
     pub name: &'static str,
-    /// How often, and how large.
+    /// Count and size of the operations.
     pub parameters: &'static str,
     /// Figures that row P's system published / reached on a machine like ours; empty if it has no such test.
     pub published: &'static str,
@@ -35,7 +35,7 @@ pub struct Row {
     pub level: Level,
     /// Name of the contender.
     pub contender: String,
-    /// One per round, in order.
+    /// Measures of the rounds, in order.
     pub rounds: Vec<Measure>,
 }
 
@@ -54,7 +54,7 @@ impl Row {
 /// Space used after a group of tests.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// After what.
+    /// The group of tests before.
     pub after: &'static str,
     /// Name of the contender.
     pub contender: String,
@@ -84,9 +84,9 @@ pub struct Compacted {
     pub test: Test,
     /// Name of the contender.
     pub contender: String,
-    /// Before.
+    /// Tables before the compaction.
     pub before: Footprint,
-    /// After.
+    /// Tables after the compaction.
     pub after: Footprint,
     /// Bytes of the keys and values that are left.
     pub alive: u64,
@@ -95,7 +95,7 @@ pub struct Compacted {
 }
 
 impl Compacted {
-    /// Share of the space that came back.
+    /// Returns the share of the space that the compaction freed.
     #[must_use]
     pub fn saved(&self) -> f64 {
         let (Some(before), Some(after)) = (self.before.bytes, self.after.bytes) else { return f64::NAN };
@@ -109,14 +109,14 @@ impl Compacted {
     }
 }
 
-/// Everything measured so far.
+/// All measurements so far.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// Rows in the order of first measurement.
     pub rows: Vec<Row>,
-    /// One per group and contender: the last round's.
+    /// Space by group and contender, of the last round.
     pub space: Vec<Space>,
-    /// One per test and contender: the last round's.
+    /// Compactions by test and contender, of the last round.
     pub compacted: Vec<Compacted>,
 }
 
@@ -141,19 +141,19 @@ impl Results {
         line
     }
 
-    /// Replaces what an earlier round said about space.
+    /// Records the space after a group; replaces an earlier round's.
     pub fn record_space(&mut self, space: Space) {
         self.space.retain(|other| (other.after, &other.contender) != (space.after, &space.contender));
         self.space.push(space);
     }
 
-    /// Replaces what an earlier round said about a compaction.
+    /// Records a compaction; replaces an earlier round's.
     pub fn record_compacted(&mut self, compacted: Compacted) {
         self.compacted.retain(|other| (other.test, &other.contender) != (compacted.test, &compacted.contender));
         self.compacted.push(compacted);
     }
 
-    /// The rows of a test at a level.
+    /// Returns the row of a test at a level.
     #[must_use]
     pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
         self.rows.iter().find(|row| {

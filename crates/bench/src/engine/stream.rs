@@ -23,7 +23,7 @@ pub(super) const BATCH: u64 = 100;
 pub(super) const RECORD_BYTES: usize = 1024;
 const NAME: &str = "thalweg";
 
-/// One round.
+/// Figures of one round.
 #[derive(Clone, Debug)]
 pub(super) struct StreamRound {
     /// Payload bytes per second until the last ack.

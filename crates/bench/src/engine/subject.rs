@@ -7,13 +7,13 @@ use thalweg_engine::Compaction;
 
 use crate::{BenchError, data::Values};
 
-/// When a put is acknowledged.
+/// The moment at which a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// A put is acknowledged when the kernel has it; an fsync follows at most a second later.
     Interval,
-    /// After its fsync.
+    /// A put is acknowledged after its fsync.
     Disk,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// How to open a store.
+/// Options of a new store.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
     /// Level of every write.
@@ -39,18 +39,18 @@ pub struct StoreOptions {
     pub compaction: Compaction,
 }
 
-/// How a get went.
+/// Result of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The key has no value.
     Missing,
-    /// It has the expected one.
+    /// The key has the expected value.
     Right,
-    /// It has another one.
+    /// The key has another value.
     Wrong,
 }
 
-/// Something that can be measured.
+/// A store that can be measured.
 pub trait Contender: Sync {
     /// Its name in reports, with its version if it is not ours.
     fn name(&self) -> &str;
@@ -95,6 +95,6 @@ pub trait KvSubject: Send + Sync {
     fn tables(&self) -> Option<u64>;
     /// Bytes of the tables or of the data file.
     fn data_bytes(&self) -> Option<u64>;
-    /// fsyncs since it was opened, where the store counts them.
+    /// Returns the fsyncs since the store was opened, if it counts them.
     fn fsyncs(&self) -> Option<u64>;
 }

@@ -50,12 +50,12 @@ fn without_chunks(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Why there is no complete response.
+/// Reason why there is no complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incomplete {
-    /// Read more.
+    /// The response is incomplete: read more.
     NeedMore,
-    /// This will never be a response.
+    /// The bytes are not a response.
     Malformed(&'static str),
 }
 
@@ -64,7 +64,7 @@ pub enum Incomplete {
 pub enum Body {
     /// The headers tell.
     Expected,
-    /// Never: it answers a HEAD.
+    /// There is never a body: the response answers a HEAD.
     Never,
 }
 

@@ -16,12 +16,12 @@ pub enum Api {
         /// The keyspace.
         keyspace: String,
     },
-    /// `/v0/entity?id={key}`, the simple one.
+    /// `/v0/entity?id={key}`.
     Entity,
     /// A route that reads the request, stores nothing, and answers. It is posted to: with the value in
     /// place of a put, and with an empty body in place of a get.
     Echo {
-        /// Its path.
+        /// Path of the route.
         path: String,
     },
 }
@@ -29,22 +29,22 @@ pub enum Api {
 /// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Store a key's value.
+    /// Stores a key's value.
     Put,
-    /// Fetch it.
+    /// Fetches a key's value.
     Get,
 }
 
-/// How an answer was.
+/// Judgement of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// The answer is right.
     Right,
     /// The key has no value; right only if it was never stored.
     Missing,
-    /// Another status than the operation's.
+    /// The status is not one of the operation's.
     BadStatus,
-    /// The right status with the wrong bytes.
+    /// The status is right, the bytes are wrong.
     WrongBytes,
 }
 

@@ -65,14 +65,14 @@ pub struct Scenario {
     pub(super) connections: usize,
     pub(super) pipeline: usize,
     pub(super) pace: Pace,
-    /// `None`: the server's default.
+    /// Durability of puts; `None`: the server's default.
     pub(super) durability: Option<Durability>,
     /// Share of the echo route's rate that should be reached.
     pub(super) echo_share: Option<f64>,
 }
 
 impl Scenario {
-    /// The one that the options describe.
+    /// Creates the scenario of the options.
     #[must_use]
     pub(super) fn from_options(options: &HttpOptions) -> Self {
         let pace = Pace::of_rate(Some(options.rate).filter(|_| !options.closed), options.arrivals);
@@ -109,7 +109,7 @@ impl Scenario {
         }
     }
 
-    /// Patience before a run is given up as overloaded.
+    /// Returns the time after which a run is given up as overloaded.
     pub(super) fn give_up(&self) -> Duration {
         Duration::from_secs(10)
     }

@@ -47,7 +47,7 @@ pub struct HttpOptions {
     /// Requests per second, whatever the server does.
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
-    /// How requests spread over time.
+    /// Spread of the requests over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Connections.
@@ -77,7 +77,7 @@ pub struct HttpOptions {
     /// Kind of the requests.
     #[arg(long, value_enum, default_value_t)]
     pub mix: Mix,
-    /// How they spread over the keys.
+    /// Spread of the requests over the keys.
     #[arg(long, value_enum, default_value_t)]
     pub distribution: Distribution,
     /// Durability asked of each put; the server's default without it.
@@ -110,7 +110,7 @@ pub struct HttpOptions {
     /// The generator's own lateness (99th percentile) above which a run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Feeds keys, values and arrivals.
+    /// Seed of keys, values and arrivals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -315,7 +315,7 @@ impl Suite<'_> {
         !path.is_empty() && self.target.get(path).is_some_and(|(status, _)| matches!(status, 200 | 405))
     }
 
-    /// fsyncs of the server since its start, from its metrics.
+    /// Returns the server's fsyncs since its start, from its metrics.
     fn fsyncs(&self) -> Option<u64> {
         self.target.metric("thalweg_log_syncs_total").map(|count| count as u64)
     }
@@ -384,7 +384,7 @@ fn rates(outcomes: &[Outcome]) -> Vec<f64> {
     outcomes.iter().map(|outcome| outcome.rate).collect()
 }
 
-/// The first validity that is not good.
+/// Returns the first validity that is not good.
 fn worst(rounds: &Rounds) -> Validity {
     Validity::worst(rounds.subject.iter().map(|outcome| &outcome.validity))
 }

@@ -78,7 +78,7 @@ impl Socket {
     }
 }
 
-/// How long reading waits.
+/// Time that reads wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
     /// Not at all: the caller waits for many sockets with a [`Poller`](super::poller::Poller).

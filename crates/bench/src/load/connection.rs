@@ -25,9 +25,9 @@ pub struct Connection {
 /// Chance that another read yields bytes immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
-    /// The buffer was filled.
+    /// The read filled the buffer: there may be more.
     Maybe,
-    /// The kernel had less than the buffer takes.
+    /// The kernel had less than the buffer takes: there is no more.
     No,
 }
 

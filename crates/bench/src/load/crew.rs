@@ -46,7 +46,7 @@ impl Clock {
 /// Results of a run's threads, and the resources the run used.
 #[derive(Debug)]
 pub struct Crew<T> {
-    /// One for each thread, in order.
+    /// Results of the threads, in order.
     pub brought: Vec<T>,
     /// CPU seconds of the threads.
     pub generator_cpu: f64,

@@ -1,11 +1,12 @@
 //! Everything that suites share which load a server, whatever its protocol.
 //!
-//! Owns: the loop of a load thread over a trait of a protocol (`worker`, [`protocol`]), connections, when load is due
-//! ([`pace`], [`schedule`]), what is counted ([`tally`]), the search for the highest rate that meets an objective
-//! ([`search`]), starting and reaching a server ([`target`]), the threads ([`crew`]), and what makes a run's figures
-//! void ([`validity`]). Does not own: requests and what a right reply is, which are the protocols'; the loops of the
-//! native protocol ([`crate::native`]), which run over TLS and QUIC and therefore on a runtime, with the same pace,
-//! clock and judgement.
+//! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`protocol`]), which HTTP and RESP
+//! implement; connections, and when load is due ([`pace`], [`schedule`]); the counts ([`tally`]); the search for the
+//! highest rate that meets an objective ([`search`]); starting and reaching a server ([`target`]); the threads
+//! ([`crew`]); and the reasons for which a run's figures are void ([`validity`]). Does not own: requests and the
+//! judgement of replies, which are the protocols'; the loop of the native protocol's channels
+//! ([`crate::native::drive`]), which may be TLS or QUIC and therefore need a runtime. That loop uses the same threads,
+//! pace, clock and judgement.
 
 pub mod address;
 pub mod connection;

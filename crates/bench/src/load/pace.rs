@@ -61,7 +61,7 @@ impl Pace {
 #[derive(Clone, Debug)]
 pub struct Pacer {
     source: Source,
-    /// Nanoseconds since the start.
+    /// Counted time, in nanoseconds since the start.
     counted: Range<u64>,
 }
 

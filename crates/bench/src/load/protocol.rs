@@ -41,7 +41,7 @@ pub struct Decoded<R> {
 /// A wrong reply, or bytes that are none.
 #[derive(Debug)]
 pub struct Flawed<R, F> {
-    /// What is wrong.
+    /// The fault.
     pub fault: F,
     /// The reply, if the connection can still be used: the run goes on with the next one.
     pub decoded: Option<Decoded<R>>,
@@ -80,8 +80,8 @@ pub trait Protocol: Sync {
     /// Appends the bytes of a request.
     fn encode(&self, request: Self::Request, out: &mut Vec<u8>);
 
-    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete. A
-    /// right reply is the usual case: faults are kept out of its return value.
+    /// Reads and judges the reply to `request` at the start of `bytes`, which is not empty; `None` if it is incomplete.
+    /// A right reply is the usual case: faults are kept out of its return value.
     #[expect(clippy::type_complexity, reason = "an alias could not name the associated types")]
     fn decode(
         &self,
@@ -90,8 +90,8 @@ pub trait Protocol: Sync {
         bytes: &[u8],
     ) -> Result<Option<Decoded<Self::Reply>>, Flawed<Self::Reply, Self::Fault>>;
 
-    /// Counts a reply to a request of the counted time; `service` is the time since it was sent, in nanoseconds, of a right
-    /// reply.
+    /// Counts a reply to a request of the counted time; `service` is the time since it was sent, in nanoseconds, of a
+    /// right reply.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
     /// Adds another worker's counts.

@@ -10,10 +10,10 @@ use crate::random::{Generator, generator};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrivals {
-    /// Evenly spaced.
+    /// Arrivals are evenly spaced.
     #[default]
     Constant,
-    /// Independent users: exponentially distributed gaps.
+    /// Arrivals are those of independent users: gaps are exponentially distributed.
     Poisson,
 }
 
@@ -40,14 +40,14 @@ impl Schedule {
         Self { arrivals, gap, next, rng }
     }
 
-    /// When the next arrival is due.
+    /// Returns the time of the next arrival.
     #[inline]
     #[must_use]
     pub fn peek(&self) -> u64 {
         self.next as u64
     }
 
-    /// Takes the next arrival.
+    /// Takes the next arrival; returns its time.
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.peek();

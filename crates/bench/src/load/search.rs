@@ -18,9 +18,9 @@ use crate::{
 /// A bound on a percentile of the response time, as in `p99<5ms`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
-    /// 0 to 100.
+    /// Percentile from 0 to 100.
     pub percentile: f64,
-    /// Exclusive.
+    /// Exclusive bound of the percentile.
     pub bound: Duration,
 }
 
@@ -61,7 +61,7 @@ impl FromStr for Objective {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || format!("{text:?} is no objective: write for example p99<5ms, p99.9<800us or max<1s");
+        let wrong = || format!("{text:?} is not an objective: write for example p99<5ms, p99.9<800us or max<1s");
         let (left, right) = text.split_once('<').ok_or_else(wrong)?;
         let percentile = match left.trim() {
             "max" => 100.0,
@@ -76,7 +76,7 @@ impl FromStr for Objective {
 
 /// Reads `10`, `10s`, `1.5s`, `500ms`, `80us`, `2m`; a bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write for example 10s, 500ms or 80us");
+    let wrong = || format!("{text:?} is not a duration: write for example 10s, 500ms or 80us");
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -90,13 +90,13 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// How one rate went.
+/// Result of a run at one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trial {
-    /// Met the objective.
+    /// The run met the objective.
     Pass,
-    /// Did not.
+    /// The run missed the objective.
     Fail,
     /// Says nothing about the server: the generator was saturated, or answers were wrong.
     Void,
@@ -113,16 +113,16 @@ impl Trial {
     }
 }
 
-/// How to search.
+/// Bounds of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// First rate tried.
+    /// Rate that is tried first.
     pub start: f64,
-    /// Never above this.
+    /// Highest rate that is tried.
     pub max: f64,
-    /// Stop bisecting when the gap is below this share of the rate.
+    /// Share of the rate below which the gap ends the bisection.
     pub precision: f64,
-    /// Times that the knee must pass in the end.
+    /// Runs that the knee must pass in the end.
     pub repeats: u32,
 }
 
@@ -131,9 +131,9 @@ pub struct Bounds {
 pub struct Knee {
     /// The highest rate that passed every repeat; `None` if none did.
     pub rate: Option<f64>,
-    /// Why it went no higher.
+    /// Reason why the rate is not higher.
     pub limited_by: Limit,
-    /// Every trial in order.
+    /// All trials, in order.
     pub trials: Vec<(f64, Trial)>,
 }
 
@@ -160,7 +160,7 @@ pub enum Limit {
     Server,
     /// The generator could not offer more: the server may be able to do more.
     Generator,
-    /// The rate that the search was allowed.
+    /// The search was not allowed a higher rate.
     MaxRate,
 }
 
@@ -180,7 +180,7 @@ impl Limit {
 const LOWEST_RATE: f64 = 10.0;
 const STEP_DOWN: f64 = 0.95;
 
-/// Searches; `trial` runs one rate.
+/// Searches the knee; `trial` runs one rate.
 pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
     let mut knee = Knee { rate: None, limited_by: Limit::MaxRate, trials: Vec::new() };
     let mut passes = |rate: f64, knee: &mut Knee| {

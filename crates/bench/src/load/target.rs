@@ -17,13 +17,13 @@ use crate::{
 /// A server to be loaded.
 #[derive(Debug)]
 pub struct Target {
-    /// Its address.
+    /// Address of its HTTP port.
     pub address: SocketAddr,
     /// Value of the `Host` header.
     pub host: String,
     /// Address of the native port, if the server was started with one.
     pub native: Option<SocketAddr>,
-    /// Our own server, if it is one.
+    /// Process of our own server, if it is one.
     process: Option<ServerProcess>,
 }
 
@@ -54,8 +54,8 @@ impl Target {
         Ok(Self { address, host, native: None, process: None })
     }
 
-    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until it is
-    /// ready. Its log goes to `server.log` in `data`'s parent.
+    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until
+    /// it is ready. Its log goes to `server.log` in `data`'s parent.
     pub fn start(
         binary: Option<&Path>,
         data: &Path,
@@ -90,7 +90,7 @@ impl Target {
         Ok(target)
     }
 
-    /// The server's process, if it is ours.
+    /// Returns the server's process id, if it is ours.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         self.process.as_ref().map(ServerProcess::id)
@@ -125,7 +125,7 @@ impl Target {
     }
 }
 
-/// A port of the loopback that is free for TCP and for UDP.
+/// Returns a port of the loopback that is free for TCP and for UDP.
 fn free_port_of_both() -> std::io::Result<SocketAddr> {
     let mut last = std::io::Error::other("no port is free for TCP and UDP at once");
     for _ in 0..16 {

@@ -16,11 +16,11 @@ pub const MAX_BUSY: f64 = 0.97;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "why", rename_all = "snake_case")]
 pub enum Validity {
-    /// All that was sent arrived, rightly, and was sent in time.
+    /// All requests were sent in time, and their right replies arrived.
     Good,
     /// The server did not keep up: a result, and a bad one.
     Overloaded(String),
-    /// Something came that is wrong, or did not come.
+    /// A reply was wrong, or did not come.
     Errors(String),
     /// The generator was the bottleneck: the figures say nothing about the server.
     Saturated(String),
@@ -42,13 +42,13 @@ impl Validity {
     #[must_use]
     pub fn verdict(self) -> (String, Verdict) {
         match self {
-            Self::Good => ("so they are".to_owned(), Verdict::Met),
+            Self::Good => ("yes".to_owned(), Verdict::Met),
             Self::Overloaded(why) | Self::Errors(why) => (why, Verdict::Missed),
             Self::Saturated(why) => (why, Verdict::Void),
         }
     }
 
-    /// The first that is not good, of several runs.
+    /// Returns the first validity of several runs that is not good.
     #[must_use]
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)

@@ -60,7 +60,7 @@ pub(super) struct Worker<'a, P: Protocol> {
     /// Requests under way on all connections.
     under_way: usize,
     clock: Clock,
-    /// The server is gone or hopelessly behind.
+    /// True if the server is gone or hopelessly behind.
     is_over: bool,
 }
 
@@ -270,7 +270,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
         tally.replies(together, now);
         if taken == inflight.len() && at < bytes.len() && problem.is_none() {
-            problem = Some("a reply that nobody asked for".to_owned());
+            problem = Some("a reply without a request".to_owned());
         }
         inflight.drain(..taken);
         connection.consume(at);

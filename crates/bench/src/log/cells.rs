@@ -97,7 +97,7 @@ pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
     cells
 }
 
-/// The required figures, as far as their cells were measured.
+/// Compares the required figures with those of the cells that were measured.
 pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
     let find_as = |run_as, writers, batch, payload| {
         measured.iter().find(|row| {

@@ -56,7 +56,7 @@ pub struct LogOptions {
     /// MiB of memory touched before, so that the machine's first touch is not measured.
     #[arg(long, default_value_t = 1024)]
     pub warm_mib: u64,
-    /// Feeds the payloads.
+    /// Seed of the payloads.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

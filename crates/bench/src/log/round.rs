@@ -69,7 +69,7 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T, BenchError>>) -> 
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Writers of one round: as threads, or as tasks of one worker.
+/// The writers of one round: threads, or tasks of one worker.
 struct Writers<'a> {
     log: &'a Log,
     cell: &'a Cell,

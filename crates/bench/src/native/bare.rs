@@ -115,7 +115,7 @@ fn stay_on(number: usize) -> Option<Stay> {
     Some(Stay { before })
 }
 
-/// A thread that is kept on a core.
+/// Keeps a thread on a core until it is dropped.
 struct Stay {
     before: CpuSet,
 }
@@ -126,7 +126,7 @@ impl Drop for Stay {
     }
 }
 
-/// Bytes over time, after a fifth of it as a warm-up.
+/// Counts bytes over time, after a fifth of it as a warm-up.
 struct Rate {
     begun: Instant,
     from: Duration,

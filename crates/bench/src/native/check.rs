@@ -20,7 +20,7 @@ pub struct Run {
     pub publisher: u32,
     /// Number of the first.
     pub first: u64,
-    /// How many.
+    /// Number of messages.
     pub count: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Forgets all; keeps the memory.
+    /// Drops all runs and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.runs.clear();
@@ -46,7 +46,7 @@ impl Runs {
         }
     }
 
-    /// All of them, in order.
+    /// Returns all runs, in order.
     #[must_use]
     pub fn all(&self) -> &[Run] {
         &self.runs
@@ -56,7 +56,7 @@ impl Runs {
 /// Count, sum and sum of squares modulo 2^64 of the numbers of one publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// How many.
+    /// Count of the numbers.
     pub count: u64,
     sum: u64,
     squares: u64,
@@ -99,7 +99,7 @@ const MASK: u64 = (1 << 40) - 1;
 /// A subscriber's position in one publisher's messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// `u64::MAX`: whatever comes first.
+    /// Next expected number; `u64::MAX` before the first message.
     next: u64,
     sums: Sums,
 }
@@ -107,28 +107,28 @@ struct Place {
 /// Share of the messages that a subscriber gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Every message.
+    /// The subscriber gets every message.
     All,
-    /// Some, as a member of a queue group.
+    /// The subscriber gets some messages, as a member of a queue group.
     Some,
 }
 
-/// A subscriber's account.
+/// A subscriber's account of the messages that came.
 #[derive(Clone, Debug)]
 pub struct Account {
     share: Share,
     places: Vec<Place>,
     /// Messages that came.
     pub received: u64,
-    /// Messages that the server said it dropped.
+    /// Messages that the server reported as dropped.
     pub dropped: u64,
     /// Messages skipped by numbers that were higher than expected.
     gaps: u64,
-    /// Messages whose number had come by.
+    /// Messages with a number below the expected one.
     backwards: u64,
-    /// Messages of a publisher that there is not.
+    /// Messages of a publisher that does not exist.
     strangers: u64,
-    /// Messages whose content was not theirs.
+    /// Messages with the content of another message.
     pub wrong: u64,
     order: u64,
     last_publisher: u32,
@@ -159,7 +159,7 @@ impl Account {
         Self { places: vec![unheard; publishers], ..Self::new(Share::All, 0) }
     }
 
-    /// Takes what came.
+    /// Counts runs of messages that came.
     #[inline]
     pub fn take(&mut self, runs: &[Run]) {
         for run in runs {
@@ -229,9 +229,9 @@ impl Account {
 pub struct Faults {
     /// Missing, or dropped and not said to be, or said to be and not dropped.
     pub lost: u64,
-    /// Came twice, or out of order.
+    /// Messages that came twice, or out of order.
     pub backwards: u64,
-    /// Content that was never sent.
+    /// Messages with content that was never sent.
     pub wrong: u64,
     /// Messages of a publisher that does not exist.
     pub strangers: u64,
@@ -260,7 +260,7 @@ impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} lost, {} twice or out of order, {} with wrong content, {} of nobody, {} subscribers with another order",
+            "{} lost, {} twice or out of order, {} with wrong content, {} of unknown publishers, {} subscribers with another order",
             self.lost, self.backwards, self.wrong, self.strangers, self.disagreeing
         )
     }

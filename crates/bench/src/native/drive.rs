@@ -27,17 +27,17 @@ use crate::load::crew::Clock;
 /// Event that a session waits for when it has composed and handled everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: the session is over.
+    /// The session is over.
     Done,
-    /// The channel: frames, or room to write.
+    /// The session waits for frames, or for room to write.
     Channel,
-    /// The channel or a time of the clock, whatever comes first.
+    /// The session waits for the channel or for a time of the clock, whatever comes first.
     Due(u64),
-    /// Nothing, but the thread's other tasks have a turn first.
+    /// The session can go on, after a turn of the thread's other tasks.
     Yield,
 }
 
-/// One side's part in a channel.
+/// One side's part in the conversation on a channel.
 pub trait Session {
     /// Reads before the thread's other tasks have a turn. Each brings 64 KiB and more.
     const READS_PER_TURN: usize = usize::MAX;

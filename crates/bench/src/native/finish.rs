@@ -54,7 +54,7 @@ impl Finish {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }
 
-    /// A sender has sent all that it will.
+    /// Reports how many messages a sender has sent in all.
     pub fn sent(&self, sender: usize, messages: u64) {
         self.sent[sender].store(messages, Ordering::Release);
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -63,14 +63,14 @@ impl Finish {
         }
     }
 
-    /// How much was sent by all, once all have.
+    /// Returns the number of messages that all senders have sent, once all are done.
     #[inline]
     #[must_use]
     pub fn total(&self) -> Option<u64> {
         Some(self.total.load(Ordering::Acquire)).filter(|total| *total != UNKNOWN)
     }
 
-    /// How much each has sent.
+    /// Returns the number of messages that each sender has sent.
     #[must_use]
     pub fn all_sent(&self) -> Vec<u64> {
         self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
@@ -84,13 +84,13 @@ impl Finish {
         }
     }
 
-    /// How much the members of a group have got.
+    /// Returns the number of messages that the members of a group have received.
     #[must_use]
     pub fn group_has(&self, group: usize) -> u64 {
         self.groups[group].load(Ordering::Acquire)
     }
 
-    /// A receiver has all that it will get.
+    /// Reports that a receiver has everything that it will get.
     pub fn received(&self) {
         if self.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.wake();
@@ -104,7 +104,7 @@ impl Finish {
         self.is_given_up() || self.receiving.load(Ordering::Acquire) == 0
     }
 
-    /// Ends the run for everybody.
+    /// Ends the run for all threads.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         self.wake();

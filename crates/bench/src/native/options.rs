@@ -8,7 +8,7 @@ use crate::{
     options::{require, within},
 };
 
-/// How long, how often, with how many threads.
+/// Duration, number and threads of the runs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadOptions {
     /// Counted time of each run.
@@ -29,7 +29,7 @@ pub struct LoadOptions {
     /// The generator's own lateness (99th percentile) above which a scheduled run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Feeds content and arrivals.
+    /// Seed of content and arrivals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }

@@ -14,19 +14,19 @@ use rand::Rng as _;
 
 use crate::random::{generator, stir};
 
-/// Bytes before the content: the smallest payload.
+/// Bytes before the content, which is also the smallest payload.
 pub const HEAD_BYTES: usize = 24;
 
-/// Places in the pool at which a window may begin.
+/// Positions in the pool at which a window may begin.
 const PLACES: usize = 4096;
 
 /// Bytes of a line that [`Depth::Spot`] compares.
 const LINE: usize = 64;
 
-/// How much of a payload is compared.
+/// Share of a payload that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// All of it.
+    /// All bytes are compared.
     Full,
     /// The head, the last 16 bytes and a line of 64 bytes at a position that moves with the sequence: over many
     /// messages every byte is compared.
@@ -38,7 +38,7 @@ pub enum Depth {
 pub struct Head {
     /// Number of the message among its publisher's, from 0.
     pub sequence: u64,
-    /// When it was due.
+    /// Time at which the message was due.
     pub due: u64,
     /// Number of the publisher.
     pub publisher: u32,
@@ -72,7 +72,7 @@ pub struct Payloads {
 }
 
 impl Payloads {
-    /// Payloads of `len` bytes, at least [`HEAD_BYTES`].
+    /// Creates payloads of `len` bytes, at least [`HEAD_BYTES`].
     #[must_use]
     pub fn new(len: usize, seed: u64, depth: Depth) -> Self {
         assert!(len >= HEAD_BYTES, "options are checked against HEAD_BYTES");
@@ -95,7 +95,7 @@ impl Payloads {
         out.extend_from_slice(self.content_of(head));
     }
 
-    /// The head of a payload, if all that is compared is right.
+    /// Returns the head of a payload if everything that is compared is right.
     #[inline]
     #[must_use]
     pub fn judge(&self, payload: &[u8]) -> Option<Head> {

@@ -32,12 +32,12 @@ impl Carrier {
     }
 }
 
-/// A native port.
+/// A native port and the transport to it.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Over what.
+    /// Transport.
     pub carrier: Carrier,
-    /// How it is dialled.
+    /// Address, and the trust in the server's certificate.
     pub endpoint: Endpoint,
 }
 
@@ -84,7 +84,7 @@ impl Place {
         })
     }
 
-    /// One channel, for setup.
+    /// Opens one channel, for setup.
     pub async fn line(&self) -> Result<Line, BenchError> {
         Line::dial(&Dialer::new(), &self.endpoint).await
     }

@@ -219,7 +219,7 @@ async fn call<W: Work>(
 struct Shared {
     clock: Clock,
     counts: RefCell<CallCounts>,
-    /// Something went wrong: no caller goes on.
+    /// True if something went wrong: no caller goes on.
     is_over: Cell<bool>,
 }
 
@@ -236,7 +236,7 @@ struct Caller<W> {
     counted: Range<u64>,
     /// When requests were last composed.
     now: u64,
-    /// The work has nothing more to ask.
+    /// True if the work has nothing more to ask.
     is_dry: bool,
 }
 

@@ -44,7 +44,7 @@ pub struct ServerOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// The default.
+    /// The server's default.
     Balanced,
     /// Small batches, short queues.
     Latency,
@@ -67,7 +67,7 @@ impl Profile {
 /// A server to be measured.
 #[derive(Debug)]
 pub struct Server {
-    /// Its native port.
+    /// Address of its native port.
     pub address: SocketAddr,
     /// Its process, if it is known.
     pub process: Option<u32>,
@@ -120,7 +120,7 @@ impl Server {
         Ok(Self { address, process: target.process(), trust, own: Some(target) })
     }
 
-    /// Its native port over one of the transports.
+    /// Returns its native port over one of the transports.
     pub fn place(&self, carrier: Carrier) -> Result<Place, BenchError> {
         let address = self.address.to_string();
         let trust = || {
@@ -153,7 +153,7 @@ impl Server {
     }
 }
 
-/// The certificate that the server has made for itself.
+/// Returns the path of the certificate that the server has made for itself.
 fn certificate(data: &Path) -> Option<PathBuf> {
     Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists())
 }

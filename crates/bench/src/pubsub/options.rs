@@ -83,7 +83,7 @@ pub struct PubsubOptions {
     /// throughput, never for latency.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// How they spread over time.
+    /// Spread of the messages over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Schedule single messages instead of batches: those that are due go out together, and one waits for others at
@@ -113,14 +113,14 @@ pub struct PubsubOptions {
 /// Policy of the server at a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum PolicyChoice {
-    /// Publishers wait.
+    /// Publishers wait for room.
     #[default]
     Block,
     /// The server drops new messages.
     DropNew,
     /// The server drops the messages that have waited longest.
     DropOld,
-    /// The connection ends.
+    /// The server ends the connection.
     Disconnect,
 }
 
@@ -135,7 +135,7 @@ impl From<PolicyChoice> for Policy {
     }
 }
 
-/// Most channels of either side.
+/// Largest number of channels of either side.
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {

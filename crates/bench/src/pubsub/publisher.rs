@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// The subject of all.
+/// The subject of all messages.
 pub const SUBJECT: &[u8] = b"bench.pubsub";
 
 /// Bytes gathered before they are written, unless a batch is larger.
@@ -266,7 +266,7 @@ pub fn batch_bytes(count: u32, payload_bytes: usize) -> usize {
     12 + SUBJECT.len() + count as usize * (5 + payload_bytes)
 }
 
-/// Checksum (none), count, subject, no subject for replies.
+/// Appends checksum (none), count, subject, and no subject for replies.
 fn put_batch_head(out: &mut Vec<u8>, count: u32) {
     out.extend_from_slice(&0_u32.to_le_bytes());
     out.extend_from_slice(&count.to_le_bytes());
@@ -275,7 +275,7 @@ fn put_batch_head(out: &mut Vec<u8>, count: u32) {
     out.extend_from_slice(&0_u16.to_le_bytes());
 }
 
-/// A record that is only a payload.
+/// Appends the head of a record that is only a payload.
 #[inline]
 pub fn put_record_head(out: &mut Vec<u8>, payload_bytes: usize) {
     let mut head = [0; 5];

@@ -19,17 +19,17 @@ pub struct Recorder {
     pub deliveries: u64,
     /// Bytes read from subscribers' channels within it.
     pub received_bytes: u64,
-    /// Deliveries in all.
+    /// All deliveries.
     pub all_deliveries: u64,
     /// When the last one of those due within the counted time came, in nanoseconds since that began.
     pub last: u64,
-    /// Subscriptions that acks said had the batches.
+    /// Subscriptions that had room for a batch, by the acks.
     pub acked_deliveries: u64,
-    /// Those that acks said had no room.
+    /// Subscriptions that had no room for a batch, by the acks.
     pub acked_misses: u64,
     /// Accounts of subscriptions, with the group of each.
     pub accounts: Vec<(usize, Account)>,
-    /// The first thing that went wrong, in words.
+    /// First problem, in words.
     pub problem: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub struct Shared {
     pub clock: Clock,
     /// Counted time, in nanoseconds of the clock.
     pub counted: Range<u64>,
-    /// When the run is over, for all threads.
+    /// End of the run, for all threads.
     pub finish: Arc<Finish>,
     /// This thread's counts.
     pub recorder: RefCell<Recorder>,

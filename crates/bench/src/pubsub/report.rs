@@ -87,7 +87,7 @@ pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     begun.elapsed().as_nanos() as f64 / messages as f64
 }
 
-/// The table of figures, a row at a time.
+/// The table of figures, which grows by a row at a time.
 #[derive(Debug)]
 pub struct Figures {
     table: Table,
@@ -189,8 +189,8 @@ fn of_bare(rounds: &Rounds) -> f64 {
     ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.bare)
 }
 
-/// As [`of_bare`], with the bytes that the server receives, which are the published ones: a bare stream, too, receives
-/// every byte once. Only payloads of the publishers' bytes are counted.
+/// Returns the share of [`of_bare`] with the bytes that the server receives added, which are the published ones: a bare
+/// stream, too, receives every byte once. Only payloads of the publishers' bytes are counted.
 fn of_bare_received(scenario: &Scenario, rounds: &Rounds) -> f64 {
     let copies = scenario.fan_out as f64;
     let published = |outcome: &Outcome| outcome.deliveries_rate / copies * scenario.payload_bytes as f64;
@@ -230,7 +230,7 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
     }
 }
 
-/// A table for the runs of a search.
+/// Creates a table for the runs of a search.
 #[must_use]
 pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
     let title =
@@ -249,7 +249,7 @@ pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) 
     });
 }
 
-/// The percentile spectrum of a run.
+/// Returns the percentile spectrum of a run.
 #[must_use]
 pub fn spectrum(outcome: &Outcome, pace: Pace) -> Table {
     let title = format!(

@@ -76,37 +76,37 @@ pub enum Preset {
 pub struct Scenario {
     /// Name in the report.
     pub name: String,
-    /// Over what.
+    /// Transport.
     pub carrier: Carrier,
     /// Profile of the server; none: the one it was started with.
     pub profile: Option<Profile>,
-    /// More arguments of the server, one knob's.
+    /// More arguments of the server, which turn one knob.
     pub knob: Option<&'static str>,
     /// Bytes of a payload.
     pub payload_bytes: usize,
     /// Messages of a batch.
     pub batch: u32,
-    /// Publishers.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Their channels.
+    /// Channels of the publishers.
     pub publish: Channels,
-    /// Subscriptions, or queue groups.
+    /// Number of subscriptions, or of queue groups.
     pub fan_out: usize,
     /// Members of each group; 0: no groups.
     pub members: usize,
-    /// Subscribers' channels.
+    /// Channels of the subscribers.
     pub subscribe: Channels,
     /// Policy at a full queue.
     pub policy: Policy,
     /// Acks that a publisher may wait for.
     pub in_flight: u32,
-    /// Pacing.
+    /// Pacing of messages.
     pub pace: Pace,
     /// Unit of the schedule.
     pub unit: Unit,
-    /// Look for the knee of this, and run at 80 % of it.
+    /// Objective of a search for the knee; the scenario also runs at 80 % of the knee.
     pub knee: Option<Objective>,
-    /// Deliveries per second that there should be.
+    /// Required deliveries per second.
     pub floor: Option<f64>,
     /// Bounds of p50 and p99.
     pub below: Option<(Duration, Duration)>,
@@ -149,7 +149,7 @@ impl Scenario {
         }
     }
 
-    /// The lines of a preset.
+    /// Returns the lines of a preset.
     #[must_use]
     pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: Carrier) -> Vec<Self> {
         let base =
@@ -164,7 +164,7 @@ impl Scenario {
         }
     }
 
-    /// Pacing in words.
+    /// Returns the pacing in words.
     #[must_use]
     pub fn pace_name(&self) -> String {
         pace_name(self.pace)
@@ -193,13 +193,13 @@ impl Scenario {
     }
 }
 
-/// Pacing in words.
+/// Returns the pacing in words.
 #[must_use]
 pub fn pace_name(pace: Pace) -> String {
     pace.name(" msg/s")
 }
 
-/// A policy's name.
+/// Returns a policy's name.
 #[must_use]
 pub fn policy_name(policy: Policy) -> &'static str {
     match policy {
@@ -302,7 +302,7 @@ fn singles(base: &Scenario) -> Vec<Scenario> {
     profiles.into_iter().flat_map(of).collect()
 }
 
-/// Single messages to ten, as fast as they go and on a schedule.
+/// Returns a scenario of single messages to ten subscriptions, as fast as they go or on a schedule.
 fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
     Scenario {
         payload_bytes: 128,

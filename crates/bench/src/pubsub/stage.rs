@@ -47,7 +47,7 @@ pub struct Outcome {
     pub server: Cost,
     /// CPU seconds of the generator's threads, in the same time.
     pub generator_cpu: f64,
-    /// Share of its time that the busiest of them was busy.
+    /// Share of its time that the busiest thread was running.
     pub busiest: f64,
     /// Validity of the figures.
     pub validity: Validity,

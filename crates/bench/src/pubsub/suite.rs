@@ -56,7 +56,7 @@ struct Suite<'a> {
     server: Option<(Tuning, Server)>,
     progress: &'a mut dyn Progress,
     lines: Vec<plots::Line>,
-    /// The last run that counted.
+    /// Pace and figures of the last measured run.
     last: Option<(Pace, Outcome)>,
 }
 
@@ -217,7 +217,7 @@ impl Suite<'_> {
 /// The rounds of one scenario, and of the bare stream before each.
 #[derive(Debug)]
 pub struct Rounds {
-    /// The scenario's.
+    /// Figures of the scenario.
     pub outcomes: Vec<Outcome>,
     /// Bytes per second of a bare stream.
     pub bare: Vec<f64>,
@@ -226,19 +226,19 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Deliveries per second, round by round.
+    /// Returns the deliveries per second of each round.
     #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         self.over(|outcome| outcome.deliveries_rate)
     }
 
-    /// A figure, round by round.
+    /// Returns a figure of each round.
     #[must_use]
     pub fn over(&self, figure: impl Fn(&Outcome) -> f64) -> Vec<f64> {
         self.outcomes.iter().map(figure).collect()
     }
 
-    /// The first that is not good.
+    /// Returns the first validity that is not good.
     #[must_use]
     pub fn validity(&self) -> Validity {
         Validity::worst(self.outcomes.iter().map(|outcome| &outcome.validity))

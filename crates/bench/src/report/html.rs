@@ -14,7 +14,7 @@ td.figure{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.missed{color:#a1232b;font-weight:bold}td.void{color:#8a5a00;font-weight:bold}\
 svg{max-width:100%;height:auto}";
 
-/// The page.
+/// Returns the page.
 pub fn page(report: &Report) -> String {
     let mut out = String::with_capacity(64 * 1024);
     let title = format!("thalweg bench {}", report.suite);

@@ -29,10 +29,10 @@ use crate::load::poller::{Event, Poller};
 const FILE_BYTES: usize = 64 << 20;
 /// Looks that find nothing end after this, to see whether it is to stop.
 const LOOK_NANOS: u64 = 50_000_000;
-/// Its own place among those of the sockets.
+/// Token of the listener among those of the sockets.
 const LISTENER: u64 = u64::MAX;
 
-/// A bare server that ends with its handle.
+/// A bare server, which is stopped when its handle is dropped.
 #[derive(Debug)]
 pub struct BareServer {
     /// Address that the server listens on.
@@ -167,7 +167,7 @@ impl Loop {
 }
 
 impl Client {
-    /// False if what came is no protocol.
+    /// Answers all complete requests; returns false if the input is not RESP.
     fn take(&mut self, wanted: &mut Vec<u8>) -> bool {
         loop {
             let request = match self.input.next(Trust::Known) {

@@ -17,13 +17,13 @@ use crate::{BenchError, load::address::Address};
 pub struct Request {
     /// How connections begin.
     pub greeting: Greeting,
-    /// `-c`.
+    /// Number of connections, `-c`.
     pub connections: usize,
-    /// `-P`.
+    /// Pipeline depth, `-P`.
     pub pipeline: usize,
-    /// `-d`.
+    /// Bytes of a value, `-d`.
     pub value_bytes: usize,
-    /// `-r`.
+    /// Number of keys, `-r`.
     pub keys: u64,
     /// The request that is sent.
     pub what: What,
@@ -45,9 +45,9 @@ pub struct Figures {
     pub rate: f64,
     /// Median, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile, in microseconds.
     pub p99_us: f64,
-    /// The longest.
+    /// The longest time, in microseconds.
     pub max_us: f64,
 }
 
@@ -117,7 +117,7 @@ fn requests(rate: f64, time: Duration) -> u64 {
     ((rate * time.as_secs_f64()) as u64).max(PILOT)
 }
 
-/// The first line of figures of its CSV.
+/// Reads the first line of figures of its CSV.
 fn parse(csv: &str) -> Option<Figures> {
     let mut lines = csv.lines().filter(|line| line.starts_with('"'));
     let heads = cells(lines.next()?);

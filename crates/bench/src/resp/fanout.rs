@@ -33,17 +33,17 @@ pub struct FanOut {
     pub greeting: Greeting,
     /// Number of subscribers.
     pub subscribers: usize,
-    /// Messages under way.
+    /// Messages that may be under way.
     pub pipeline: usize,
     /// Bytes of each.
     pub payload_bytes: usize,
-    /// Not counted.
+    /// Time in which deliveries are not counted.
     pub warmup: Duration,
-    /// Counted.
+    /// Time in which deliveries are counted.
     pub duration: Duration,
     /// Longest wait for missing deliveries.
     pub give_up: Duration,
-    /// Feeds the content.
+    /// Seed of the content.
     pub seed: u64,
     /// The server's process.
     pub process: Option<u32>,
@@ -73,7 +73,7 @@ pub const CHANNEL: &str = "bench.fan-out";
 
 /// Publisher of the messages.
 enum Publisher {
-    /// This thread.
+    /// This thread publishes.
     Own(Connection),
     /// redis-benchmark: these bytes, and how often in all is known when it has ended.
     Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>> },
@@ -109,13 +109,13 @@ struct Stage<'a> {
     request: Vec<u8>,
     publisher: Publisher,
     subscribers: Vec<Connection>,
-    /// Messages that each has got.
+    /// Messages that each subscriber has received.
     got: Vec<u64>,
     poller: Poller,
     clock: Clock,
     published: u64,
     acked: u64,
-    /// How many there will be, once that is known.
+    /// Number of all messages, once it is known.
     total: Option<u64>,
     counted: u64,
     first: Option<u64>,
@@ -124,7 +124,7 @@ struct Stage<'a> {
     problem: Option<String>,
 }
 
-/// The publisher's mark among the events.
+/// Token of the publisher's socket.
 const PUBLISHER: u64 = u64::MAX;
 
 impl<'a> Stage<'a> {
@@ -305,7 +305,7 @@ impl<'a> Stage<'a> {
             let payload = message.strip_prefix(&self.head[..]).and_then(|rest| rest.strip_suffix(b"\r\n"));
             let payload = payload.ok_or_else(|| {
                 let shown = String::from_utf8_lossy(&message[..message_bytes.min(60)]).into_owned();
-                format!("subscriber {number} got something that is no message of this run: {shown:?}")
+                format!("subscriber {number} got something that is not a message of this run: {shown:?}")
             })?;
             let due = match &self.publisher {
                 Publisher::Own(_) => match self.payloads.judge(payload) {

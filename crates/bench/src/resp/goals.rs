@@ -18,7 +18,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Holds the ratios of rates and of medians against it.
+    /// Compares the ratios of rates and of medians with the goal.
     #[must_use]
     pub fn check(self, what: String, rate: f64, median: f64) -> Check {
         match self {
@@ -37,7 +37,7 @@ const MESSAGE_BYTES: usize = 128;
 const CACHE: u32 = 1;
 const DURABLE: u32 = 0;
 
-/// The scenarios.
+/// Returns the scenarios of the preset.
 pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
     let line = |name: &str, work: Work, database, other, connections, pipeline, bytes, goal| Scenario {
         name: format!("{name}, -c {connections} -P {pipeline}"),

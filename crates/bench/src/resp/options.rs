@@ -43,7 +43,7 @@ pub struct RespOptions {
     /// Number of different keys.
     #[arg(long, default_value_t = 100_000)]
     pub keys: u64,
-    /// How requests spread over the keys.
+    /// Spread of the requests over the keys.
     #[arg(long, value_enum, default_value_t)]
     pub distribution: Distribution,
     /// Database that is selected where a server's name has none.
@@ -52,7 +52,7 @@ pub struct RespOptions {
     /// Requests per second, whatever the server does; without it as fast as it answers.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// How they spread over time.
+    /// Spread of the requests over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
@@ -82,7 +82,7 @@ pub struct RespOptions {
     /// The generator's own lateness (99th percentile) above which a scheduled run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Feeds keys, values, choices and arrivals.
+    /// Seed of keys, values, choices and arrivals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Speak RESP3.
@@ -97,7 +97,7 @@ pub struct RespOptions {
     /// The command to start as `COMMAND serve`; this one by default.
     #[arg(long)]
     pub server_binary: Option<PathBuf>,
-    /// More arguments for it.
+    /// More arguments for the started server.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_arg: Vec<String>,
     /// The redis-server to start.
@@ -114,7 +114,7 @@ pub struct RespOptions {
 /// Generator of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Generator {
-    /// This process: replies are compared.
+    /// This process sends, and compares replies.
     Own,
     /// redis-benchmark in a process of its own: only errors are noticed.
     RedisBenchmark,

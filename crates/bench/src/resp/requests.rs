@@ -24,7 +24,7 @@ pub const FIELDS: u64 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// Nothing.
+    /// The server does nothing.
     Ping,
     /// Reads a string that was set before the run.
     Get,
@@ -45,7 +45,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 9] =
         [Self::Ping, Self::Get, Self::Set, Self::Incr, Self::Hget, Self::Hset, Self::Mget, Self::Mset, Self::Xadd];
 
@@ -81,25 +81,25 @@ impl Operation {
 pub struct Mix(Vec<(Operation, u32)>);
 
 impl Mix {
-    /// One operation.
+    /// Returns a mix of one operation.
     #[must_use]
     pub fn only(operation: Operation) -> Self {
         Self(vec![(operation, 1)])
     }
 
-    /// Its operations; a request's kind is the place in here.
+    /// Returns the operations; a request's kind is the position in here.
     pub fn operations(&self) -> impl Iterator<Item = Operation> + '_ {
         self.0.iter().map(|(operation, _)| *operation)
     }
 
-    /// The operation of a kind.
+    /// Returns the operation of a kind.
     #[inline]
     #[must_use]
     pub fn operation(&self, kind: usize) -> Operation {
         self.0[kind].0
     }
 
-    /// The kind of the next request.
+    /// Chooses the kind of the next request.
     #[inline]
     pub fn choose(&self, rng: &mut Generator) -> usize {
         if self.0.len() == 1 {
@@ -150,13 +150,13 @@ impl FromStr for Mix {
     }
 }
 
-/// Why a reply is wrong.
+/// A wrong reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// Not RESP.
+    /// The bytes are not RESP.
     #[error("{0}")]
     Protocol(#[from] ReplyError),
-    /// An error of the server's.
+    /// The server answered with an error.
     #[error("{operation} of key {index} was refused: {message}")]
     Refused {
         /// Command of the request.
@@ -166,7 +166,7 @@ pub enum Wrong {
         /// Message of the error.
         message: String,
     },
-    /// Something else than it must be.
+    /// The reply is not the right one.
     #[error("{operation} of key {index} answered {got}")]
     Answer {
         /// Command of the request.
@@ -290,7 +290,7 @@ impl Requests {
     }
 }
 
-/// A request of any kind.
+/// Appends a request of any kind.
 pub fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
     for argument in arguments {

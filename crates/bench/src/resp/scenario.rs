@@ -20,7 +20,7 @@ pub enum Work {
     FanOut(usize),
 }
 
-/// A line.
+/// A line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Name in the report.
@@ -31,13 +31,13 @@ pub struct Scenario {
     pub servers: Vec<(Choice, u32)>,
     /// Connections; with subscribers the publisher's, which is one.
     pub connections: usize,
-    /// Requests under way on each.
+    /// Requests that may be under way on each connection.
     pub pipeline: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
     /// Number of different keys.
     pub keys: u64,
-    /// How requests spread over them.
+    /// Spread of the requests over the keys.
     pub distribution: Distribution,
     /// How requests are paced.
     pub pace: Pace,
@@ -46,7 +46,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The one that the options describe.
+    /// Creates the scenario of the options.
     #[must_use]
     pub fn from_options(options: &RespOptions) -> Self {
         let (name, work, connections) = match options.subscribers {
@@ -68,7 +68,7 @@ impl Scenario {
         }
     }
 
-    /// How it is paced, in words.
+    /// Returns the pacing in words.
     #[must_use]
     pub fn pace_name(&self) -> String {
         self.pace.name("/s")

@@ -25,15 +25,15 @@ use crate::{
 /// Choice of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// One of our own: database 0 durable, database 1 a cache.
+    /// A server of our own: database 0 is durable, database 1 is a cache.
     Thalweg,
-    /// redis-server, which keeps nothing.
+    /// redis-server without persistence.
     RedisNone,
     /// redis-server, which syncs each write before it answers.
     RedisAlways,
     /// A thread of this process that does nothing but write, sync and answer: what the machine allows.
     Bare,
-    /// One that runs already.
+    /// A server that runs already.
     At(Address),
 }
 
@@ -52,7 +52,7 @@ impl FromStr for Spec {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, database) = match text.rsplit_once('@') {
             Some((name, database)) => {
-                let number = database.parse().map_err(|_| format!("{database:?} is no number of a database"))?;
+                let number = database.parse().map_err(|_| format!("{database:?} is not the number of a database"))?;
                 (name, Some(number))
             }
             None => (text, None),
@@ -88,14 +88,14 @@ impl Spec {
     }
 }
 
-/// A server that answers.
+/// A server that runs.
 #[derive(Debug)]
 pub struct Server {
     /// The server that was chosen.
     pub choice: Choice,
     /// Address that it listens on.
     pub address: Address,
-    /// Its process, where it is known and on this machine.
+    /// Its process, if it is known and on this machine.
     pub process: Option<u32>,
     /// Name and version that it reports.
     pub version: String,
@@ -111,7 +111,7 @@ enum Own {
 }
 
 impl Server {
-    /// Starts it, or looks for it where it should be.
+    /// Starts the server, or reaches the one that runs.
     pub fn reach(
         choice: &Choice,
         options: &RespOptions,
@@ -152,7 +152,7 @@ impl Server {
         Ok(server)
     }
 
-    /// How connections to one of its databases begin.
+    /// Returns how connections to one of its databases begin.
     #[must_use]
     pub fn greeting(&self, database: u32, options: &RespOptions) -> Greeting {
         Greeting {

@@ -113,7 +113,7 @@ struct Suite<'a> {
     options: &'a RespOptions,
     scratch: &'a Scratch,
     servers: Vec<Server>,
-    /// Streams that have been written to.
+    /// Number of streams that were written to.
     streams: u64,
     progress: &'a mut dyn Progress,
 }
@@ -238,7 +238,7 @@ impl Suite<'_> {
         Ok(lines)
     }
 
-    /// The knee of each server in turn.
+    /// Searches the knee of each server in turn.
     fn search(&mut self, scenario: &Scenario, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         report.condition("objective", objective.to_string());

@@ -14,7 +14,7 @@ use crate::{
 /// Puts of a commit during setup.
 const COMMIT: u64 = 100;
 
-/// The entries: how many, and what their values are like.
+/// Number of the entries, and the make of their values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     pub(super) entries: u64,
@@ -46,7 +46,7 @@ impl Content {
         out.truncate(self.value_bytes);
     }
 
-    /// Puts all of it.
+    /// Puts all entries.
     pub(super) fn fill(&self, database: &Database, keyspace: &Keyspace) -> Result<(), BenchError> {
         let (mut commit, mut value, mut pending) = (CommitBuilder::new(), Vec::new(), 0);
         for index in 0..self.entries {

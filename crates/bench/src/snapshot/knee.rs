@@ -23,9 +23,9 @@ pub(super) const MAJORITY: usize = 2;
 /// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How fast the writers go.
+/// Rate of the writers, and the search for it.
 pub(super) struct Load {
-    /// Puts a second while a snapshot is taken, and without.
+    /// Puts a second, both beside a snapshot and without.
     pub(super) rate: f64,
     /// Highest rate that met the objective; `None` if the rate was given.
     pub(super) knee: Option<f64>,

@@ -47,7 +47,7 @@ const NAME: &str = "thalweg";
 const WANTED_RATE: f64 = 300e6;
 /// How much longer the writers' 99th percentile may be beside a snapshot.
 const WANTED_TIMES: f64 = 2.0;
-/// The disk's own fsyncs are asked for in a file of this size.
+/// Bytes of the file in which the disk's own fsyncs are measured.
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// Options of the snapshot suite.
@@ -65,7 +65,7 @@ pub struct SnapshotOptions {
     /// Backend that holds the state.
     #[arg(long, default_value = "lsm", value_parser = backend)]
     pub backend: BackendKind,
-    /// How the snapshot is compressed: none, lz4 or zstd.
+    /// Compression of the snapshot: none, lz4 or zstd.
     #[arg(long, default_value = "zstd", value_parser = compression)]
     pub compress: Compression,
     /// MB a second, before compression, that a snapshot reads while others write; 0: as fast as it goes.
@@ -98,7 +98,7 @@ pub struct SnapshotOptions {
     /// Directory below which database and snapshots are made; decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Feeds keys and values.
+    /// Seed of keys and values.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -161,7 +161,7 @@ impl SnapshotOptions {
     }
 }
 
-/// All rounds.
+/// Figures of all rounds.
 struct Measured {
     /// Bytes of all keys and values.
     payload: f64,
@@ -247,7 +247,7 @@ impl Bench<'_> {
         probe.run(&[7; 4096], Sync::Each, self.options.duration).map(|probed| probed.times)
     }
 
-    /// A window of each kind; which comes first takes turns.
+    /// Measures a window of each kind; the kinds take turns in coming first.
     fn round<'a>(
         &self,
         number: u32,

@@ -16,7 +16,7 @@ use crate::{
     usage,
 };
 
-/// Fewer puts say nothing about a 99th percentile.
+/// Fewest puts of which a 99th percentile says something.
 pub(super) const FEWEST_PUTS: u64 = 1000;
 /// Fsyncs that took longer are slow: 4.1 ms, a bound that the log's histogram has.
 const SLOW_SYNC_MICROS: u64 = 4096;
@@ -34,7 +34,7 @@ pub(super) struct Window {
     pub(super) written: Written,
     /// Fsyncs of the log.
     pub(super) syncs: u64,
-    /// Slower than 4.1 ms.
+    /// Fsyncs slower than 4.1 ms.
     pub(super) slow_syncs: u64,
     /// Time that the machine's host took from its processors; `None` if the kernel doesn't say.
     pub(super) stolen: Option<Duration>,

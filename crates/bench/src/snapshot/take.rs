@@ -39,7 +39,7 @@ pub(super) struct Taken {
     /// Content by the snapshot's own account.
     pub(super) totals: Totals,
     pub(super) chunks: u64,
-    /// Its bytes.
+    /// Bytes of all chunks.
     pub(super) bytes: u64,
 }
 

@@ -44,7 +44,7 @@ pub(super) struct Written {
     pub(super) times: Latencies,
     /// Seconds from the first scheduled moment to the last answer.
     pub(super) seconds: f64,
-    /// They were stopped because they fell too far behind.
+    /// True if the writers were stopped because they fell too far behind.
     pub(super) gave_up: bool,
 }
 
@@ -62,11 +62,11 @@ pub(super) struct Writers<'a> {
     pub(super) level: Durability,
     pub(super) drive: Drive,
     pub(super) count: u32,
-    /// Feeds keys, values and schedules; another one in each phase.
+    /// Seed of keys, values and schedules; each phase has another one.
     pub(super) seed: u64,
 }
 
-/// When one phase begins and ends, and how fast it goes.
+/// Begin, end and rate of one phase.
 struct Phase {
     clock: Clock,
     /// End in nanoseconds of the clock. Every put that is due before is made, however late.
@@ -111,7 +111,7 @@ struct Puts<'a> {
     schedule: Option<Schedule>,
     key: [u8; data::KEY_BYTES],
     value: Vec<u8>,
-    /// Nanoseconds since the phase begun.
+    /// When the next put is due, in nanoseconds of the phase's clock.
     due: u64,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Puts<'a> {
 }
 
 impl Writers<'_> {
-    /// All put as fast as they are answered.
+    /// Writes as fast as puts are answered.
     pub(super) fn closed(&self, time: Duration) -> Result<Written, BenchError> {
         self.run(&Phase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
     }
@@ -199,7 +199,7 @@ impl Writers<'_> {
         Ok((written, done?))
     }
 
-    /// One writer's part, on a thread of its own.
+    /// Runs one writer, on a thread of its own.
     fn write(&self, number: u32, phase: &Phase) -> Result<Latencies, BenchError> {
         let (mut times, mut puts) = (Latencies::default(), Puts::new(self, number, phase));
         while !phase.is_over(puts.due) {
@@ -217,7 +217,7 @@ impl Writers<'_> {
         Ok(times)
     }
 
-    /// These writers' part, as tasks of this thread.
+    /// Runs these writers as tasks of this thread.
     fn write_by_tasks(&self, numbers: &[u32], phase: &Phase) -> Result<Latencies, BenchError> {
         let mut times = Latencies::default();
         let mut writers: Vec<_> = numbers.iter().map(|number| Puts::new(self, *number, phase)).collect();

@@ -25,7 +25,7 @@ pub struct AppendWork {
     publisher: u32,
     batch: u32,
     next: u64,
-    /// Asks no more from here on.
+    /// Number of records at which the work stops.
     until: u64,
     payloads: Arc<Payloads>,
     /// Records of each publisher that were acked: what must be read back.

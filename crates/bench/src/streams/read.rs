@@ -36,7 +36,7 @@ impl Checker {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
 
-    /// Takes runs of records; gives how many records that were.
+    /// Checks runs of records; returns how many records they held.
     pub fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, LineError> {
         let mut records = 0;
         for run in runs.iter() {
@@ -85,9 +85,9 @@ pub struct ReadWork {
 /// Behaviour after the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Its begin.
+    /// The reader begins again at the stream's start.
     Yes,
-    /// Nothing: all has been read.
+    /// The reader stops: everything has been read.
     No,
 }
 
@@ -113,7 +113,7 @@ impl ReadWork {
         &self.checker.account
     }
 
-    /// How far it is.
+    /// Returns the offset of the next record.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.checker.next

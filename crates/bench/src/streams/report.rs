@@ -13,7 +13,7 @@ use crate::{
     stats::{Summary, median},
 };
 
-/// The table of figures, a row at a time.
+/// The table of figures, which grows by a row at a time.
 #[derive(Debug)]
 pub struct Figures {
     table: Table,
@@ -100,7 +100,7 @@ fn checks(
     }
 }
 
-/// A median, or not a number where nothing was measured.
+/// Returns a median in microseconds, or NaN if nothing was measured.
 fn p50(times: &Latencies) -> f64 {
     if times.count() == 0 { f64::NAN } else { micros(times.percentile(50.0)) }
 }

@@ -7,9 +7,9 @@ use crate::native::place::Carrier;
 pub enum What {
     /// Appends: publishers with a connection each, and requests that each has under way.
     Publish {
-        /// How many publish.
+        /// Number of publishers.
         publishers: usize,
-        /// Under way for each.
+        /// Requests under way for each publisher.
         in_flight: usize,
     },
     /// Reads pages one after the other, as a consumer that polls does.
@@ -80,7 +80,7 @@ impl Scenario {
         ]
     }
 
-    /// One line of one's own.
+    /// Creates a line of one publish scenario.
     #[must_use]
     pub fn of(payload_bytes: usize, batch: u32, publishers: usize, in_flight: usize) -> Self {
         Self::publish(payload_bytes, batch, publishers, in_flight)

@@ -31,9 +31,9 @@ use crate::{
 const RECORD_BYTES: usize = 1024;
 /// Segments that must have been reused.
 const REUSED: f64 = 16.0;
-/// Time between two looks at how many it is.
+/// Time between two looks at the count.
 const STEP: Duration = Duration::from_secs(1);
-/// Looks.
+/// Number of looks.
 const STEPS: u32 = 60;
 
 /// Bytes that streams keep if they are published to; `None`: everything.
@@ -97,7 +97,7 @@ impl Suite<'_> {
         self.server.metric("thalweg_log_segments_recycled_total")
     }
 
-    /// Zeroes that the log has written into new segments.
+    /// Returns the zeroes that the log has written into new segments, in bytes.
     pub(super) fn zeroed_bytes(&self) -> Option<f64> {
         self.server.metric("thalweg_log_zeroed_bytes_total")
     }

@@ -87,7 +87,7 @@ const SETUP_TIME: Duration = Duration::from_secs(60);
 const PROBE_BYTES: u64 = 64 << 20;
 /// Credit of a tail.
 const WINDOW: Permit = Permit { messages: 65_536, bytes: 16 << 20 };
-/// Largest request.
+/// Bytes of the largest request.
 const MAX_REQUEST_BYTES: usize = 15 << 20;
 
 impl StreamsOptions {
@@ -163,7 +163,7 @@ pub struct Round {
     pub stream: f64,
     /// Bare round trips with a request's bytes.
     pub round_trips: Latencies,
-    /// Bare writes of them, each with its fdatasync.
+    /// Bare writes with a request's bytes, each with its fdatasync.
     pub fdatasyncs: Latencies,
 }
 
@@ -295,7 +295,7 @@ impl Suite<'_> {
         Ok(outcome)
     }
 
-    /// One pass as a tail, and the time that it took.
+    /// Tails the stream once.
     fn tail(&self, payloads: &Arc<Payloads>, (stream, end): (StreamId, u64)) -> Result<CallOutcome, BenchError> {
         let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };
         let place = &self.place;
