@@ -44,7 +44,7 @@ pub(crate) const TAG_META: u8 = 0x01;
 pub(crate) const TAG_KEYSPACE: u8 = 0x02;
 pub(crate) const TAG_STREAM: u8 = 0x03;
 pub(crate) const TAG_LIVENESS: u8 = 0x04;
-pub(crate) const TAG_GROUP: u8 = 0x05;
+pub(crate) const TAG_MEMBERSHIP: u8 = 0x05;
 pub(crate) const TAG_CLEAR: u8 = 0x06;
 pub(crate) const TAG_COUNTS: u8 = 0x07;
 pub(crate) const TAG_VERDICT: u8 = 0x0b;
@@ -77,11 +77,11 @@ pub(crate) const PART_PREFIX_LEN: usize = 13;
 pub(crate) const META: [u8; 1] = [TAG_META];
 
 /// Key of the space's last applied membership.
-pub(crate) const GROUP_MEMBERSHIP: [u8; 2] = [TAG_GROUP, 1];
+pub(crate) const MEMBERSHIP: [u8; 2] = [TAG_MEMBERSHIP, 1];
 /// Key of this node's vote in the space.
-pub(crate) const GROUP_VOTE: [u8; 2] = [TAG_GROUP, 2];
+pub(crate) const VOTE: [u8; 2] = [TAG_MEMBERSHIP, 2];
 /// Key of the last entry that the log no longer has to retain.
-pub(crate) const GROUP_PURGED: [u8; 2] = [TAG_GROUP, 3];
+pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
 
 /// Key of the history floor, the only key of its tag without an entry's index.
 pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn layouts_are_pinned() {
         assert_eq!(META, [0x01]);
-        assert_eq!([GROUP_MEMBERSHIP, GROUP_VOTE, GROUP_PURGED], [[0x05, 1], [0x05, 2], [0x05, 3]]);
+        assert_eq!([MEMBERSHIP, VOTE, PURGED], [[0x05, 1], [0x05, 2], [0x05, 3]]);
         assert_eq!(keyspace_row(KeyspaceId(0x0102_0304)), [0x02, 1, 2, 3, 4]);
         assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
         assert_eq!([TAG_DEADLINE, TAG_LEASE, TAG_ATTACHED], [0x08, 0x09, 0x0a]);

@@ -21,7 +21,7 @@ use thalweg_types::{Index, Lsn, SpaceTime, Term};
 use crate::{
     entry::Position,
     error::MachineError,
-    keys::{GROUP_MEMBERSHIP, GROUP_PURGED, GROUP_VOTE},
+    keys::{MEMBERSHIP, PURGED, VOTE},
     machine::state_machine::Machine,
 };
 
@@ -70,39 +70,39 @@ impl Machine {
         next_lsn: Lsn,
     ) -> Result<(), MachineError> {
         let position = Position { next_lsn, entry: Some((id.term, id.index, time)) };
-        self.keep(position, &GROUP_MEMBERSHIP, &[&id.encode(), payload])
+        self.keep(position, &MEMBERSHIP, &[&id.encode(), payload])
     }
 
     /// Stores the payload of a vote's record. Term, index and time do not change.
     pub fn apply_vote(&self, payload: &[u8], next_lsn: Lsn) -> Result<(), MachineError> {
-        self.keep(Position { next_lsn, entry: None }, &GROUP_VOTE, &[payload])
+        self.keep(Position { next_lsn, entry: None }, &VOTE, &[payload])
     }
 
     /// Records that entries up to `id` may be missing from the log. Term, index and time do not change.
     pub fn apply_purged(&self, id: LogId, next_lsn: Lsn) -> Result<(), MachineError> {
-        self.keep(Position { next_lsn, entry: None }, &GROUP_PURGED, &[&id.encode()])
+        self.keep(Position { next_lsn, entry: None }, &PURGED, &[&id.encode()])
     }
 
     /// Returns the last applied membership.
     pub fn membership(&self) -> Result<Option<AppliedMembership>, MachineError> {
-        let Some(row) = self.backend.get(&GROUP_MEMBERSHIP)? else { return Ok(None) };
+        let Some(row) = self.backend.get(&MEMBERSHIP)? else { return Ok(None) };
         let Some(id) = row.first_chunk() else {
-            return Err(MachineError::corrupt("membership row", &GROUP_MEMBERSHIP, "row of a wrong length"));
+            return Err(MachineError::corrupt("membership row", &MEMBERSHIP, "row of a wrong length"));
         };
         Ok(Some(AppliedMembership { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..) }))
     }
 
     /// Returns the payload of the last applied vote's record.
     pub fn vote(&self) -> Result<Option<Bytes>, MachineError> {
-        Ok(self.backend.get(&GROUP_VOTE)?)
+        Ok(self.backend.get(&VOTE)?)
     }
 
     /// Returns the last entry that the log no longer has to retain.
     pub fn purged(&self) -> Result<Option<LogId>, MachineError> {
-        let Some(row) = self.backend.get(&GROUP_PURGED)? else { return Ok(None) };
+        let Some(row) = self.backend.get(&PURGED)? else { return Ok(None) };
         match row.as_ref().try_into() {
             Ok(id) => Ok(Some(LogId::decode(id))),
-            Err(_) => Err(MachineError::corrupt("purged row", &GROUP_PURGED, "row of a wrong length")),
+            Err(_) => Err(MachineError::corrupt("purged row", &PURGED, "row of a wrong length")),
         }
     }
 

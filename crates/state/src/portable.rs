@@ -168,7 +168,7 @@ impl Placed {
 /// `membership` is the payload of its record.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
-    batch.put(&[&keys::GROUP_MEMBERSHIP], &[&last.encode(), membership]);
+    batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);
     let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
     batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);
     inline_floor::write_none_left(batch);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn rows_are_told_apart_by_their_tag() {
-        for local in [&keys::GROUP_VOTE[..], &keys::liveness_row(Generation(1)), &keys::HISTORY_FLOOR] {
+        for local in [&keys::VOTE[..], &keys::liveness_row(Generation(1)), &keys::HISTORY_FLOOR] {
             assert_eq!(sort(local, b"").unwrap(), Row::Local, "{local:?}");
         }
         for plain in [&keys::META[..], &keys::stream_head(StreamId(1)), &keys::producer_head(StreamId(1), "p")] {

@@ -125,7 +125,7 @@ impl RowKind {
             keys::TAG_STREAM => Self::StreamHead,
             keys::TAG_LIVENESS if rest.is_empty() => Self::InlineFloor,
             keys::TAG_LIVENESS => Self::Liveness,
-            keys::TAG_GROUP => match rest {
+            keys::TAG_MEMBERSHIP => match rest {
                 [1] => Self::Membership,
                 [2] => Self::Vote,
                 [3] => Self::Purged,
@@ -205,7 +205,7 @@ pub fn name_of_tag(tag: u8) -> &'static str {
         keys::TAG_KEYSPACE => "keyspaces",
         keys::TAG_STREAM => "stream heads",
         keys::TAG_LIVENESS => "segment liveness",
-        keys::TAG_GROUP => "membership",
+        keys::TAG_MEMBERSHIP => "membership",
         keys::TAG_CLEAR => "deleted prefixes",
         keys::TAG_COUNTS => "exact counts",
         keys::TAG_DEADLINE => "deadlines",

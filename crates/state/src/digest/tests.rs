@@ -51,9 +51,9 @@ fn data_key() -> Vec<u8> {
 fn rows_about_a_node_have_no_form() {
     let keys: [&[u8]; 8] = [
         &keys::liveness_row(Generation(1)),
-        &keys::GROUP_MEMBERSHIP,
-        &keys::GROUP_VOTE,
-        &keys::GROUP_PURGED,
+        &keys::MEMBERSHIP,
+        &keys::VOTE,
+        &keys::PURGED,
         &keys::HISTORY_FLOOR,
         &keys::verdict(Index(1)),
         &keys::history_mark(Revision(1)),
@@ -187,7 +187,7 @@ fn unknown_kinds_and_broken_rows_are_corruption() {
         (b"\0", b""),
         (b"\x7f", b""),
         (b"\xf0", b""),
-        (&[keys::TAG_GROUP, 4], b""),
+        (&[keys::TAG_MEMBERSHIP, 4], b""),
         (&[keys::TAG_VERSIONS, 3], b""),
         (&data_key(), b"\x01\0\0\0\0\0\0\0\0short"),
         (&version, b"short"),
