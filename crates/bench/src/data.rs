@@ -1,7 +1,9 @@
 //! Keys and values of the workloads: both follow from an index and a seed, so whatever is read can be
 //! compared with what must have been written, without a copy of it being kept.
 
-use crate::random::{Rng, stir};
+use rand::Rng as _;
+
+use crate::random::{generator, stir};
 
 /// Bytes of a key: `key_` and ten digits.
 pub const KEY_BYTES: usize = 14;
@@ -48,7 +50,7 @@ impl Values {
     /// Values of `len` bytes.
     #[must_use]
     pub fn new(len: usize, seed: u64) -> Self {
-        let mut rng = Rng::new(seed ^ 0x7661_6c75_6573);
+        let mut rng = generator(seed ^ 0x7661_6c75_6573);
         let words = (POOL_BYTES + len).div_ceil(8);
         let pool = (0..words).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
         Self { pool, len, seed }
@@ -68,7 +70,7 @@ impl Values {
         self.len
     }
 
-    /// Whether the values are empty.
+    /// Returns true if the values are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,10 +1,10 @@
-//! What can go wrong in a benchmark: never a figure, always a reason not to print one.
+//! Errors of benchmarks. An error is a reason not to print a figure.
 
 use std::{io, path::PathBuf};
 
 use thalweg_types::{Action, Classified};
 
-/// Why a suite gave no report.
+/// Error that ends a suite without a report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// An option makes no sense.
@@ -12,35 +12,35 @@ pub enum BenchError {
     Option {
         /// The option as it is typed.
         option: &'static str,
-        /// What is wrong with it and what would be right.
+        /// The problem, and what would be right.
         message: String,
     },
     /// A file or directory of the benchmark itself.
     #[error("{path}: {source}; choose another place with --dir")]
     Files {
-        /// Which one.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// What is measured refused to work.
+    /// The measured subject failed.
     #[error("{subject} failed while {doing}: {message}")]
     Subject {
-        /// What is measured.
+        /// The measured subject.
         subject: String,
-        /// What was asked of it.
+        /// The operation.
         doing: &'static str,
-        /// What it answered.
+        /// The subject's answer.
         message: String,
     },
-    /// What is measured answered something that was never written, so its speed means nothing.
+    /// The measured subject answered something that was never written, so its speed means nothing.
     #[error("{subject} returned wrong data while {doing}: {message}; its figures are void")]
     WrongData {
-        /// What is measured.
+        /// The measured subject.
         subject: String,
-        /// What was asked of it.
+        /// The operation.
         doing: &'static str,
-        /// Where, expected and got.
+        /// Location, expected and received data.
         message: String,
     },
     /// The server under test could not be reached or started.
@@ -48,18 +48,18 @@ pub enum BenchError {
     Target {
         /// Its address, or the command that should have started it.
         target: String,
-        /// What happened, and what to try.
+        /// The problem, and what to try.
         message: String,
     },
 }
 
 impl BenchError {
-    /// For `map_err` on what a subject answers.
+    /// Makes an error of whatever a subject answers, for `map_err`.
     pub fn subject<E: std::fmt::Display>(subject: &str, doing: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Subject { subject: subject.to_owned(), doing, message: error.to_string() }
     }
 
-    /// For `map_err` on the benchmark's own files.
+    /// Makes an error of the benchmark's own files, for `map_err`.
     pub fn files(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Files { path: path.into(), source }
     }

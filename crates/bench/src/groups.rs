@@ -21,7 +21,8 @@ use thalweg_types::{
 
 use crate::{
     BenchError, Progress, Report, Scratch,
-    report::{Check, Table},
+    options::require,
+    report::{Check, Table, cells},
     stats::Summary,
     usage::{Usage, Whose},
 };
@@ -56,12 +57,12 @@ pub struct GroupsOptions {
     pub dir: Option<PathBuf>,
 }
 
-/// How members ack.
+/// Granularity of acks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acks {
-    /// A whole attempt at a time.
+    /// Each ack settles a whole attempt.
     Batched,
-    /// A record at a time.
+    /// Each ack settles one record.
     Single,
 }
 
@@ -85,36 +86,25 @@ struct Round {
 
 /// Runs the suite.
 pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
-    if options.durability == Durability::None {
-        let message = "fetches and acks must know their outcome: at least os".to_owned();
-        return Err(BenchError::Option { option: "--durability", message });
-    }
-    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("groups", scratch.path());
+    let has_outcome = options.durability != Durability::None;
+    require(has_outcome, "--durability", "fetches and acks must know their outcome: at least os")?;
+    let (mut report, scratch) = Report::begin_below("groups", options.dir.as_deref())?;
     report.condition("backend", BackendKind::Lsm.name());
     report.condition("durability", options.durability.name());
     report.condition("concurrency", format!("{} members, a thread each", options.members));
     report.condition("payload", format!("records of {} B, {} to a fetch", options.record_bytes, options.batch));
-    let mut table = Table::new(
-        "fetch and ack, one stream, one group",
-        &["acks", "deliveries/s", "deliveries", "seconds", "commands/entry", "fsyncs", "CPU s"],
-    );
+    let mut table = Table::new("fetch and ack, one stream, one group");
     for (acks, wanted) in [(Acks::Batched, 100_000.0), (Acks::Single, 30_000.0)] {
         let mut rates = Vec::new();
         for number in 1..=options.rounds {
             let round = one_round(options, acks, &scratch)?;
             let rate = round.deliveries / round.seconds;
             progress.step(&format!("{}, round {number}: {rate:.0} deliveries/s", acks.name()));
-            table.row(vec![
-                acks.name().into(),
-                rate.into(),
-                round.deliveries.into(),
-                round.seconds.into(),
-                (round.commands as f64 / round.entries.max(1) as f64).into(),
-                Some(round.fsyncs).into(),
-                Some(round.cpu_seconds).into(),
-            ]);
+            table.row(cells! {
+                "acks" => acks.name(), "deliveries/s" => rate, "deliveries" => round.deliveries,
+                "seconds" => round.seconds, "commands/entry" => round.commands as f64 / round.entries.max(1) as f64,
+                "fsyncs" => Some(round.fsyncs), "CPU s" => Some(round.cpu_seconds),
+            });
             rates.push(rate);
         }
         let title = match acks {
@@ -125,9 +115,7 @@ pub fn run(options: &GroupsOptions, progress: &mut dyn Progress) -> Result<Repor
     }
     report.tables.push(table);
     report.notes.push("every record was delivered once, its bytes were compared while the clock ran".to_owned());
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn one_round(options: &GroupsOptions, acks: Acks, scratch: &Scratch) -> Result<Round, BenchError> {
@@ -196,7 +184,7 @@ fn fill(stream: &Stream, records: u64, bytes: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What a member does until all records are delivered, or another one failed.
+/// Fetches and acks until all records are delivered, or another member failed.
 fn work(
     group: &Group,
     number: u32,

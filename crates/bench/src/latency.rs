@@ -26,7 +26,7 @@ impl Latencies {
     /// Counts one time.
     #[inline]
     pub fn record(&mut self, time: Duration) {
-        self.record_nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.record_nanos(nanos(time));
     }
 
     /// Counts one time, in nanoseconds.
@@ -35,7 +35,7 @@ impl Latencies {
         self.histogram.saturating_record(nanos.max(1));
     }
 
-    /// Counts so many equal times, in nanoseconds.
+    /// Counts this many equal times, in nanoseconds.
     #[inline]
     pub fn record_nanos_times(&mut self, nanos: u64, times: u64) {
         self.histogram.saturating_record_n(nanos.max(1), times);
@@ -46,7 +46,7 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect("all have the same bounds");
     }
 
-    /// How many times were counted.
+    /// Returns the number of counted times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
@@ -58,11 +58,10 @@ impl Latencies {
         Duration::from_nanos(self.histogram.value_at_percentile(percentile))
     }
 
-    /// How many took longer, as finely as times are kept.
+    /// Returns how many times were longer, within the histogram's precision.
     #[must_use]
     pub fn count_above(&self, time: Duration) -> u64 {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NANOS);
-        self.count() - self.histogram.count_between(0, nanos)
+        self.count() - self.histogram.count_between(0, nanos(time).min(LONGEST_NANOS))
     }
 
     /// The mean; zero if nothing was counted.
@@ -71,7 +70,7 @@ impl Latencies {
         Duration::from_nanos(self.histogram.mean() as u64)
     }
 
-    /// The longest.
+    /// Returns the longest time; zero if nothing was counted.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.histogram.max())
@@ -105,6 +104,13 @@ impl Latencies {
     }
 }
 
+/// A duration in nanoseconds; `u64::MAX` if it is longer.
+#[inline]
+#[must_use]
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// A duration in microseconds.
 #[must_use]
 pub fn micros(time: Duration) -> f64 {
@@ -124,18 +130,18 @@ pub struct Quantiles {
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
-    /// The longest.
+    /// The longest time.
     pub max_us: f64,
 }
 
 /// A line of a percentile spectrum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SpectrumLine {
-    /// 0 to 100.
+    /// Percentile from 0 to 100.
     pub percentile: f64,
     /// The time in microseconds.
     pub time_us: f64,
-    /// How many took at most that.
+    /// Number of times that were at most that long.
     pub count: u64,
 }
 

@@ -1,15 +1,13 @@
-//! Workloads, an open-loop load generator, histograms and reports: what `thalweg bench` runs.
+//! Workloads, an open-loop load generator, histograms and reports: the suites of `thalweg bench`.
 //!
-//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native protocol [`pubsub`],
-//! [`cache`], [`streams`], over RESP [`resp`]), the load generators ([`load`], [`native`]), how time and resources are
-//! measured, and how a report looks as text and as JSON.
-//! Does not own: the command line around the suites, and nothing inside the server, which is only
-//! reached over its socket.
+//! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators ([`load`], [`native`]), how
+//! time and resources are measured, and how a report looks as text and as JSON. Does not own: the command line around
+//! the suites, and nothing inside the server, which is only reached over its socket.
 //!
-//! Rules that every suite keeps: setup lies outside the timed part; values read are compared with
-//! what was written, byte by byte; every figure is printed beside its payload, concurrency,
-//! durability and backend; what is compared runs alternately in one process, and the ratio is the
-//! median of the rounds' ratios.
+//! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
+//! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared subjects run
+//! alternately in one process, and the ratio is the median of the rounds' ratios.
 
 pub mod backends;
 pub mod cache;
@@ -23,6 +21,7 @@ pub mod load;
 pub mod log;
 pub mod machine;
 pub mod native;
+mod options;
 pub mod probe;
 mod progress;
 pub mod pubsub;
@@ -33,6 +32,7 @@ mod scratch;
 pub mod snapshot;
 pub mod stats;
 pub mod streams;
+mod tasks;
 pub mod usage;
 
 pub use error::BenchError;

@@ -1,4 +1,4 @@
-//! On what a figure was measured: a figure without its machine is a rumour.
+//! Description of the machine: a figure without its machine is a rumour.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub struct Machine {
     pub load_before: Option<f64>,
 }
 
-/// What was measured.
+/// The build that is measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Build {
     /// Version of this workspace.
@@ -55,7 +55,7 @@ impl Machine {
 }
 
 impl Build {
-    /// Of this binary. The commit is `THALWEG_COMMIT` if that was set while building, else the head of
+    /// Describes this binary. The commit is `THALWEG_COMMIT` if that was set while building, else the head of
     /// the checkout that the executable lies in, else unknown.
     #[must_use]
     pub fn detect() -> Self {

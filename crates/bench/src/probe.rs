@@ -1,7 +1,7 @@
-//! What the disk itself can do: the ruler that the log is held against.
+//! The disk's own speed: the log is compared with it.
 //!
-//! One file, zero-filled and synced beforehand, written from front to back and over again: `pwrite`
-//! of so many bytes, and `fdatasync` if asked for. Nothing is appended, so no metadata changes.
+//! One file, zero-filled and synced beforehand, is written from front to back and over again: one `pwrite` at a time,
+//! and `fdatasync` if asked for. Nothing is appended, so no metadata changes.
 
 use std::{
     fs::File,
@@ -12,16 +12,16 @@ use std::{
 
 use crate::{BenchError, latency::Latencies};
 
-/// Whether each write is followed by an `fdatasync`.
+/// Syncing after a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
-    /// Each.
+    /// Each write is followed by an `fdatasync`.
     Each,
-    /// None: the bytes go to the kernel only.
+    /// Writes are not synced: their bytes go to the kernel only.
     Never,
 }
 
-/// A prepared file.
+/// A zero-filled file to write to.
 #[derive(Debug)]
 pub struct Probe {
     file: File,
@@ -30,7 +30,7 @@ pub struct Probe {
     at: u64,
 }
 
-/// What a round of probing gave.
+/// Figures of a round of probing.
 #[derive(Clone, Debug)]
 pub struct Probed {
     /// Writes per second.
@@ -79,7 +79,7 @@ impl Probe {
         Ok(Probed { rate: times.count() as f64 / (last - begun).as_secs_f64(), times })
     }
 
-    /// Syncs what `Sync::Never` left behind, so that it does not disturb what is measured next.
+    /// Syncs the writes that `Sync::Never` left unsynced, so that they do not disturb the next measurement.
     pub fn settle(&self) -> Result<(), BenchError> {
         self.file.sync_data().map_err(BenchError::files(&self.path))
     }

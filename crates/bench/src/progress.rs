@@ -1,12 +1,12 @@
-//! Where a suite says how far it is. Reports go to standard output, progress never does.
+//! Progress lines of a suite. Reports go to standard output, progress never does.
 
-/// Hears what a suite is doing, one short line at a time.
+/// Receives the progress of a suite, one short line at a time.
 pub trait Progress {
-    /// A step begins or ended.
+    /// Reports that a step begins or has ended.
     fn step(&mut self, line: &str);
 }
 
-/// Says nothing: for tests.
+/// Drops all progress: for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quiet;
 

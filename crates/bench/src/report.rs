@@ -1,16 +1,22 @@
-//! What a suite hands back: as text or as a page for people, and JSON for programs; all say the same.
+//! Reports of suites: as text or as a page for people, and as JSON for programs. All have the same figures.
 
 mod html;
 
-use std::{fmt::Write as _, fs, path::Path, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table as TextTable, presets};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
-    BenchError,
+    BenchError, Scratch,
+    load::validity::Validity,
     machine::{Build, Machine},
-    usage::Cost,
+    usage::{Cost, Usage, Whose},
 };
 
 /// A finished run of a suite.
@@ -18,31 +24,34 @@ use crate::{
 pub struct Report {
     /// `log`, `engine`, `http`, `peers`.
     pub suite: &'static str,
-    /// Where it ran.
+    /// The machine that the suite ran on.
     pub machine: Machine,
-    /// What ran.
+    /// The build that was measured.
     pub build: Build,
-    /// What holds for the whole report: durability, backend, rounds, payload and so on.
+    /// Conditions of the whole report: durability, backend, rounds, payload and so on.
     pub conditions: Vec<Condition>,
     /// The figures.
     pub tables: Vec<Table>,
     /// Figures as pictures; not in JSON, which has the figures.
     #[serde(skip)]
     pub plots: Vec<Plot>,
-    /// Figures held against what they should be.
+    /// Figures compared with their requirements.
     pub checks: Vec<Check>,
-    /// What a reader must know to read the figures rightly.
+    /// Remarks without which the figures can be misread.
     pub notes: Vec<String>,
-    /// What the whole run used, in this process.
+    /// Resources that this process used in the whole run.
     pub cost: Cost,
     /// How long the whole run took.
     pub seconds: f64,
+    /// When the run began, and what this process had used by then.
+    #[serde(skip)]
+    begun: (Instant, Usage),
 }
 
-/// A named circumstance.
+/// A named condition of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Condition {
-    /// Which.
+    /// Name of the condition.
     pub name: &'static str,
     /// Its value.
     pub value: String,
@@ -51,11 +60,11 @@ pub struct Condition {
 /// A table of figures.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// What it shows.
+    /// Title above the table.
     pub title: String,
     /// Column heads; also the keys of the rows in JSON.
     pub columns: Vec<&'static str>,
-    /// Rows as long as the heads.
+    /// Rows with as many cells as there are columns.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -64,7 +73,7 @@ pub struct Table {
 pub struct Plot {
     /// Name of its file, without the ending.
     pub name: String,
-    /// What it shows.
+    /// Title above the picture.
     pub title: String,
     /// The picture.
     pub svg: String,
@@ -74,103 +83,92 @@ pub struct Plot {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Cell {
-    /// Words.
+    /// Text, aligned left.
     Text(String),
     /// A count.
     Count(u64),
     /// A measured number.
     Number(f64),
-    /// Not measured, or does not apply.
+    /// The value was not measured, or does not apply.
     Missing(()),
 }
 
-/// A figure and what was asked of it.
+/// A figure compared with its requirement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Which figure.
+    /// Name of the figure.
     pub what: String,
-    /// What it should be.
+    /// The required value.
     pub required: String,
-    /// What it is.
+    /// The measured value.
     pub measured: String,
-    /// Whether that is enough.
+    /// Result of the comparison.
     pub verdict: Verdict,
 }
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As good as asked, or better.
+    /// The figure is as good as required, or better.
     Met,
-    /// Not as good.
+    /// The figure is not as good as required.
     Missed,
     /// The measurement says nothing: generator saturated, errors, too few samples.
     Void,
 }
 
 impl Check {
+    /// Checks that a run's figures may be believed.
+    #[must_use]
+    pub fn of_run(what: impl Into<String>, required: &str, validity: Validity) -> Self {
+        let (measured, verdict) = validity.verdict();
+        Self { what: what.into(), required: required.to_owned(), measured, verdict }
+    }
+
     /// A measured ratio or rate that should be at least `required`.
     #[must_use]
     pub fn at_least(what: impl Into<String>, measured: f64, required: f64, unit: &str) -> Self {
-        let verdict = match measured {
-            value if value.is_nan() => Verdict::Void,
-            value if value >= required => Verdict::Met,
-            _ => Verdict::Missed,
-        };
-        Self {
-            what: what.into(),
-            required: format!("at least {}{unit}", number(required)),
-            measured: format!("{}{unit}", number(measured)),
-            verdict,
-        }
+        Self::compare(what, measured, ("at least", required), measured >= required, unit)
     }
 
     /// A measured value that should stay below `bound`.
     #[must_use]
     pub fn below(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
-        let verdict = match measured {
-            value if value.is_nan() => Verdict::Void,
-            value if value < bound => Verdict::Met,
-            _ => Verdict::Missed,
-        };
+        Self::compare(what, measured, ("below", bound), measured < bound, unit)
+    }
+
+    fn compare(what: impl Into<String>, measured: f64, (how, bound): (&str, f64), is_met: bool, unit: &str) -> Self {
         Self {
             what: what.into(),
-            required: format!("below {}{unit}", number(bound)),
+            required: format!("{how} {}{unit}", number(bound)),
             measured: format!("{}{unit}", number(measured)),
-            verdict,
+            verdict: match (measured.is_nan(), is_met) {
+                (true, _) => Verdict::Void,
+                (false, true) => Verdict::Met,
+                (false, false) => Verdict::Missed,
+            },
         }
     }
 }
 
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
+/// Declares how values become cells.
+macro_rules! into_cell {
+    ($($from:ty: $value:ident => $cell:expr;)*) => {
+        $(impl From<$from> for Cell {
+            fn from($value: $from) -> Self {
+                $cell
+            }
+        })*
+    };
 }
 
-impl From<String> for Cell {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<u64> for Cell {
-    fn from(count: u64) -> Self {
-        Self::Count(count)
-    }
-}
-
-impl From<usize> for Cell {
-    fn from(count: usize) -> Self {
-        Self::Count(count as u64)
-    }
-}
-
-impl From<f64> for Cell {
-    fn from(value: f64) -> Self {
-        if value.is_finite() { Self::Number(value) } else { Self::Missing(()) }
-    }
+into_cell! {
+    &str: text => Self::Text(text.to_owned());
+    String: text => Self::Text(text);
+    u64: count => Self::Count(count);
+    usize: count => Self::Count(count as u64);
+    f64: value => if value.is_finite() { Self::Number(value) } else { Self::Missing(()) };
 }
 
 impl<T: Into<Self>> From<Option<T>> for Cell {
@@ -190,6 +188,18 @@ impl Cell {
     }
 }
 
+/// Named cells of a row, in the order of the columns.
+pub type Row = Vec<(&'static str, Cell)>;
+
+/// Makes a [`Row`] of names and values, each of which becomes a [`Cell`]: `cells! { "rate/s" => 5.0, "verdict" =>
+/// "good" }`.
+macro_rules! cells {
+    ($($name:expr => $value:expr),* $(,)?) => {
+        vec![$(($name, $crate::report::Cell::from($value))),*]
+    };
+}
+pub(crate) use cells;
+
 /// A byte count as a cell in MiB.
 #[must_use]
 pub fn mebibytes(bytes: Option<u64>) -> Cell {
@@ -197,15 +207,20 @@ pub fn mebibytes(bytes: Option<u64>) -> Cell {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates a table without rows; its first row names its columns.
     #[must_use]
-    pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
-        Self { title: title.into(), columns: columns.to_vec(), rows: Vec::new() }
+    pub fn new(title: impl Into<String>) -> Self {
+        Self { title: title.into(), columns: Vec::new(), rows: Vec::new() }
     }
 
-    /// Adds a row; panics if it is not as long as the heads.
-    pub fn row(&mut self, cells: Vec<Cell>) {
-        assert_eq!(cells.len(), self.columns.len(), "a row of {:?} has another length", self.title);
+    /// Adds a row; panics if it has other columns than the first one.
+    pub fn row(&mut self, row: Row) {
+        let (columns, cells): (Vec<_>, Vec<_>) = row.into_iter().unzip();
+        if self.rows.is_empty() {
+            self.columns = columns;
+        } else {
+            assert_eq!(columns, self.columns, "a row of {:?} has other columns", self.title);
+        }
         self.rows.push(cells);
     }
 
@@ -247,7 +262,13 @@ impl Serialize for Table {
 const BUSY: f64 = 1.5;
 
 impl Report {
-    /// A report to be filled; `dir` is on the measured disk.
+    /// Creates a scratch directory below `dir`, and a report to be filled. The run's cost counts from here.
+    pub fn begin_below(suite: &'static str, dir: Option<&Path>) -> Result<(Self, Scratch), BenchError> {
+        let scratch = Scratch::below(dir)?;
+        Ok((Self::begin(suite, scratch.path()), scratch))
+    }
+
+    /// Creates a report to be filled; `dir` is on the measured disk. The run's cost counts from here.
     #[must_use]
     pub fn begin(suite: &'static str, dir: &Path) -> Self {
         let mut notes = Vec::new();
@@ -271,7 +292,16 @@ impl Report {
             notes,
             cost: Cost::default(),
             seconds: 0.0,
+            begun: (Instant::now(), Usage::read(Whose::Own)),
         }
+    }
+
+    /// Adds the cost and the time of the run, which ends now.
+    #[must_use]
+    pub fn finish(mut self) -> Self {
+        self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(Whose::Own).since(&self.begun.1) };
+        self.seconds = self.begun.0.elapsed().as_secs_f64();
+        self
     }
 
     /// Adds a circumstance.
@@ -292,13 +322,13 @@ impl Report {
         }
     }
 
-    /// As JSON, indented.
+    /// Returns the report as JSON, indented.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("reports hold only strings and numbers")
     }
 
-    /// As one page of HTML, plots included, that loads nothing from elsewhere.
+    /// Returns the report as one HTML page, plots included, that loads nothing from elsewhere.
     #[must_use]
     pub fn to_html(&self) -> String {
         html::page(self)
@@ -314,7 +344,7 @@ impl Report {
         Ok(())
     }
 
-    /// As text tables.
+    /// Returns the report as text with tables.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut out = String::new();
@@ -323,19 +353,17 @@ impl Report {
             let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
         }
         if !self.checks.is_empty() {
-            let mut table = Table::new("checks", &["figure", "required", "measured", "verdict"]);
+            let mut table = Table::new("checks");
             for check in &self.checks {
                 let verdict = match check.verdict {
                     Verdict::Met => "met",
                     Verdict::Missed => "MISSED",
                     Verdict::Void => "VOID",
                 };
-                table.row(vec![
-                    check.what.as_str().into(),
-                    check.required.as_str().into(),
-                    check.measured.as_str().into(),
-                    verdict.into(),
-                ]);
+                table.row(cells! {
+                    "figure" => check.what.as_str(), "required" => check.required.as_str(),
+                    "measured" => check.measured.as_str(), "verdict" => verdict,
+                });
             }
             let _ = write!(out, "\n{}\n\n{}\n", table.title, table.render());
         }
@@ -410,7 +438,7 @@ fn grouped(count: u64) -> String {
     out
 }
 
-/// A duration as people write it.
+/// Formats a duration with a fitting unit.
 #[must_use]
 pub fn duration(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
@@ -429,8 +457,10 @@ mod tests {
     fn sample() -> Report {
         let mut report = Report::begin("log", Path::new("."));
         report.condition("durability", "disk");
-        let mut table = Table::new("appends", &["batch", "rate/s", "missing"]);
-        table.row(vec!["10".into(), 12_345.6.into(), f64::NAN.into()]);
+        let mut table = Table::new("appends");
+        table.row(cells! {
+            "batch" => "10", "rate/s" => 12_345.6, "missing" => f64::NAN,
+        });
         report.tables.push(table);
         report.checks.push(Check::at_least("rate against probe", 0.9, 0.85, " ×"));
         report.checks.push(Check::below("p99 against fdatasync", 5.0, 4.0, " ×"));

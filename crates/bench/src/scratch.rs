@@ -27,13 +27,13 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// The directory.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A fresh directory inside.
+    /// Creates a fresh directory inside; removes an old one of that name.
     pub fn fresh(&self, name: &str) -> Result<PathBuf, BenchError> {
         let path = self.path.join(name);
         match std::fs::remove_dir_all(&path) {

@@ -21,23 +21,23 @@ pub fn mad(values: &[f64]) -> f64 {
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>())
 }
 
-/// The rounds' values of one figure, boiled down.
+/// Summary of the rounds' values of one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Median of the rounds.
     pub median: f64,
     /// Median absolute deviation.
     pub mad: f64,
-    /// Smallest round.
+    /// Smallest value of a round.
     pub min: f64,
-    /// Largest round.
+    /// Largest value of a round.
     pub max: f64,
-    /// How many rounds.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Summary {
-    /// Of at least one value; NaN throughout of none.
+    /// Creates the summary of at least one value; all fields are NaN if there is none.
     #[must_use]
     pub fn of(values: &[f64]) -> Self {
         Self {

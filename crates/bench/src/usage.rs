@@ -1,12 +1,12 @@
-//! What a process has used: CPU time, bytes written, memory. Read from the kernel, for this process or
+//! Resource usage of a process: CPU time, bytes written, memory. Read from the kernel, for this process or
 //! another one; what can't be read is `None`, never a guess.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Whose usage.
+/// Process whose usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// This process.
@@ -26,7 +26,7 @@ pub struct Usage {
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// What something cost between two readings.
+/// Resources used between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// CPU seconds of all threads.
@@ -35,7 +35,7 @@ pub struct Cost {
     pub written_bytes: Option<u64>,
     /// fsyncs issued, where the subject counts them.
     pub fsyncs: Option<u64>,
-    /// Highest resident size.
+    /// Highest resident size, in bytes.
     pub peak_rss_bytes: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl Usage {
         }
     }
 
-    /// What has been used since `before`.
+    /// Returns the resources used since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Cost {
         Cost {
@@ -80,7 +80,7 @@ pub fn resident_bytes(whose: Whose) -> Option<u64> {
     field(&path, "VmRSS:").map(|kib| kib * 1024)
 }
 
-/// Starts the peak of this process's resident size anew, if the kernel lets us.
+/// Resets the peak of this process's resident size, if the kernel permits it.
 pub fn reset_peak() {
     // Without it the peak is that of the whole run, which is still an upper bound.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -98,7 +98,57 @@ pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Time that whoever runs a virtual machine took from its processors, all of them together, since it began.
+/// CPU time of a thread, from a moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    cpu: Duration,
+    began: Instant,
+}
+
+impl Effort {
+    /// Begins now, with the calling thread.
+    #[must_use]
+    pub fn begin() -> Self {
+        Self { cpu: thread_cpu(), began: Instant::now() }
+    }
+
+    /// Returns the CPU time since the begin, and its share of the time that has passed.
+    #[must_use]
+    pub fn end(&self) -> (Duration, f64) {
+        let spent = thread_cpu().saturating_sub(self.cpu);
+        (spent, spent.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9))
+    }
+}
+
+/// Usage of a server and of the calling thread, from a moment on.
+#[derive(Debug)]
+pub struct Meter {
+    server: Option<(u32, Usage)>,
+    effort: Effort,
+}
+
+impl Meter {
+    /// Begins now; `server` is the server's process, if it is known.
+    #[must_use]
+    pub fn begin(server: Option<u32>) -> Self {
+        let server = server.map(|id| (id, Usage::read(Whose::Process(id))));
+        Self { server, effort: Effort::begin() }
+    }
+
+    /// Returns what the server has used since, if its process is known.
+    #[must_use]
+    pub fn server(&self) -> Option<Cost> {
+        self.server.map(|(id, before)| Usage::read(Whose::Process(id)).since(&before))
+    }
+
+    /// Returns the CPU time of this thread since, and its share of the time that has passed.
+    #[must_use]
+    pub fn effort(&self) -> (Duration, f64) {
+        self.effort.end()
+    }
+}
+
+/// Returns the time that the host of a virtual machine took from its processors, all of them together, since it began.
 #[must_use]
 pub fn stolen_from_processors() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
@@ -131,8 +181,8 @@ fn cpu_of_stat(dir: &str) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// Touches fresh memory and gives it back, so that what follows does not pay for the machine's first
-/// touch of its pages. Returns how many bytes were touched: at most half of what is available.
+/// Touches fresh memory and gives it back, so that later allocations do not pay for the machine's first touch of its
+/// pages. Returns the number of bytes touched: at most half of those available.
 pub fn warm_memory(bytes: u64) -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
     let bytes = bytes.min(available);

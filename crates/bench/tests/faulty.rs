@@ -22,7 +22,7 @@ use thalweg_types::{Durability, NodeId};
 use thalweg_wire::{ClientFrame, Decoder, Frame as _, Subscribed, batch::put_deliver_prefix, handshake::ServerTerms};
 use tokio::{runtime::Builder, sync::mpsc};
 
-/// What is wrong with a server, at the tenth batch.
+/// Fault of a server, at the tenth batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
@@ -34,7 +34,7 @@ enum Fault {
 
 const AT: usize = 10;
 
-/// Who gets what is published, with the subscription's id.
+/// Subscribers by the subscription's id.
 type Subscribers = Mutex<Vec<(u32, mpsc::UnboundedSender<Vec<u8>>)>>;
 
 struct Hub {

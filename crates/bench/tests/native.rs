@@ -77,7 +77,7 @@ impl Drop for Node {
     }
 }
 
-/// Whether all that was sent came, rightly: the checks of rates mean nothing here.
+/// Asserts that everything sent came, rightly: the checks of rates mean nothing here.
 fn assert_right(report: &Report) {
     let bad =
         |check: &&thalweg_bench::report::Check| check.required.starts_with("all ") && check.verdict != Verdict::Met;
@@ -98,7 +98,7 @@ fn pubsub(node: &Node, flags: &str) -> Report {
     report
 }
 
-/// As [`pubsub`], but perhaps without a delivery within the time that is measured.
+/// Runs like [`pubsub`], but perhaps without a delivery within the time that is measured.
 fn flood(node: &Node, flags: &str) -> Report {
     let report =
         pubsub::run(&options::<PubsubOptions>(&format!("{} --bare 20ms", node.flags()), flags), &mut Quiet).unwrap();
@@ -144,7 +144,7 @@ fn subjects_on_schedule() {
 fn what_is_dropped_is_told_and_accounted_for() {
     let node = Node::start();
     for policy in ["drop-new", "drop-old"] {
-        // Subscribers hardly have a turn beside a publisher who is never held up.
+        // Subscribers hardly have a turn beside a publisher that is never held up.
         let flags = format!("--policy {policy} --queue-messages 64 --window-messages 64 --batch 16 --fan-out 2");
         let report = flood(&node, &flags);
         assert!(figure(&report, "figures", "dropped").as_f64().unwrap() > 0.0, "{}", report.to_text());

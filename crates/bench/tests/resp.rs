@@ -27,7 +27,8 @@ fn run(arguments: &str) -> Result<Report, BenchError> {
     resp::run(&line.options, &mut Quiet)
 }
 
-/// Whether a program is there; says why a test is skipped. `THALWEG_REQUIRE_REDIS=1` makes its absence a failure.
+/// Returns true if a program is there; prints why a test is skipped. `THALWEG_REQUIRE_REDIS=1` makes its absence a
+/// failure.
 fn is_installed(program: &str) -> bool {
     let mut command = Command::new(program);
     command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
@@ -172,7 +173,7 @@ fn a_wrong_reply_ends_the_run_or_voids_its_figures() {
 #[test]
 fn more_replies_than_requests_are_noticed() {
     let error = run(&format!("--server {} --mix set -c 1", liar(b"+OK\r\n+OK\r\n"))).unwrap_err();
-    assert!(error.to_string().contains("nobody asked for"), "{error}");
+    assert!(error.to_string().contains("without a request"), "{error}");
 }
 
 #[test]

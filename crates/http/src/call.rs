@@ -1,4 +1,4 @@
-//! A request as handlers see it: its head, its body before it is read, and what any of them asks of its headers.
+//! A request as handlers see it: head, unread body, and the headers that several handlers read.
 
 use axum::{
     body::Body,

@@ -1,5 +1,7 @@
-//! The routes: one table from which the router, the handler of each request, the metrics' labels and the check of the
-//! OpenAPI document follow.
+//! The table of routes.
+//!
+//! Each row names an operation, its label in metrics, its method and paths, and its handler. The router, the dispatch of
+//! requests, the metrics and the test of the OpenAPI document all use this table.
 
 use std::sync::Arc;
 
@@ -18,8 +20,8 @@ use crate::{
     snapshot, state, status, streams, subjects, transaction, ttl, watch,
 };
 
-/// How a handler is called: it answers `now`, or later. Most that answer later are `boxed`, so that the future of a point
-/// request, which is `inline`, stays small.
+/// Calls a handler: `now` returns its answer, `inline` and `boxed` await it. Futures of point requests are inline; all others
+/// are boxed, so that the future of a point request stays small.
 macro_rules! answer {
     (now $answer:expr) => {
         $answer

@@ -1,8 +1,8 @@
-//! One request, from its head to its reply.
+//! One HTTP request, from head to reply.
 //!
-//! Owns: the order of things: admit, dispatch, turn errors into JSON, count; request ids; the router.
-//! Does not own: which handler an operation has (`dispatch`).
-//! Invariant: every reply carries the request's id and is counted exactly once.
+//! Owns: the router, request ids, and the order of steps: admit, dispatch, turn errors into JSON, count.
+//! Does not own: the handler of each operation (`dispatch`).
+//! Invariant: every reply has the request's id and is counted exactly once.
 
 use std::{sync::Arc, time::Instant};
 
@@ -29,8 +29,8 @@ use crate::{
 /// All requests over HTTP, to [`Solitude`](thalweg_serving::solitude::Solitude): no channel has that number.
 const HTTP: u64 = 0;
 
-/// The router over all routes. It only picks the operation; `Http::handle` does the rest, so there is
-/// no stack of layers to pay for.
+/// Creates the router over all routes. It only picks the operation, and `Http::handle` does everything else, so a request
+/// passes no stack of layers.
 pub fn router(http: &Arc<Http>) -> Router {
     let handler = |operation| {
         let http = Arc::clone(http);
@@ -51,14 +51,14 @@ pub fn router(http: &Arc<Http>) -> Router {
 }
 
 impl Http {
-    /// Creates HTTP over an app. `others` collect the figures that `/metrics` shows after those of HTTP.
+    /// Creates HTTP over an app. `/metrics` shows the figures of `others` after those of HTTP.
     #[must_use]
     pub fn new(app: &Arc<App>, others: Vec<Box<dyn Collector>>) -> Arc<Self> {
         let operations = Operation::ALL.iter().map(|operation| operation.name()).collect();
         Self::with_operations(app, operations, others)
     }
 
-    /// Gives back what is kept for clients that might come again: the server stops.
+    /// Releases the snapshots that are kept for clients that may resume. Called when the server stops.
     pub fn stop(&self) {
         self.snapshots.clear();
     }

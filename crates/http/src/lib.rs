@@ -1,16 +1,15 @@
 //! HTTP, served: `docs/http.md` describes the API.
 //!
-//! Owns: connections from accept to end, routes, what each request means and what its reply looks like, in JSON or bytes; the
-//! same requests without a server around them, for the command line (`commit_json` and its like).
-//! Does not own: bounds, errors, the database ([`thalweg_serving::app`], [`thalweg_serving::admission`], [`thalweg_serving::error`]), which other
-//! protocols share.
+//! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies; the same requests
+//! without a server, for the command line ([`commit_json`] and others).
+//! Does not own: bounds, errors and the database, which all protocols share ([`thalweg_serving`]).
 //!
-//! A request passes: socket (`connection`) → router (`handling`, which admits it, and counts its reply) → table of routes
-//! (`dispatch`) → the handler of its subject → a reply (`reply`), or an error as JSON.
+//! A request passes: socket (`connection`) → router (`handling`, which admits it and counts its reply) → table of routes
+//! (`dispatch`) → handler → reply (`reply`), or an error as JSON.
 //!
-//! Invariant: modules use each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; handlers by
-//! subject; what handlers have in common (`names`, `operations`, `batch`, `record_json`, `following`, `pages`, `body`); the
-//! parts of requests and replies (`call`, `reply`, `json`, `parse`).
+//! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
+//! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`, `pages`,
+//! `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`).
 
 #![warn(unreachable_pub)]
 

@@ -1,8 +1,7 @@
 //! Listening for HTTP clients.
 //!
-//! Owns: the bound on connections, one task a connection, what stops when the server does: no new requests on old
-//! connections, requests in progress may finish. Does not own what a request does (`handling`), nor how long it may take until
-//! a stop cuts it.
+//! Owns: the bound on connections, one task per connection, and the stop: old connections take no new requests, and
+//! requests in progress may finish. Does not own: requests (`handling`), and how long a stop waits (`server`).
 
 use std::{
     convert::Infallible,
@@ -41,8 +40,8 @@ use crate::{
 /// To the log.
 const WHOSE: &str = "HTTP clients";
 
-/// Accepts until `shutdown` resolves. The connections that are left then go on in `connections`, each until it has no
-/// request under way.
+/// Accepts connections until `shutdown` resolves. Open connections then stay in `connections`, each until its requests in
+/// progress have ended.
 pub async fn serve_until(
     shutdown: impl Future<Output = ()>,
     http: &Arc<Http>,

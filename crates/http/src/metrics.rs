@@ -1,9 +1,9 @@
-//! Figures of requests over HTTP, cheap enough for every one of them.
+//! Metrics of HTTP requests.
 //!
-//! Owns: request counters and latency histograms by operation and level, and their collector, which also shows the bounds.
-//! Does not own: what an operation is. It is a number here, and a name to show.
-//! Invariant: recording a request costs three relaxed additions on memory that the recording thread
-//! shares with few others.
+//! Owns: request counters and latency histograms by operation and level, and their collector, which also shows the
+//! server's bounds. Does not own: operations. In this module an operation is a number with a name.
+//! Invariant: recording a request costs three relaxed additions on memory that the recording thread shares with few
+//! others.
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Records and messages as JSON objects, as reads, tails, fetches, pushes and subscribers get them.
+//! JSON objects of records and messages, in the form that reads, tails, fetches, pushes and subscriptions return.
 
 use thalweg_types::{Offset, SpaceTime, record::Record};
 

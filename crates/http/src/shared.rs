@@ -1,4 +1,4 @@
-//! What all requests over HTTP share, beside what all protocols do.
+//! State that all HTTP requests share, in addition to the state of the server.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
 /// HTTP, served.
 #[derive(Debug)]
 pub struct Http {
-    /// What all protocols share.
+    /// State that all protocols share.
     pub app: Arc<App>,
     /// Counters and histograms of requests.
     pub(crate) requests: Arc<Requests>,

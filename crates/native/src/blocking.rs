@@ -1,4 +1,4 @@
-//! Reads that may have to wait for the disk.
+//! Reads on blocking threads.
 
 use thalweg_types::Action;
 

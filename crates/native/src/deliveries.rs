@@ -1,4 +1,4 @@
-//! Deliveries of consumer groups, as frames show them: as tails do, as the bytes that lie in the log.
+//! Deliveries of consumer groups, as frames. Record bytes are shared with the log, as in pages of records.
 
 use thalweg_engine::{Delivery, StreamRun};
 use thalweg_wire::Kind;

@@ -6,8 +6,8 @@
 //!
 //! # How a frame goes through
 //!
-//! One task a channel does all for it, over plain TCP on one of the [`threads`](thalweg_serving::threads). `listen` accepts, `connection` does the handshake and starts a `channel` task;
-//! that reads into the decoder, and for each whole frame `dispatch` calls a handler. The reply goes into the channel's
+//! One task a channel does all for it, over plain TCP on one of the [`threads`](thalweg_serving::threads). `listen`
+//! accepts, `connection` does the handshake and starts a `channel` task; that reads into the decoder, and for each whole frame `dispatch` calls a handler. The reply goes into the channel's
 //! outbox (`replies`): at once, or when the request's future is done, which `requests` holds with all others of the
 //! channel. At the end of the turn the outbox is written. So a get costs no hand-over between tasks, a durable put
 //! those of the committer alone, and what a client pipelines is read, committed and answered together.

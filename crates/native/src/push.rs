@@ -1,4 +1,7 @@
-//! Pushes of consumer groups, delivery by delivery.
+//! Pushes of consumer groups: one delivery per step.
+//!
+//! Owns: a push of the engine, and giving back deliveries when it ends. Does not own: credit and limits (`subscription`),
+//! and the bytes of a delivery (`deliveries`).
 
 use std::sync::Arc;
 

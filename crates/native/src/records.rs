@@ -1,7 +1,7 @@
-//! Pages of a stream's records, as frames show them.
+//! Pages of a stream's records, as frames.
 //!
-//! Records go out as the bytes that were appended: a page is the log's batches, shared, with a few words before each. What
-//! is cut from a batch, because a reader begins or ends within it, is a slice of it.
+//! A page shares the batches of the log, with a short head before each run of records; record bytes are not copied. A batch
+//! that is cut, because a reader begins or ends within it, becomes a slice.
 
 use thalweg_engine::{RunLimits, Stream, StreamRun};
 use thalweg_serving::app::App;

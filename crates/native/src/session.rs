@@ -1,4 +1,4 @@
-//! What holds on a connection from its handshake on, as each of its channels knows it.
+//! The terms of a connection after its handshake; each of its channels has a copy.
 
 use std::{sync::Arc, time::Duration};
 

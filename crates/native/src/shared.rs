@@ -1,4 +1,4 @@
-//! What all native connections share, beside what all protocols do.
+//! State that all native connections share, in addition to the state of the server.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use thalweg_serving::app::App;
 
 use super::metrics::Metrics;
 
-/// What all native connections share.
+/// State of the native protocol.
 #[derive(Debug)]
 pub struct Native {
     /// Database, configuration, admission.

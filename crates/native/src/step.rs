@@ -1,4 +1,4 @@
-//! A step of a subscription: what it may bring, and what it brought. `subscription` says when there is one.
+//! A step of a subscription: its bounds ([`Wanted`]) and its result ([`Found`]). `subscription` decides when a step begins.
 
 use std::{fmt, sync::Arc};
 

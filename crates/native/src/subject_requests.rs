@@ -1,4 +1,4 @@
-//! Requests about subjects: publish, ask, subscribe.
+//! Requests about subjects: publish, ask, subscribe. `subjects` keeps the state that they change.
 
 use std::sync::atomic::Ordering;
 

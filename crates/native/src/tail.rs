@@ -1,4 +1,7 @@
-//! Tails of streams, page by page.
+//! Tails of streams: one page of records per step.
+//!
+//! Owns: the position of a tail, and waiting for new records. Does not own: credit and limits (`subscription`), and the
+//! bytes of a page (`records`).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a handler is given beside its request, and what it answers with. `native/mod.rs` says how they work together.
+//! The context of a handler, and its answers. The crate's documentation describes how they work together.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

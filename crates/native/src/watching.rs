@@ -1,4 +1,6 @@
-//! Watches: changes of keys as they happen, and before.
+//! Watches of keys: one batch of changes per step.
+//!
+//! Owns: the position of a watch, and the frames of its changes. Does not own: credit and limits (`subscription`).
 
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ use thalweg_types::{Durability, Index, SpaceTime, Term};
 
 use crate::{
     error::OpenError,
-    group::{Membership, Vote},
+    membership::{Membership, Vote},
     solo::SoloOptions,
     valid::Valid,
 };

@@ -14,8 +14,8 @@
 mod bridge;
 mod clock;
 mod error;
-mod group;
 mod lead;
+mod membership;
 mod queue;
 mod replay;
 mod slot;
@@ -25,7 +25,7 @@ mod valid;
 pub use bridge::{MAX_BRIDGED_RECORDS, bridge};
 pub use clock::SpaceClock;
 pub use error::{OpenError, ProposeError};
-pub use group::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
+pub use membership::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
 pub use replay::{Replayed, replay};
 pub use slot::Proposal;
 pub use solo::{Committed, Observer, Solo, SoloOptions, SoloStats, Wake};

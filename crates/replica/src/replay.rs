@@ -9,7 +9,7 @@ use thalweg_types::{Index, Lsn, SpaceId, command::Outcome};
 
 use crate::{
     error::OpenError,
-    group::{Membership, Vote},
+    membership::{Membership, Vote},
     valid::Valid,
 };
 

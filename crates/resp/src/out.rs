@@ -1,4 +1,4 @@
-//! Where replies are written.
+//! The destination of replies: the client's outbox, or a buffer.
 
 use bytes::Bytes;
 use thalweg_redis::wire::Out;

@@ -1,4 +1,4 @@
-//! `PUBLISH` and `SPUBLISH`, as a session does them with what it keeps in [`Publishing`](super::pubsub::Publishing).
+//! `PUBLISH` and `SPUBLISH`. The state of gathered messages is a [`Publishing`](super::pubsub::Publishing).
 
 use std::sync::Arc;
 

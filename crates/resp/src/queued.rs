@@ -1,4 +1,4 @@
-//! What a session keeps between `MULTI` or `WATCH` and `EXEC`. `transaction` says what is done with it.
+//! The state of a transaction between `MULTI` or `WATCH` and `EXEC`. `transaction` has the commands.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What all Redis clients of a server share, beside what all protocols do.
+//! State that all Redis clients share, in addition to the state of the server.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{
     client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics, pubsub::Registry, waiting::Waiting,
 };
 
-/// What all Redis clients of a server share.
+/// State of the Redis protocol.
 #[derive(Debug)]
 pub struct Resp {
     /// Database, configuration, admission.

@@ -1,4 +1,4 @@
-//! A read that waits for keys, as its session keeps it. `blocking` says how it goes on.
+//! The state of a blocking read. `blocking` has the commands and the wakeups.
 
 use std::pin::Pin;
 

@@ -1,8 +1,8 @@
-//! The server over the engine, over HTTP, the native protocol and RESP.
+//! The server: HTTP, the native protocol and RESP over one database.
 //!
 //! Owns: [`Server`], which binds, serves and stops the protocols together.
-//! Does not own: the protocols ([`http`], [`native`], [`resp`]), what they share ([`config`], [`error`] and the other modules of
-//! `thalweg-serving`), the tokio runtime, signals, and where log lines go: the command sets those up.
+//! Does not own: the protocols ([`http`], [`native`], [`resp`]), the parts that they share ([`config`], [`error`] and other
+//! modules of `thalweg-serving`), the tokio runtime, signals, and the destination of log lines. The command sets those up.
 
 #![warn(unreachable_pub)]
 

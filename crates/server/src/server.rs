@@ -1,8 +1,9 @@
-//! The protocols put together: binding, serving, stopping.
+//! The composition of the protocols: bind, serve, stop.
 //!
-//! Owns: one listener a protocol, which figures `/metrics` shows, and the order of a stop: no new connections, no new
-//! requests on old ones, requests in progress may finish within `drain_timeout`, the others are cut, the database is closed.
-//! Does not own: what a protocol does with a connection, the runtime (the command creates it), signals, log output.
+//! Owns: one listener per protocol, the collectors of `/metrics`, and the order of a stop: no new connections, no new
+//! requests on old ones; requests in progress may finish within `drain_timeout`; the remaining ones are cut; the database is
+//! closed.
+//! Does not own: connections (each protocol's crate), the runtime (the command creates it), signals, log output.
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Instant};
 

@@ -1,7 +1,7 @@
-//! What all protocols of a server share: the database, the configuration, bounds, subjects and caches.
+//! State that all protocols of a server share: the database, the configuration, bounds, subjects and caches.
 //!
-//! Owns: [`App`], and finding keyspaces and streams by their names. Does not own: any protocol, nor what each of them counts
-//! (`http::metrics`, `native::metrics`, `resp::metrics`). This module imports none of them.
+//! Owns: [`App`], and the lookup of keyspaces and streams by name. Does not own: protocols and their metrics; each
+//! protocol's crate keeps its own.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},

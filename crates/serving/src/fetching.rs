@@ -1,7 +1,7 @@
 //! Fetches of consumer groups that may wait for records.
 //!
-//! Such waits are bounded as tails are, over every protocol. What a fetch brings is at most what the client asked for: a client
-//! that asks for as much as it can work on is never sent more.
+//! Waiting fetches count against `max_tails`, over every protocol. A fetch returns at most as many records as the client
+//! requested, so a client that requests only what it can process is never sent more.
 
 use std::sync::Arc;
 

@@ -1,10 +1,11 @@
-//! What all protocols of a server share: configuration, bounds, errors, figures, threads, and the parts of serving a socket.
+//! Parts of a server that all protocols share: configuration, bounds, errors, metrics, threads, and serving a socket.
 //!
-//! Owns: [`app::App`], what requests of any protocol share; [`config`]; [`admission`] and [`limits`], how much may be under way;
-//! [`error`], what a failed request is told; [`metrics`], what counts; [`threads`], [`accepting`] and [`served`], from a listener
-//! to the end of a connection; [`views`], subjects and caches.
-//! Does not own: any protocol. Those are crates above this one (`thalweg-http`, `thalweg-native`, `thalweg-resp`), which do not
-//! know each other; `thalweg-server` puts them together.
+//! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`] and [`limits`], the
+//! bounds on work and memory; [`error`], the codes and messages of failed requests; [`metrics`], counters and collectors;
+//! [`threads`], [`accepting`] and [`served`], the life of a connection from listener to close; [`views`], subjects and
+//! caches.
+//! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
+//! import each other; `thalweg-server` composes them.
 
 #![warn(unreachable_pub)]
 

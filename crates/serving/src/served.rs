@@ -1,14 +1,15 @@
-//! A socket that is served: what the task of a connection does for it whatever protocol it speaks.
+//! The driver of a served socket: the part of a connection's task that does not depend on the protocol.
 //!
-//! Owns: the channel's last phases, the alarms (ticks, and the stop of the server), when the socket was last heard, drained or
-//! stuck. Does not own the requests, nor what a protocol does at a tick beside that.
+//! Owns: reading and writing the socket, the close and the lingering after it, the alarms (ticks, and the stop of the
+//! server), and the clocks: last byte received, last byte accepted by the client, oldest incomplete request.
+//! Does not own: requests, and the further checks that a protocol makes at a tick.
 //!
 //! ```text
-//! open ─► lingering ─► over        a lost or stuck socket is over from any phase
+//! open ─► lingering ─► over        a lost or stuck socket goes from any phase to over
 //! ```
-//! The task [begins](Served::begin) each of its polls, then reads, answers and writes in turns until nothing moves.
+//! The task calls [`Served::begin`] at the start of each poll, then reads, answers and writes in turns until nothing moves.
 //!
-//! Invariant: while the socket is not over, a tick is on its way.
+//! Invariant: while the socket is not over, a tick is scheduled.
 
 use std::{
     future::Future,
@@ -30,34 +31,34 @@ const LINGER: Duration = Duration::from_millis(500);
 /// How far the socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It is read and written.
+    /// The socket is read and written.
     Open,
-    /// All has been said. What the client still sends is read and thrown away for a moment: a socket that is closed on unread
-    /// bytes resets the connection, and the client may lose the last replies.
+    /// The server has closed its side. Bytes that the client still sends are read and discarded for a moment: closing a
+    /// socket with unread bytes resets the connection, and the client may lose the last replies.
     Lingering { since: Instant },
     /// Over.
     Over,
 }
 
-/// What is heard whatever else waits.
+/// An event of the clock or of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
-    /// It is time to look at the clocks.
+    /// The clocks are due for a check.
     Tick,
     /// The server stops.
     Stop,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// Nothing for now: the socket wakes the task.
+    /// No bytes for now: the socket wakes the task.
     Nothing,
-    /// So many bytes.
+    /// Number of bytes that were read.
     Bytes(usize),
     /// The client sends no more, and may still take what is under way.
     End,
-    /// Nothing, and the socket is over.
+    /// The connection failed, and the socket is over.
     Lost,
 }
 
@@ -65,23 +66,23 @@ pub enum Received {
 #[derive(Debug)]
 pub struct Served {
     io: Channel,
-    /// To the log.
+    /// Kind of client, for log lines.
     whose: &'static str,
     phase: Phase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
-    /// Alarms may have come, or are not listened for yet.
+    /// True if alarms may have fired, or have not been polled yet.
     has_alarms: bool,
     write_timeout: Duration,
     pause: Duration,
     opened: Instant,
-    /// The time of this turn, as the protocol last looked.
+    /// Time of the current turn; the protocol sets it.
     pub now: Instant,
     heard_since_tick: bool,
-    /// The socket had nothing more when it was last asked in this poll, and will wake this task.
+    /// True if the last read of this poll found nothing; the socket then wakes the task.
     is_drained: bool,
-    /// Since when the client has taken nothing of what waits for it.
+    /// Time since which the client has not accepted any of the waiting bytes.
     stuck_since: Option<Instant>,
-    /// Since when part of a request has been there without the rest.
+    /// Time since which part of a request has waited for its end.
     pub partial_since: Option<Instant>,
 }
 
@@ -124,22 +125,22 @@ impl Served {
         self.io.peer()
     }
 
-    /// True while requests may come and replies go.
+    /// True until the server closes its side.
     pub fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// True once there is nothing more to do.
+    /// True once the task may end.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// True while what comes is read and thrown away.
+    /// True while received bytes are discarded.
     pub fn lingers(&self) -> bool {
         matches!(self.phase, Phase::Lingering { .. })
     }
 
-    /// True if alarms may have come that were not looked at.
+    /// True if alarms may have fired that were not polled.
     pub fn has_alarms(&self) -> bool {
         self.has_alarms
     }
@@ -149,12 +150,12 @@ impl Served {
         self.is_drained
     }
 
-    /// How long the socket has been served.
+    /// Time since the socket was handed over.
     pub fn age(&self) -> Duration {
         self.now - self.opened
     }
 
-    /// How long part of a request has waited for the rest.
+    /// Time that part of a request has waited for its end.
     pub fn partial_for(&self) -> Duration {
         self.waited(self.partial_since)
     }
@@ -163,12 +164,12 @@ impl Served {
         since.map_or(Duration::ZERO, |since| self.now - since)
     }
 
-    /// The task is polled.
+    /// Starts a poll of the task.
     pub fn begin(&mut self) {
         (self.has_alarms, self.is_drained) = (true, false);
     }
 
-    /// The next alarm that has gone off.
+    /// Returns the next alarm that has fired.
     pub fn alarm(&mut self, cx: &mut Context<'_>) -> Option<Alarm> {
         if !self.has_alarms {
             return None;
@@ -209,8 +210,8 @@ impl Served {
         }
     }
 
-    /// Writes what waits, as far as the client takes it; `sent` is told each time how many bytes went. Returns true if anything
-    /// moved.
+    /// Writes waiting bytes until the client accepts no more; calls `sent` with the size of each write. Returns true if
+    /// anything was written.
     pub fn write(&mut self, cx: &mut Context<'_>, out: &mut Outbox, mut sent: impl FnMut(usize)) -> bool {
         let mut moved = false;
         while self.is_open() && !out.is_empty() {
@@ -232,7 +233,7 @@ impl Served {
         moved
     }
 
-    /// Says that nothing more comes, then lingers. Returns true if that is said.
+    /// Closes the sending side, then lingers. Returns true once the side is closed.
     pub fn close(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_open() || self.io.poll_close(cx).is_pending() {
             return false;
@@ -243,7 +244,7 @@ impl Served {
         true
     }
 
-    /// Throws away what still comes. Returns true if anything did.
+    /// Discards received bytes. Returns true if there were any, or the client closed.
     pub fn linger(&mut self, cx: &mut Context<'_>) -> bool {
         let Phase::Lingering { since } = self.phase else { return false };
         let read = self.io.poll_read(cx, &mut BytesMut::with_capacity(4096));
@@ -254,12 +255,13 @@ impl Served {
         read.is_ready()
     }
 
-    /// Looks at what concerns the socket at a tick. Returns false if there is nothing else to look at.
+    /// Checks the clocks of the socket at a tick. Returns false if the protocol has nothing to check.
     pub fn tick(&mut self) -> bool {
         match self.phase {
             Phase::Lingering { since } if self.now >= since + LINGER => self.phase = Phase::Over,
             Phase::Open if self.waited(self.stuck_since) >= self.write_timeout => {
-                tracing::debug!(peer = %self.peer(), whose = self.whose, "cut: the client does not take what it is sent");
+                let peer = self.peer();
+                tracing::debug!(%peer, whose = self.whose, "connection cut: the client does not read its replies");
                 self.phase = Phase::Over;
             }
             Phase::Open => return true,
@@ -268,7 +270,7 @@ impl Served {
         false
     }
 
-    /// Ends a tick: what is idle keeps no memory for replies, and the next tick is on its way.
+    /// Ends a tick: frees the reply memory of an idle connection, and schedules the next tick.
     pub fn ticked(&mut self, out: &mut Outbox) {
         if !std::mem::take(&mut self.heard_since_tick) && out.is_empty() {
             out.shrink();

@@ -1,4 +1,4 @@
-//! The status of a server and of its node, for people, as every protocol and the command line show it.
+//! The status of a server and of its node as JSON, for every protocol and the command line.
 
 use serde_json::{Value, json};
 use thalweg_engine::{Database, Health};

@@ -1,6 +1,7 @@
-//! What `Machine::apply` costs without a backend: nanoseconds a command, for entries of several shapes.
+//! Cost of `Machine::apply` without a backend, in nanoseconds per command, for entries of several shapes.
 //!
-//! `cargo run --release -p thalweg-state --example machine_cost [WORDS]`: only shapes with these words in their names.
+//! `cargo run --release -p thalweg-state --example machine_cost [WORDS]`. With words, only shapes whose names
+//! contain them.
 
 #![allow(clippy::print_stdout)]
 
@@ -15,7 +16,7 @@ use thalweg_types::{
     record::RecordBatch,
 };
 
-/// Takes everything and keeps nothing.
+/// A backend that accepts all batches and stores nothing.
 #[derive(Debug)]
 struct Nothing;
 

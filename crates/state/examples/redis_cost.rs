@@ -1,16 +1,18 @@
-//! What applying Redis commands costs, without a log: nanoseconds of CPU a command, on the LSM backend and in memory, in
-//! entries of 50 clients' bursts of 16, and in entries of one command.
+//! Cost of applying Redis commands without a log, in nanoseconds of CPU per command, on the LSM backend and in
+//! memory. Entries contain bursts of 16 commands from 50 clients, or one command.
 //!
 //! `cargo run --release -p thalweg-state --example redis_cost`
 //!
-//! Estimates, for bursts on the LSM backend, 100,000 keys with values of 64 bytes: SET 450 (decoding and arguments 40, the
-//! row before 120, the overlay 30, the verdict 20, the batch 40, the memtable 150); GET 250; INCR 700 (twice the key's row, and
-//! what can be taken back 150); HSET 1000 (key and part, both read and written); XADD 900, all to one stream (a part and
-//! the key written, no part read). An entry of one command has the entry's own cost to itself: 1 µs more.
+//! Estimates, for bursts on the LSM backend, 100,000 keys with values of 64 bytes: SET 450 (decoding and arguments
+//! 40, the previous row 120, the overlay 30, the verdict 20, the batch 40, the memtable 150); GET 250; INCR 700
+//! (twice the key's row, and the undo list 150); HSET 1000 (key and part, both read and written); XADD 900, all to
+//! one stream (a part and the key written, no part read). An entry of one command pays the cost of the entry alone:
+//! 1 µs more.
 //!
-//! Measured while others built (load 8 to 12, runs in turns), so the ratio says more than the figures: SET 1,750 before the
-//! fast path for it, 900 to 1,100 with it, 920 (640 at best) with keys looked for together; XADD 1,900 and 1,030; INCR 2,180
-//! and 1,640. Most of what a SET still costs is waiting for the memtable's memory.
+//! Measured while other builds ran (load 8 to 12, alternating runs), so the ratios are more reliable than the
+//! figures: SET 1,750 before its fast path, 900 to 1,100 with it, 920 (640 at best) with keys prefetched together;
+//! XADD 1,900 and 1,030; INCR 2,180 and 1,640. Most of the remaining cost of a SET is waiting for the memtable's
+//! memory.
 
 #![allow(clippy::print_stdout)]
 
@@ -33,13 +35,13 @@ const KEYSPACE: KeyspaceId = KeyspaceId(1);
 const KEYS: u64 = 100_000;
 const COMMANDS: u64 = 200_000;
 
-/// How commands come together.
+/// Distribution of commands over batches and entries.
 #[derive(Clone, Copy)]
 struct Shape {
     name: &'static str,
-    /// Of an entry.
+    /// Number of batches in an entry.
     batches: u64,
-    /// Of a batch.
+    /// Number of commands in a batch.
     commands: u64,
 }
 
@@ -83,7 +85,7 @@ fn apply(machine: &Machine, payload: &[u8]) -> Vec<Outcome> {
 
 type Args<'a> = &'a dyn Fn(&[u8]) -> Vec<Vec<u8>>;
 
-/// Entries of commands that `args` gives for each random key.
+/// Creates entries of the commands that `args` returns for random keys.
 fn entries(seed: u64, shape: Shape, args: Args<'_>) -> Vec<Vec<u8>> {
     let mut random = seed;
     let mut batch = || {

@@ -1,4 +1,4 @@
-//! What a scan costs over flushed tables and over memory: microseconds a query and nanoseconds a pair.
+//! Cost of a scan over flushed tables and over memory, in microseconds per query and nanoseconds per pair.
 //!
 //! `cargo run --release -p thalweg-state --example scan_cost`
 
@@ -51,7 +51,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key{number:013}").into_bytes()
 }
 
-/// The median of several rounds of queries of so many pairs at random places.
+/// Prints the median of several rounds of queries of `pairs` pairs at random positions.
 fn measure(machine: &Machine, what: &str, pairs: u64) {
     let mut random = 7_u64;
     let mut rounds: Vec<Duration> = (0..41)

@@ -1,52 +1,52 @@
-//! Entries of the log as the machine takes them.
+//! Input of the state machine: log entries and node-local records.
 
 use thalweg_types::{Index, LogPosition, Lsn, SpaceTime, Term};
 
 use crate::error::MachineError;
 
-/// One log entry, decided and durable as its level asks.
+/// A log entry that is decided, and durable at its level.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// Its term.
+    /// Term of the entry.
     pub term: Term,
-    /// Its index.
+    /// Index of the entry.
     pub index: Index,
-    /// Its space time. Should one ever be below the one before, the one before counts.
+    /// Space time of the entry. If it is below that of the previous entry, the machine uses the previous one.
     pub time: SpaceTime,
-    /// Framed commands.
+    /// Framed commands of the entry.
     pub payload: &'a [u8],
-    /// Where the payload begins in the log.
+    /// Position in the log at which the payload begins.
     pub at: LogPosition,
-    /// Exclusive bound of what is applied afterwards.
+    /// Exclusive end of the applied records after this entry.
     pub next_lsn: Lsn,
 }
 
-/// What came of a move.
+/// Result of applying a node-local record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// The state points to the copy now.
+    /// The state now points to the copy.
     Applied,
-    /// The state did not point to the original any more, or the record does not hold its bytes:
-    /// nothing changed.
+    /// The state no longer pointed to the original, or the record does not contain its bytes. The state is
+    /// unchanged.
     Void,
-    /// Rows of what the node need not know any more are gone.
+    /// Rows that this node no longer needs were deleted.
     Forgot {
-        /// So many.
+        /// Number of rows deleted.
         rows: u32,
-        /// Whether there may be more.
+        /// True if there may be more.
         more: bool,
     },
 }
 
-/// Where a record stands.
+/// Position of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) next_lsn: Lsn,
-    /// Of an entry; `None` for a node-local record.
+    /// Term, index and time of an entry; `None` for a node-local record.
     pub(crate) entry: Option<(Term, Index, SpaceTime)>,
 }
 
-/// Pointers are offsets of 32 bits within a segment.
+/// Checks that pointers into the payload fit in an offset of 32 bits within a segment.
 pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), MachineError> {
     let end = u64::from(at.offset) + payload.len() as u64;
     if payload.len() > MAX_PAYLOAD_BYTES || end > u64::from(u32::MAX) {
@@ -55,5 +55,5 @@ pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), M
     Ok(())
 }
 
-/// Largest payload: bounds the batch that is made of it.
+/// Maximum bytes of a payload, which bounds the backend batch created from it.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;

@@ -1,84 +1,84 @@
-//! What can go wrong in the state machine. Outcomes of commands are not errors and not in here.
+//! Errors of the state machine. Outcomes of commands are not errors and not in this file.
 
 use thalweg_store::BackendError;
 use thalweg_types::{Action, Classified, Index, Lsn, Offset, StreamId};
 
 use crate::blobs::BlobUnreadable;
 
-/// Why the state could not be read, or an entry not be applied. All of these mean *stop*: the log
-/// and the state no longer go together, or the backend has failed.
+/// Error returned when the state cannot be read or an entry cannot be applied. All variants mean *stop*: the log
+/// and the state no longer match, or the backend has failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The backend failed.
+    /// The state backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Stored bytes are not what this version writes.
+    /// Stored bytes are not in the format that this version writes.
     #[error("state is corrupt: {what} at key {key}: {message}; rebuild the state from the log or a backup")]
     Corrupt {
-        /// Which kind of row.
+        /// Kind of the row.
         what: &'static str,
-        /// Its key in hexadecimal, shortened.
+        /// Key of the row in hexadecimal, truncated to 32 bytes.
         key: String,
-        /// What is wrong with it.
+        /// Description of the damage.
         message: &'static str,
     },
-    /// The state was written by a version with another format.
+    /// A version with another state format wrote the state.
     #[error("state has format {found}, this version reads {supported}: use the version that wrote it")]
     Format {
-        /// As stored.
+        /// Format version of the stored state.
         found: u32,
-        /// What this version reads.
+        /// Format version that this program reads.
         supported: u32,
     },
-    /// An entry needs a version of the state machine that this binary does not know.
+    /// An entry needs a version of the state machine that this binary does not support.
     #[error(
         "entry {entry} needs version {needed} of the state machine, and this binary knows versions up to {known}: upgrade \
          this node; nothing of the entry was applied"
     )]
     EntryNeedsUpgrade {
-        /// The entry.
+        /// Index of the entry.
         entry: Index,
-        /// The version that it needs.
+        /// Version that the entry needs.
         needed: u16,
-        /// The highest version that this binary knows.
+        /// Highest version that this binary supports.
         known: u16,
     },
-    /// The state is of a version of the state machine that this binary does not know.
+    /// The state uses a version of the state machine that this binary does not support.
     #[error(
         "version {in_force} of the state machine is in force since entry {entry} or before, and this binary knows versions \
          up to {known}: upgrade this node"
     )]
     StateNeedsUpgrade {
-        /// The last entry that is applied.
+        /// Index of the last applied entry.
         entry: Index,
-        /// The version in force.
+        /// Version in force.
         in_force: u32,
-        /// The highest version that this binary knows.
+        /// Highest version that this binary supports.
         known: u16,
     },
-    /// A record was given that the state has applied already.
+    /// The state has already applied the given record.
     #[error("record below LSN {next_lsn} was applied before: the state is at LSN {applied}")]
     AlreadyApplied {
-        /// Exclusive bound of the record.
+        /// Exclusive end LSN of the record.
         next_lsn: Lsn,
-        /// Exclusive bound of what is applied.
+        /// Exclusive end LSN of the applied records.
         applied: Lsn,
     },
-    /// A payload that reaches past what a pointer into a segment can say.
+    /// A payload extends beyond the maximum offset of a pointer into a segment.
     #[error("payload of {len} bytes at offset {offset} cannot be pointed into")]
     Unaddressable {
-        /// Where it begins in its segment.
+        /// Offset of the payload in its segment.
         offset: u32,
-        /// Its length.
+        /// Length of the payload in bytes.
         len: usize,
     },
-    /// A value that an entry asks about could not be read from the log.
+    /// A value that an entry needs could not be read from the log.
     #[error(
         "an entry needs a value that can't be read from the log: {0}; nothing of the entry is applied, and every start ends \
          there again: restore a backup into a new directory (docs/guides/damage.md)"
     )]
     Blob(#[from] BlobUnreadable),
-    /// An earlier call failed half-way; only opening again tells what is applied.
+    /// An earlier call failed half-way. The applied position is known only after the directory is opened again.
     #[error("the state machine stopped after an earlier failure: open the directory again")]
     Stopped,
 }
@@ -109,22 +109,22 @@ impl Classified for MachineError {
     }
 }
 
-/// Why a stream could not be read from where the caller wanted.
+/// Error returned when a stream cannot be read from the requested offset.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StreamReadError {
     /// No stream has this id; it may have been deleted.
     #[error("no stream with id {0}")]
     NoSuchStream(StreamId),
-    /// The offset lies below the log start offset.
+    /// The offset is below the log start offset.
     #[error("offset is trimmed: the stream begins at {start}")]
     Trimmed {
-        /// The oldest offset that can be read.
+        /// Oldest offset that can be read.
         start: Offset,
     },
-    /// The offset lies above the log end offset.
+    /// The offset is above the log end offset.
     #[error("offset is beyond the end: the next offset is {next}")]
     BeyondEnd {
-        /// The offset that the next record will get.
+        /// Offset that the next record will get.
         next: Offset,
     },
     /// The state could not be read.

@@ -1,7 +1,7 @@
 //! The keys of the ordered map.
 //!
-//! Owns: which first byte means what, and how ids, user keys and offsets are laid out behind it, so
-//! that byte order is the order that scans want. Does not own the values; each is beside its reader.
+//! Owns: the meaning of the first byte of a key, and the layout of ids, user keys and offsets after it, which makes
+//! byte order equal to scan order. Does not own: the values; the code that reads a value defines its layout.
 //!
 //! ```text
 //! 00                                       backends' own keys
@@ -15,23 +15,23 @@
 //! 0b                                       the history floor
 //! 0b | index u64 BE                        an entry's verdict
 //! 0c | revision u64 BE                     a mark: where a revision is in the log
-//! 0d | stream u32 BE | 0 | producer id     what a stream knows of a producer
-//! 0d | stream u32 BE | 1 | id_len | id | slot   what came of one of its appends
+//! 0d | stream u32 BE | 0 | producer id     a stream's state of a producer
+//! 0d | stream u32 BE | 1 | id_len | id | slot   the result of one of its appends
 //! 0e                                       the next consumer group
 //! 0e | group u32 BE                        a consumer group's head
 //! 0f | group u32 BE | member u32 BE        a member of a consumer group
-//! 08 | deadline u64 BE | keyspace, user key what ends, by time: a key, or (keyspace 0) a lease
+//! 08 | deadline u64 BE | keyspace, user key a deadline of a key or (keyspace 0) of a lease
 //! 09 | lease u64 BE                        a lease
 //! 0a | lease u64 BE | keyspace, user key   a key attached to a lease
 //! 10 | keyspace u32 BE | user key          a key's value
 //! 11 | stream u32 BE | first offset u64 BE a batch's index entry
 //! 14 | group u32 BE | attempt u64 BE       pending records of a consumer group
 //! 13 | keyspace u32 BE | collection u64 BE | name   a part of a hash or a stream of Redis clients
-//! 15 | keyspace u32 BE | collection u64 BE a collection that no key holds any more, with parts that are still there
-//! 12 | 0, 1 or 2 | keyspace u32 BE ...     what keys were: see `versions`
+//! 15 | keyspace u32 BE | collection u64 BE a collection without a key, whose parts are not removed yet
+//! 12 | 0, 1 or 2 | keyspace u32 BE ...     former values of keys: see `history::rows`
 //! f0 - ff                                  backends' own keys
 //! ```
-//! Invariant: no key is empty, and none is longer than a backend takes.
+//! Invariant: no key is empty, and none exceeds the backends' maximum length.
 
 use std::ops::Bound;
 
@@ -44,7 +44,7 @@ pub(crate) const TAG_META: u8 = 0x01;
 pub(crate) const TAG_KEYSPACE: u8 = 0x02;
 pub(crate) const TAG_STREAM: u8 = 0x03;
 pub(crate) const TAG_LIVENESS: u8 = 0x04;
-pub(crate) const TAG_GROUP: u8 = 0x05;
+pub(crate) const TAG_MEMBERSHIP: u8 = 0x05;
 pub(crate) const TAG_CLEAR: u8 = 0x06;
 pub(crate) const TAG_COUNTS: u8 = 0x07;
 pub(crate) const TAG_VERDICT: u8 = 0x0b;
@@ -62,7 +62,7 @@ pub(crate) const TAG_PARCEL: u8 = 0x14;
 pub(crate) const TAG_PART: u8 = 0x13;
 pub(crate) const TAG_TRASH: u8 = 0x15;
 
-/// Longest key that a backend takes.
+/// Maximum bytes of a key in a backend.
 const MAX_BACKEND_KEY_BYTES: usize = 65_535;
 /// Bytes before the user key.
 pub(crate) const DATA_PREFIX_LEN: usize = 5;
@@ -73,58 +73,58 @@ const _: () = assert!(DATA_PREFIX_LEN <= PART_PREFIX_LEN);
 /// Bytes before the name of a part.
 pub(crate) const PART_PREFIX_LEN: usize = 13;
 
-/// The only meta key.
+/// Key of the only meta row.
 pub(crate) const META: [u8; 1] = [TAG_META];
 
-/// The space's last applied membership.
-pub(crate) const GROUP_MEMBERSHIP: [u8; 2] = [TAG_GROUP, 1];
-/// This node's vote in the space.
-pub(crate) const GROUP_VOTE: [u8; 2] = [TAG_GROUP, 2];
-/// The last entry that the log need not hold any more.
-pub(crate) const GROUP_PURGED: [u8; 2] = [TAG_GROUP, 3];
+/// Key of the space's last applied membership.
+pub(crate) const MEMBERSHIP: [u8; 2] = [TAG_MEMBERSHIP, 1];
+/// Key of this node's vote in the space.
+pub(crate) const VOTE: [u8; 2] = [TAG_MEMBERSHIP, 2];
+/// Key of the last entry that the log no longer has to retain.
+pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
 
-/// The only key of its tag that is no entry's.
+/// Key of the history floor, the only key of its tag without an entry's index.
 pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
 pub(crate) const INLINE_FLOOR: [u8; 1] = [TAG_LIVENESS];
 
-/// What comes before every user key of a keyspace.
+/// Returns the prefix of all keys of a keyspace's values.
 #[inline]
 pub(crate) fn data_prefix(keyspace: KeyspaceId) -> [u8; DATA_PREFIX_LEN] {
     tag_and_id(TAG_DATA, keyspace.0)
 }
 
-/// A keyspace's catalog row.
+/// Returns the key of a keyspace's catalog row.
 pub(crate) fn keyspace_row(keyspace: KeyspaceId) -> [u8; 5] {
     tag_and_id(TAG_KEYSPACE, keyspace.0)
 }
 
-/// What comes before the prefix of a keyspace's deleted prefixes.
+/// Returns the prefix of the keys of a keyspace's deleted prefixes.
 pub(crate) fn clear_prefix(keyspace: KeyspaceId) -> [u8; 5] {
     tag_and_id(TAG_CLEAR, keyspace.0)
 }
 
-/// The keyspace and the prefix of a deleted prefix's key.
+/// Decodes the keyspace and the prefix from the key of a deleted prefix.
 pub(crate) fn clear_of(key: &[u8]) -> Option<(KeyspaceId, &[u8])> {
     let (head, prefix) = key.split_first_chunk::<5>()?;
     Some((KeyspaceId(id_of(head)?), prefix))
 }
 
-/// A keyspace's exact counts.
+/// Returns the key of a keyspace's exact counts.
 pub(crate) fn counts_row(keyspace: KeyspaceId) -> [u8; 5] {
     tag_and_id(TAG_COUNTS, keyspace.0)
 }
 
-/// A stream's head.
+/// Returns the key of a stream's head.
 pub(crate) fn stream_head(stream: StreamId) -> [u8; 5] {
     tag_and_id(TAG_STREAM, stream.0)
 }
 
-/// A segment's liveness row.
+/// Returns the key of a segment's liveness row.
 pub(crate) fn liveness_row(generation: Generation) -> [u8; 9] {
     tag_and_number(TAG_LIVENESS, generation.0)
 }
 
-/// The index entry of the batch that begins at `first`.
+/// Returns the key of the index entry of the batch that begins at `first`.
 #[inline]
 pub(crate) fn index_entry(stream: StreamId, first: Offset) -> [u8; 13] {
     let mut key = [TAG_INDEX; 13];
@@ -133,18 +133,18 @@ pub(crate) fn index_entry(stream: StreamId, first: Offset) -> [u8; 13] {
     key
 }
 
-/// What comes before the names of a collection's parts.
+/// Returns the prefix of the keys of a collection's parts.
 #[inline]
 pub(crate) fn part_prefix(keyspace: KeyspaceId, collection: CollectionId) -> [u8; PART_PREFIX_LEN] {
     of_collection(TAG_PART, keyspace, collection)
 }
 
-/// The row of a collection whose parts are to be removed.
+/// Returns the key that lists a collection whose parts must be removed.
 pub(crate) fn trash_row(keyspace: KeyspaceId, collection: CollectionId) -> [u8; PART_PREFIX_LEN] {
     of_collection(TAG_TRASH, keyspace, collection)
 }
 
-/// The collection of a trash row.
+/// Decodes the collection from the key of a trash row.
 pub(crate) fn collection_of_trash(key: &[u8]) -> Option<(KeyspaceId, CollectionId)> {
     let (keyspace, collection) = key.get(1..)?.split_first_chunk()?;
     let collection = u64::from_be_bytes(collection.try_into().ok()?);
@@ -158,12 +158,12 @@ fn of_collection(tag: u8, keyspace: KeyspaceId, collection: CollectionId) -> [u8
     key
 }
 
-/// An entry's verdict.
+/// Returns the key of an entry's verdict.
 pub(crate) fn verdict(index: Index) -> [u8; 9] {
     tag_and_number(TAG_VERDICT, index.0)
 }
 
-/// The mark of the entry before which this revision was the last one used.
+/// Returns the key of a mark. `revision` is the last revision used before the marked entry.
 pub(crate) fn history_mark(revision: Revision) -> [u8; 9] {
     tag_and_number(TAG_MARK, revision.0)
 }
@@ -174,44 +174,44 @@ fn tag_and_number(tag: u8, number: u64) -> [u8; 9] {
     key
 }
 
-/// The entry of a verdict's key.
+/// Decodes the entry's index from the key of a verdict.
 pub(crate) fn index_of_verdict(key: &[u8]) -> Option<Index> {
     Some(Index(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// The revision of a mark's key.
+/// Decodes the revision from the key of a mark.
 pub(crate) fn revision_of_mark(key: &[u8]) -> Option<Revision> {
     Some(Revision(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// What comes before every row about a stream's producers.
+/// Returns the prefix of all rows of a stream's producers.
 pub(crate) fn producers(stream: StreamId) -> [u8; 5] {
     tag_and_id(TAG_PRODUCER, stream.0)
 }
 
-/// What comes before the head rows of a stream's producers; their ids follow.
+/// Returns the prefix of the head rows of a stream's producers; a producer's id follows.
 pub(crate) fn producer_heads(stream: StreamId) -> [u8; 6] {
     let [tag, a, b, c, d] = producers(stream);
     [tag, a, b, c, d, 0]
 }
 
-/// A producer's head row.
+/// Returns the key of a producer's head row.
 pub(crate) fn producer_head(stream: StreamId, id: &str) -> Vec<u8> {
     [&producer_heads(stream), id.as_bytes()].concat()
 }
 
-/// The result of one of a producer's appends. The id's length comes first, so that no id's rows lie
-/// among those of another that it begins with.
+/// Returns the key of the result of one of a producer's appends. The id's length comes first, so that the rows of a
+/// producer are not among those of another whose id is a prefix of its own.
 pub(crate) fn producer_result(stream: StreamId, id: &str, slot: u8) -> Vec<u8> {
     [&producers(stream), [1, id.len() as u8].as_slice(), id.as_bytes(), &[slot]].concat()
 }
 
-/// A consumer group's head.
+/// Returns the key of a consumer group's head.
 pub(crate) fn group_head(group: GroupId) -> [u8; 5] {
     tag_and_id(TAG_CONSUMERS, group.0)
 }
 
-/// A member of a consumer group.
+/// Returns the key of a member of a consumer group.
 pub(crate) fn group_member(group: GroupId, member: u32) -> [u8; 9] {
     let mut key = [TAG_MEMBER; 9];
     key[1..5].copy_from_slice(&group.0.to_be_bytes());
@@ -219,7 +219,7 @@ pub(crate) fn group_member(group: GroupId, member: u32) -> [u8; 9] {
     key
 }
 
-/// What is pending of an attempt of a consumer group.
+/// Returns the key of the pending records of an attempt of a consumer group.
 pub(crate) fn group_parcel(group: GroupId, attempt: Attempt) -> [u8; 13] {
     let mut key = [TAG_PARCEL; 13];
     key[1..5].copy_from_slice(&group.0.to_be_bytes());
@@ -227,7 +227,7 @@ pub(crate) fn group_parcel(group: GroupId, attempt: Attempt) -> [u8; 13] {
     key
 }
 
-/// The group of a member's or an attempt's key, and what follows it.
+/// Decodes the group from the key of a member or an attempt; returns it with the bytes after it.
 pub(crate) fn group_and_rest(key: &[u8]) -> Option<(GroupId, &[u8])> {
     let (group, rest) = key.get(1..)?.split_first_chunk()?;
     Some((GroupId(u32::from_be_bytes(*group)), rest))
@@ -239,22 +239,22 @@ fn tag_and_id(tag: u8, id: u32) -> [u8; 5] {
     [tag, id[0], id[1], id[2], id[3]]
 }
 
-/// The id behind a one-byte tag; `None` if the key is not of that shape.
+/// Decodes the id after a one-byte tag; returns `None` if the key has another length.
 pub(crate) fn id_of(key: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(key.get(1..)?.try_into().ok()?))
 }
 
-/// The generation of a liveness row's key.
+/// Decodes the generation from the key of a liveness row.
 pub(crate) fn generation_of(key: &[u8]) -> Option<Generation> {
     Some(Generation(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// The first offset of an index entry's key.
+/// Decodes the first offset from the key of an index entry.
 pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
     Some(Offset(u64::from_be_bytes(key.get(5..)?.try_into().ok()?)))
 }
 
-/// Calls `with` with the full key of a user key; short ones are put together on the stack.
+/// Calls `with` with the full key of a user key. Short keys are assembled on the stack.
 #[inline]
 pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
     const STACK: usize = 128;
@@ -270,7 +270,7 @@ pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOn
     }
 }
 
-/// The lowest key above all keys with this prefix; `None` if there is none.
+/// Returns the lowest key above all keys with this prefix; `None` if the prefix has no upper bound.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut after = prefix[..=last].to_vec();
@@ -278,7 +278,7 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
-/// Bounds of full keys, owned.
+/// An owned range of full keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange {
     lower: Bound<Vec<u8>>,
@@ -286,7 +286,7 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
-    /// All keys with this prefix.
+    /// Creates the range of all keys with this prefix.
     pub(crate) fn with_prefix(prefix: &[u8]) -> Self {
         Self {
             lower: Bound::Included(prefix.to_vec()),
@@ -294,7 +294,7 @@ impl KeyRange {
         }
     }
 
-    /// The user keys of a keyspace that have the prefix and lie within both bounds.
+    /// Creates the range of a keyspace's user keys that have the prefix and are within both bounds.
     pub(crate) fn of_keyspace(keyspace: KeyspaceId, prefix: &[u8], start: Bound<&[u8]>, end: Bound<&[u8]>) -> Self {
         let base = data_prefix(keyspace);
         let mut range = Self::with_prefix(&[&base, prefix].concat());
@@ -308,7 +308,7 @@ impl KeyRange {
         range
     }
 
-    /// Whether no key can lie within. Backends need not cope with bounds that cross.
+    /// Returns true if no key can lie within the range. Backends may require bounds that do not cross.
     pub(crate) fn is_empty(&self) -> bool {
         match (&self.lower, &self.upper) {
             (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
@@ -335,7 +335,7 @@ impl KeyRange {
     }
 }
 
-/// Whether `a` as a lower bound begins after `b`.
+/// Returns true if `a`, as a lower bound, begins after `b`.
 fn later_start(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
     match (a, b) {
         (Bound::Unbounded, _) => false,
@@ -345,7 +345,7 @@ fn later_start(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
     }
 }
 
-/// Whether `a` as an upper bound ends before `b`.
+/// Returns true if `a`, as an upper bound, ends before `b`.
 fn earlier_end(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
     match (a, b) {
         (Bound::Unbounded, _) => false,
@@ -362,7 +362,7 @@ mod tests {
     #[test]
     fn layouts_are_pinned() {
         assert_eq!(META, [0x01]);
-        assert_eq!([GROUP_MEMBERSHIP, GROUP_VOTE, GROUP_PURGED], [[0x05, 1], [0x05, 2], [0x05, 3]]);
+        assert_eq!([MEMBERSHIP, VOTE, PURGED], [[0x05, 1], [0x05, 2], [0x05, 3]]);
         assert_eq!(keyspace_row(KeyspaceId(0x0102_0304)), [0x02, 1, 2, 3, 4]);
         assert_eq!(stream_head(StreamId(7)), [0x03, 0, 0, 0, 7]);
         assert_eq!([TAG_DEADLINE, TAG_LEASE, TAG_ATTACHED], [0x08, 0x09, 0x0a]);

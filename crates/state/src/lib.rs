@@ -1,8 +1,9 @@
 //! The deterministic state machine behind the log.
 //!
-//! Owns: the effect of each command on keyspaces, streams, consumer groups and leases, and the encoding of their rows in
-//! an ordered map of bytes ([`thalweg_store`]).
-//! Does not own: that map, the log, the order of entries, time, or the scheduling of I/O. Knows no sockets, tasks or Raft.
+//! Owns: the effect of each command on keyspaces, streams, consumer groups and leases, and the encoding of their
+//! rows in an ordered map of bytes ([`thalweg_store`]).
+//! Does not own: that map, the log, the order of entries, time, or the scheduling of I/O. Has no sockets, tasks or
+//! Raft.
 
 pub mod audit;
 pub mod blobs;

@@ -1,7 +1,7 @@
-//! What the space's group must find again after the log records that said it have been freed: the last
-//! applied membership, this node's vote, and the last purged entry.
+//! Group state that must survive after its log records are freed: the last applied membership, this node's vote,
+//! and the last purged entry.
 //!
-//! Owns the three rows and their layout. Does not know what a membership or a vote says: both are the
+//! Owns: the three rows and their layout. Does not own: the content of a membership or a vote. Both are the
 //! payloads of their log records, as the replica layer encodes them.
 //!
 //! ```text
@@ -9,11 +9,11 @@
 //! 05 2 := payload                               vote
 //! 05 3 := term u64 | index u64                  last purged entry
 //! ```
-//! Little-endian. Each row goes with the batch that moves `applied.lsn` past its record: so the log holds
-//! the record until the state has persisted the row, and a crash finds one or the other.
+//! Little-endian. Each row is written in the batch that moves `applied.lsn` past its record. So the log retains the
+//! record until the state has persisted the row, and after a crash one of the two exists.
 //!
-//! All three are this node's own, as moves are: no snapshot carries them to another node, and no digest covers them.
-//! The membership says which nodes hold the state, and a restored snapshot begins a group of its own.
+//! All three belong to this node alone, as moves do: no snapshot carries them to another node, and no digest covers
+//! them. The membership lists the nodes that have the state, and a restored snapshot begins a new group.
 
 use bytes::Bytes;
 use thalweg_types::{Index, Lsn, SpaceTime, Term};
@@ -21,18 +21,18 @@ use thalweg_types::{Index, Lsn, SpaceTime, Term};
 use crate::{
     entry::Position,
     error::MachineError,
-    keys::{GROUP_MEMBERSHIP, GROUP_PURGED, GROUP_VOTE},
+    keys::{MEMBERSHIP, PURGED, VOTE},
     machine::state_machine::Machine,
 };
 
 const LOG_ID_LEN: usize = 16;
 
-/// Term and index of an entry: names it within its group.
+/// Term and index of an entry, which identify it within its group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
-    /// Its term.
+    /// Term of the entry.
     pub term: Term,
-    /// Its index.
+    /// Index of the entry.
     pub index: Index,
 }
 
@@ -51,17 +51,17 @@ impl LogId {
     }
 }
 
-/// A membership, and the entry that carried it.
+/// A membership, and the entry that contained it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedMembership {
-    /// The entry.
+    /// Term and index of the entry.
     pub id: LogId,
-    /// The payload of its log record.
+    /// Payload of its log record.
     pub payload: Bytes,
 }
 
 impl Machine {
-    /// Applies an entry that carries a membership: keeps its payload and its log id.
+    /// Applies an entry that contains a membership: stores its payload and its log id.
     pub fn apply_membership(
         &self,
         id: LogId,
@@ -70,39 +70,39 @@ impl Machine {
         next_lsn: Lsn,
     ) -> Result<(), MachineError> {
         let position = Position { next_lsn, entry: Some((id.term, id.index, time)) };
-        self.keep(position, &GROUP_MEMBERSHIP, &[&id.encode(), payload])
+        self.keep(position, &MEMBERSHIP, &[&id.encode(), payload])
     }
 
-    /// Keeps the payload of a vote's record. Moves neither term nor index nor time on.
+    /// Stores the payload of a vote's record. Term, index and time do not change.
     pub fn apply_vote(&self, payload: &[u8], next_lsn: Lsn) -> Result<(), MachineError> {
-        self.keep(Position { next_lsn, entry: None }, &GROUP_VOTE, &[payload])
+        self.keep(Position { next_lsn, entry: None }, &VOTE, &[payload])
     }
 
-    /// Keeps that entries up to `id` may be missing from the log. Moves neither term nor index nor time on.
+    /// Records that entries up to `id` may be missing from the log. Term, index and time do not change.
     pub fn apply_purged(&self, id: LogId, next_lsn: Lsn) -> Result<(), MachineError> {
-        self.keep(Position { next_lsn, entry: None }, &GROUP_PURGED, &[&id.encode()])
+        self.keep(Position { next_lsn, entry: None }, &PURGED, &[&id.encode()])
     }
 
-    /// The last applied membership.
+    /// Returns the last applied membership.
     pub fn membership(&self) -> Result<Option<AppliedMembership>, MachineError> {
-        let Some(row) = self.backend.get(&GROUP_MEMBERSHIP)? else { return Ok(None) };
+        let Some(row) = self.backend.get(&MEMBERSHIP)? else { return Ok(None) };
         let Some(id) = row.first_chunk() else {
-            return Err(MachineError::corrupt("membership row", &GROUP_MEMBERSHIP, "row of a wrong length"));
+            return Err(MachineError::corrupt("membership row", &MEMBERSHIP, "row of a wrong length"));
         };
         Ok(Some(AppliedMembership { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..) }))
     }
 
-    /// The payload of the last applied vote's record.
+    /// Returns the payload of the last applied vote's record.
     pub fn vote(&self) -> Result<Option<Bytes>, MachineError> {
-        Ok(self.backend.get(&GROUP_VOTE)?)
+        Ok(self.backend.get(&VOTE)?)
     }
 
-    /// The last entry that the log need not hold any more.
+    /// Returns the last entry that the log no longer has to retain.
     pub fn purged(&self) -> Result<Option<LogId>, MachineError> {
-        let Some(row) = self.backend.get(&GROUP_PURGED)? else { return Ok(None) };
+        let Some(row) = self.backend.get(&PURGED)? else { return Ok(None) };
         match row.as_ref().try_into() {
             Ok(id) => Ok(Some(LogId::decode(id))),
-            Err(_) => Err(MachineError::corrupt("purged row", &GROUP_PURGED, "row of a wrong length")),
+            Err(_) => Err(MachineError::corrupt("purged row", &PURGED, "row of a wrong length")),
         }
     }
 

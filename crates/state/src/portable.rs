@@ -1,12 +1,12 @@
-//! The state as another node can take it over: which rows say the same everywhere, which are of this node,
-//! and which point into its log.
+//! The state in the form that another node can take over: rows that are the same on all nodes, rows of this node
+//! only, and rows that point into its log.
 //!
-//! Owns: [`sort`], which tells rows apart, and what a state is begun with in a new directory ([`begin`],
-//! [`Placed`]). Does not own: reading or writing the rows, or the bytes they point at.
+//! Owns: [`sort`], which classifies rows, and the first rows of a state in a new directory ([`begin`], [`Placed`]).
+//! Does not own: reading or writing the rows, or the bytes that they point to.
 //!
-//! A row that points into the log travels with the bytes, and its pointer without a place: the place is the
-//! node's, length and checksum are the bytes'. Which kinds of rows travel is in the table of `row_kinds`. Invariant: a row
-//! of an unknown kind is corruption, since nothing says whether it may travel.
+//! A row that points into the log is sent together with the bytes, and its pointer without a position: the position
+//! belongs to the node, the length and checksum to the bytes. The table in `row_kinds` lists the kinds of rows that
+//! are sent. Invariant: a row of an unknown kind is corruption, because nothing determines if it may be sent.
 
 use std::borrow::Cow;
 
@@ -33,49 +33,49 @@ use crate::{
     streams::index_entry::IndexEntry,
 };
 
-/// What a row is to another node.
+/// Class of a row for another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row<'a> {
-    /// About this node or its log: it stays.
+    /// The row is about this node or its log, and is not sent.
     Local,
-    /// The same everywhere.
+    /// The row is the same on all nodes.
     Plain,
-    /// It says where bytes lie.
+    /// The row contains a position of bytes in the log.
     Pointing(Pointing<'a>),
 }
 
 /// A row that points into the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pointing<'a> {
-    /// Where in the row's value the pointer is.
+    /// Offset in bytes of the pointer in the row's value.
     pub at: usize,
     /// The pointer.
     pub blob: BlobRef,
-    /// Whose bytes they are.
+    /// Owner of the bytes.
     pub whose: Whose<'a>,
 }
 
-/// Whose bytes a row points at.
+/// Owner of the bytes that a row points to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose<'a> {
-    /// A key's value, or one that it had.
+    /// The current value of a key, or a former one.
     Value {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// User key.
         key: Cow<'a, [u8]>,
     },
-    /// A stream's batch.
+    /// A batch of a stream.
     Batch {
-        /// The stream.
+        /// Stream of the batch.
         stream: StreamId,
-        /// The batch's first offset.
+        /// First offset of the batch.
         first: Offset,
     },
 }
 
 impl Whose<'_> {
-    /// As the record that carries the bytes names it.
+    /// Returns the name by which the record with the bytes refers to their owner.
     #[must_use]
     pub fn target(&self) -> MoveTarget<'_> {
         match self {
@@ -85,7 +85,7 @@ impl Whose<'_> {
     }
 }
 
-/// Says what a row is.
+/// Classifies a row.
 pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
     match RowKind::of(key)?.sharing().snapshot {
         Carried::Nothing => Ok(Row::Local),
@@ -116,14 +116,14 @@ fn sort_version<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError
         return Ok(Row::Plain);
     }
     let Some(blob) = VersionRow::decode(key, value)?.blob(key)? else { return Ok(Row::Plain) };
-    // The pointer is what the row ends with.
+    // The pointer is at the end of the row.
     let at = value.len() - BlobRef::ENCODED_LEN;
     Ok(Row::Pointing(Pointing { at, blob, whose: Whose::Value { keyspace, key: of.key.into() } }))
 }
 
 fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
     let (first, entry) = IndexEntry::decode(key, value)?;
-    // What compaction has left nothing of.
+    // Compaction has removed all records of the batch.
     if entry.blob.len == 0 {
         return Ok(Row::Plain);
     }
@@ -132,13 +132,13 @@ fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> 
     Ok(Row::Pointing(Pointing { at: 0, blob: entry.blob, whose: Whose::Batch { stream, first } }))
 }
 
-/// The pointer without its place.
+/// Returns the pointer without its position.
 #[must_use]
 pub fn placeless(blob: &BlobRef) -> BlobRef {
     BlobRef { generation: Generation::ZERO, offset: 0, ..*blob }
 }
 
-/// Counts what is placed in a new log, for the rows that say what the state wants of its segments.
+/// Liveness of the bytes written to a new log, for the rows with the live bytes of its segments.
 #[derive(Debug, Default)]
 pub struct Placed {
     changes: LivenessChanges,
@@ -146,7 +146,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// These bytes, of such a row, lie there now; gives the pointer to them.
+    /// Counts the bytes of a row as written at `at`, and returns the pointer to them.
     pub fn place(&mut self, pointing: &Pointing<'_>, at: LogPosition) -> BlobRef {
         let blob = BlobRef { generation: at.generation, offset: at.offset, ..pointing.blob };
         let kind = match pointing.whose {
@@ -157,17 +157,18 @@ impl Placed {
         blob
     }
 
-    /// Adds the rows.
+    /// Adds the liveness rows.
     pub fn write(&self, batch: &mut WriteBatch) {
         self.changes.write(batch);
     }
 }
 
-/// Adds the rows of a node that goes on, alone, after what was `applied` elsewhere: its membership, that the log can tell
-/// nothing of what lies before, and that no entry of the log holds a value yet. `membership` is the payload of its record.
+/// Adds the first rows of a node that continues alone after the `applied` position of another node: its membership,
+/// a history floor above all earlier entries, and the fact that no entry of its log contains an inline value yet.
+/// `membership` is the payload of its record.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
-    batch.put(&[&keys::GROUP_MEMBERSHIP], &[&last.encode(), membership]);
+    batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);
     let floor = HistoryFloor { revision: applied.revision, index: Index(applied.index.0.saturating_add(1)) };
     batch.put(&[&keys::HISTORY_FLOOR], &[&floor.encode()]);
     inline_floor::write_none_left(batch);
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn rows_are_told_apart_by_their_tag() {
-        for local in [&keys::GROUP_VOTE[..], &keys::liveness_row(Generation(1)), &keys::HISTORY_FLOOR] {
+        for local in [&keys::VOTE[..], &keys::liveness_row(Generation(1)), &keys::HISTORY_FLOOR] {
             assert_eq!(sort(local, b"").unwrap(), Row::Local, "{local:?}");
         }
         for plain in [&keys::META[..], &keys::stream_head(StreamId(1)), &keys::producer_head(StreamId(1), "p")] {

@@ -1,10 +1,10 @@
-//! The result of a command that did nothing.
+//! The result of a command that changed nothing.
 
 use thalweg_types::{command::Outcome, record::Malformed};
 
 use crate::error::MachineError;
 
-/// Why a command did nothing: for a reason that its sender learns, or because the state failed.
+/// Reason why a command changed nothing: an outcome for the client, or a failure of the state.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Outcome(Outcome),

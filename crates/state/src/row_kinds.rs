@@ -1,15 +1,15 @@
 //! The kinds of rows in the map.
 //!
-//! Owns: [`RowKind`], which kind of row a key belongs to, and [`Sharing`], what snapshots, the state digest and the running
-//! hash take of each kind. Does not own the layout of keys (`keys`), nor how a row is read for those three (`portable`,
-//! `digest`, `machine::running_hash`).
+//! Owns: [`RowKind`], the kind of row that a key belongs to, and [`Sharing`], the treatment of each kind by
+//! snapshots, by the state digest and by the running hash. Does not own: the layout of keys (`keys`), or the
+//! reading of rows for those three (`portable`, `digest`, `machine::running_hash`).
 //!
-//! Invariants: every key that the state machine writes has a kind; a key of no kind is corruption. The table in
-//! [`RowKind::sharing`] is exhaustive, so a new kind does not compile before it is decided for all three.
+//! Invariants: every key that the state machine writes has a kind; a key without a kind is corruption. The table in
+//! [`RowKind::sharing`] is exhaustive, so a new kind does not compile until all three treatments are decided.
 
 use crate::{error::MachineError, keys};
 
-/// The kind of a row, told by its key.
+/// Kind of a row, determined by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RowKind {
     /// Format and next ids.
@@ -26,23 +26,23 @@ pub(crate) enum RowKind {
     Membership,
     /// This node's vote.
     Vote,
-    /// The last entry that this node's log need not hold any more.
+    /// The last entry that this node's log no longer has to retain.
     Purged,
     /// A deleted prefix.
     Clear,
     /// Exact counts of a keyspace.
     Counts,
-    /// When a key or a lease ends.
+    /// The deadline of a key or a lease.
     Deadline,
     /// A lease.
     Lease,
     /// A key attached to a lease.
     Attached,
-    /// Where this node's log can be read as history.
+    /// The point from which this node's log can be read as history.
     HistoryFloor,
     /// An entry's verdict.
     Verdict,
-    /// Where a revision is in this node's log.
+    /// The position of a revision in this node's log.
     Mark,
     /// A producer's head or one of its results.
     Producer,
@@ -56,20 +56,20 @@ pub(crate) enum RowKind {
     IndexEntry,
     /// A keyspace's history.
     History,
-    /// A version of a key, or what has been forgotten of it.
+    /// A version of a key, or a mark that older versions were forgotten.
     Version,
-    /// When a version was superseded.
+    /// The time at which a version was superseded.
     VersionTime,
     /// A part of a collection.
     Part,
-    /// What is pending of an attempt.
+    /// The pending records of an attempt.
     Parcel,
-    /// A collection that no key holds any more.
+    /// A collection that no key refers to any more.
     Trash,
 }
 
 impl RowKind {
-    /// The kind of the row with this key.
+    /// Returns the kind of the row with this key.
     #[inline]
     pub(crate) fn of(key: &[u8]) -> Result<Self, MachineError> {
         let Some((&tag, rest)) = key.split_first() else {
@@ -79,7 +79,7 @@ impl RowKind {
             .ok_or_else(|| MachineError::corrupt("row", key, "it is of a kind that this version doesn't know"))
     }
 
-    /// What snapshots, the state digest and the running hash take of these rows.
+    /// Returns the treatment of rows of this kind by snapshots, the state digest and the running hash.
     #[inline]
     pub(crate) const fn sharing(self) -> Sharing {
         let (snapshot, digest, running_hash) = match self {
@@ -125,7 +125,7 @@ impl RowKind {
             keys::TAG_STREAM => Self::StreamHead,
             keys::TAG_LIVENESS if rest.is_empty() => Self::InlineFloor,
             keys::TAG_LIVENESS => Self::Liveness,
-            keys::TAG_GROUP => match rest {
+            keys::TAG_MEMBERSHIP => match rest {
                 [1] => Self::Membership,
                 [2] => Self::Vote,
                 [3] => Self::Purged,
@@ -155,49 +155,49 @@ impl RowKind {
     }
 }
 
-/// What a kind of row is to other nodes.
+/// Treatment of a kind of row outside this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    /// What a snapshot carries of the row.
+    /// Content of a snapshot for the row.
     pub(crate) snapshot: Carried,
-    /// The row's form in the state digest.
+    /// Form of the row in the state digest.
     pub(crate) digest: Form,
-    /// Whether puts and deletes of the row are part of the running hash. Left out are rows that follow from outcomes
-    /// (the meta row) and stream heads, of which the fields in memory count instead.
+    /// True if puts and deletes of the row enter the running hash. Rows that follow from outcomes (the meta row)
+    /// are excluded, and so are stream heads: their fields in memory are hashed instead.
     pub(crate) running_hash: bool,
 }
 
-/// What a snapshot carries of a row.
+/// Content of a snapshot for a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carried {
-    /// Nothing: the row is about this node, its log or its group.
+    /// No content: the row belongs to this node, its log or its group.
     Nothing,
-    /// The row as it is.
+    /// The unchanged row.
     Row,
     /// A value, which may point into the log.
     Value,
     /// A version, which may point into the log.
     Version,
-    /// An index entry, which points into the log unless compaction has left nothing of its batch.
+    /// An index entry, which points into the log unless compaction has removed all records of its batch.
     IndexEntry,
 }
 
-/// A row's form in the state digest.
+/// Form of a row in the state digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// None: the row is node-local.
+    /// No form: the row belongs to this node alone.
     Nothing,
-    /// The row as it is.
+    /// The unchanged row.
     Row,
-    /// A value's length and checksum in place of its bytes.
+    /// A value's length and checksum instead of its bytes.
     Value,
     /// A version with the form of its value.
     Version,
-    /// The fields of a stream's head that the space's entries decide.
+    /// The fields of a stream's head that the space's entries determine.
     StreamHead,
 }
 
-/// A name for people of the rows that begin with this byte.
+/// Returns a readable name of the rows whose keys begin with this byte.
 #[must_use]
 pub fn name_of_tag(tag: u8) -> &'static str {
     match tag {
@@ -205,7 +205,7 @@ pub fn name_of_tag(tag: u8) -> &'static str {
         keys::TAG_KEYSPACE => "keyspaces",
         keys::TAG_STREAM => "stream heads",
         keys::TAG_LIVENESS => "segment liveness",
-        keys::TAG_GROUP => "membership",
+        keys::TAG_MEMBERSHIP => "membership",
         keys::TAG_CLEAR => "deleted prefixes",
         keys::TAG_COUNTS => "exact counts",
         keys::TAG_DEADLINE => "deadlines",

@@ -6,7 +6,7 @@ use thalweg_store::{Direction, View};
 
 use crate::{error::MachineError, keys::KeyRange};
 
-/// Calls `each` with every row of a range; a failure of `each` ends it.
+/// Calls `each` with every row of a range. An error of `each` ends the scan and is returned.
 pub(crate) fn load_rows(
     view: &dyn View,
     range: &KeyRange,
@@ -23,7 +23,7 @@ pub(crate) fn load_rows(
     failure.map_or(Ok(()), Err)
 }
 
-/// At most `max` keys of a range, and whether there are more.
+/// Returns at most `max` keys of a range, and true if there are more.
 pub(crate) fn keys_of(view: &dyn View, range: &KeyRange, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
     let (mut found, mut more) = (Vec::new(), false);
     view.scan(range.lower(), range.upper(), Direction::Forward, &mut |key, _| {

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-// The published tables are replaced in steps that cannot panic half-way, so a poisoned lock only says
-// that some reader panicked while it looked.
+// The published tables are replaced in steps that cannot panic half-way, so a poisoned lock only means that a
+// reader panicked while it held the lock.
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! What the parts of the backends cost, in nanoseconds per operation.
+//! Cost of the backends' operations, in nanoseconds per operation.
 //!
-//! `cargo bench -p thalweg-store --bench backend [-- KEYS VALUE_BYTES]`. Small by default, so that it
-//! runs as a test. One thread; nothing is durable while writing (that is the log's part); the flushed
-//! figures are from a warm block cache. Contents are checked, not only counted.
+//! `cargo bench -p thalweg-store --bench backend [-- KEYS VALUE_BYTES]`. Small by default, so that it runs as a
+//! test. One thread. Writes are not durable, because durability is the log's part. Flushed figures are measured
+//! with a warm block cache. Contents are verified, not only counted.
 
 #![allow(clippy::print_stdout, reason = "it prints a report")]
 
@@ -20,7 +20,7 @@ use thalweg_store::{
 };
 use thalweg_types::{Index, Lsn};
 
-/// A log that is always durable.
+/// A barrier of a log that is always durable.
 struct Durable;
 
 impl LogBarrier for Durable {
@@ -29,7 +29,7 @@ impl LogBarrier for Durable {
     }
 }
 
-/// As the state machine lays out a key: tag, keyspace, user key.
+/// Returns a key in the state machine's layout: tag, keyspace, user key.
 fn key(number: usize) -> [u8; 19] {
     let mut key = *b"\x10\0\0\0\x01key_0000000000";
     let mut rest = number;
@@ -40,7 +40,7 @@ fn key(number: usize) -> [u8; 19] {
     key
 }
 
-/// A permutation of `0..count`, the same each time.
+/// Returns a permutation of `0..count`, always the same.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

@@ -1,17 +1,17 @@
-//! What a state backend must do.
+//! The interface of a state backend.
 
 use std::{fmt, ops::Bound, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
 use thalweg_types::{Action, Classified, Index, Lsn, Revision, SpaceTime, Term};
 
-/// How far the state has applied its space's log. Stored with the data of the same batch, so the two
-/// never disagree.
+/// Position up to which the state has applied its space's log. Stored with the data of the same batch, so the
+/// position and the data never disagree.
 ///
-/// Invariant: never goes back; `lsn` is exclusive: every record of the space below it is applied.
+/// Invariant: never decreases. `lsn` is exclusive: all records of the space below it are applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Exclusive: replay starts here.
+    /// Exclusive end of the applied records; replay starts here.
     pub lsn: Lsn,
     /// Term of the last applied entry.
     pub term: Term,
@@ -21,19 +21,19 @@ pub struct Applied {
     pub revision: Revision,
     /// Space time of the last applied entry.
     pub time: SpaceTime,
-    /// A hash over the outcomes and the replicated writes of all entries so far: equal on all replicas at the same
-    /// index (see `docs/formats/state.md`).
+    /// Hash over the outcomes and the replicated writes of all applied entries. All replicas have the same hash at
+    /// the same index (see `docs/formats/state.md`).
     pub running_hash: u64,
 }
 
 impl Applied {
-    /// The version of the encoding. Version 1 had no running hash.
+    /// Version of the encoding. Version 1 had no running hash.
     pub(crate) const VERSION: u8 = 2;
     const FIELDS: usize = 6;
     /// Bytes of the encoding.
     pub(crate) const ENCODED_BYTES: usize = 1 + Self::FIELDS * 8;
 
-    /// The fields in the order in which they are stored.
+    /// Returns the fields in their stored order.
     pub(crate) fn fields(&self) -> [u64; Self::FIELDS] {
         [self.lsn.0, self.term.0, self.index.0, self.revision.0, self.time.0, self.running_hash]
     }
@@ -49,7 +49,8 @@ impl Applied {
         }
     }
 
-    /// The bytes that backends keep with their data: a version, and six little-endian numbers.
+    /// Encodes the position as a version byte and six little-endian numbers. Backends store these bytes with their
+    /// data.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::ENCODED_BYTES);
         bytes.push(Self::VERSION);
@@ -59,7 +60,8 @@ impl Applied {
         bytes
     }
 
-    /// Reads them. Bytes of another version are refused as another format, all others with the error of `corrupt`.
+    /// Decodes a position. Returns [`BackendError::Format`] for another version, and the error of `corrupt` for all
+    /// other invalid bytes.
     pub(crate) fn decode(bytes: &[u8], corrupt: impl FnOnce() -> BackendError) -> Result<Self, BackendError> {
         let Some((&version, fields)) = bytes.split_first() else { return Err(corrupt()) };
         if version != Self::VERSION {
@@ -73,30 +75,30 @@ impl Applied {
     }
 }
 
-/// When the batches that a backend applies reach the disk.
+/// Time at which applied batches reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum SyncMode {
-    /// Now and then, and never before the log: what was not persisted is replayed. An apply costs a
-    /// change in memory.
+    /// Batches are persisted later, in bulk, and never before their log records; after a crash the log is replayed.
+    /// An apply costs a change in memory.
     #[default]
     BehindLog,
-    /// Before `apply` returns: for a state without a log, and to compare backends as they stand alone.
-    /// An apply costs at least one fsync.
+    /// Batches are durable when `apply` returns. For a state without a log, and for comparing backends alone. An
+    /// apply costs at least one fsync.
     PerBatch,
 }
 
 impl SyncMode {
-    /// Both.
+    /// Both modes.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
-/// The largest allocation that a cleared batch keeps, for its bytes and for its list of changes each. Ordinary entries fit,
-/// because an entry takes commands up to 4 MiB.
+/// Maximum allocation in bytes that a cleared batch keeps, for its bytes and for its list of changes separately.
+/// Ordinary entries fit, because an entry has at most 4 MiB of commands.
 const MAX_IDLE_BYTES: usize = 8 * 1024 * 1024;
 
-/// A batch of changes that become visible, and survive, together. Keeps its allocations when cleared.
+/// A batch of changes that become visible together and survive a crash together. Clearing it keeps its allocations.
 ///
-/// Keys are unique within a batch only if the caller makes them so: the last op on a key wins.
+/// If a key occurs more than once, its last change wins.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     bytes: Vec<u8>,
@@ -107,27 +109,27 @@ pub struct WriteBatch {
 struct Op {
     key_at: usize,
     key_len: u32,
-    /// `u32::MAX`: a delete.
+    /// Bytes of the value; `u32::MAX` for a delete.
     value_len: u32,
 }
 
 /// One change of a [`WriteBatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Set `key` to a value.
+    /// Sets the key to the value.
     Put(&'a [u8], &'a [u8]),
-    /// Remove the key.
+    /// Removes the key.
     Delete(&'a [u8]),
 }
 
 impl WriteBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a key given in parts to a value given in parts.
+    /// Sets a key to a value. Both are concatenated from their parts.
     #[inline]
     pub fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
         let key_at = self.bytes.len();
@@ -138,7 +140,7 @@ impl WriteBatch {
         self.ops.push(Op { key_at, key_len, value_len });
     }
 
-    /// Removes a key given in parts.
+    /// Removes a key, which is concatenated from its parts.
     #[inline]
     pub fn delete(&mut self, key: &[&[u8]]) {
         let key_at = self.bytes.len();
@@ -146,12 +148,12 @@ impl WriteBatch {
         self.ops.push(Op { key_at, key_len: (self.bytes.len() - key_at) as u32, value_len: u32::MAX });
     }
 
-    /// The changes in order.
+    /// Iterates over the changes in order.
     pub fn changes(&self) -> impl ExactSizeIterator<Item = Change<'_>> {
         self.ops.iter().map(|op| self.change_of(op))
     }
 
-    /// The changes in order, each with its key and value as they lie, one behind the other.
+    /// Iterates over the changes in order, each with the contiguous bytes of its key and value.
     pub fn changes_whole(&self) -> impl ExactSizeIterator<Item = (Change<'_>, &[u8])> {
         self.ops.iter().map(|op| {
             let value_len = if op.value_len == u32::MAX { 0 } else { op.value_len as usize };
@@ -159,7 +161,7 @@ impl WriteBatch {
         })
     }
 
-    /// The change of that number, from 0, if there are so many.
+    /// Returns the change at this index, counted from 0, or `None` past the last one.
     #[inline]
     pub fn change(&self, number: u32) -> Option<Change<'_>> {
         self.ops.get(number as usize).map(|op| self.change_of(op))
@@ -176,8 +178,8 @@ impl WriteBatch {
         }
     }
 
-    /// Overwrites the beginning of the value in a put, and returns the bytes it replaced. `None` if the change is a delete
-    /// or its value is shorter. A later change of the same key still wins.
+    /// Overwrites the beginning of a put's value and returns the replaced bytes. Returns `None` if the change does
+    /// not exist, is a delete, or has a shorter value. A later change of the same key still wins.
     pub fn overwrite(&mut self, number: u32, beginning: &[u8]) -> Option<Box<[u8]>> {
         let op = self.ops.get(number as usize)?;
         if op.value_len == u32::MAX || (op.value_len as usize) < beginning.len() {
@@ -190,7 +192,7 @@ impl WriteBatch {
         Some(before)
     }
 
-    /// Takes back all changes but the first so many.
+    /// Removes all changes after the first `len`.
     pub fn truncate(&mut self, len: usize) {
         if let Some(op) = self.ops.get(len) {
             self.bytes.truncate(op.key_at);
@@ -198,25 +200,25 @@ impl WriteBatch {
         }
     }
 
-    /// How many changes.
+    /// Returns the number of changes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the batch has no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
 
-    /// Bytes of all keys and values.
+    /// Returns the total bytes of all keys and values.
     #[must_use]
     pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Checks what [`Backend`] demands of keys.
+    /// Checks that each key satisfies the rules of [`Backend`].
     pub(crate) fn check(&self) -> Result<(), BackendError> {
         for op in &self.ops {
             match (op.key_len, self.bytes.get(op.key_at)) {
@@ -229,7 +231,7 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Forgets the changes and keeps the allocations, unless they are unusually large.
+    /// Removes all changes. Keeps the allocations up to a bound of 8 MiB each.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ops.clear();
@@ -238,20 +240,21 @@ impl WriteBatch {
     }
 }
 
-/// Which way a scan goes.
+/// Order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Direction {
-    /// Ascending.
+    /// Ascending key order.
     #[default]
     Forward,
-    /// Descending.
+    /// Descending key order.
     Reverse,
 }
 
-/// What a scan calls for each pair; borrowed for the call only. `Break` ends the scan.
+/// Callback of a scan, called with each key and value. Both are borrowed for the call only. `Break` ends the scan.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Whether no key can lie within the bounds. Maps that panic on inverted bounds ask first.
+/// Returns true if no key can lie within the bounds. Callers check this before they use a map that panics on
+/// inverted bounds.
 pub fn bounds_are_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     use Bound::{Excluded, Included};
     match (lower, upper) {
@@ -261,11 +264,11 @@ pub fn bounds_are_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     }
 }
 
-/// A consistent, immutable view of the map as of some batch. Holding one keeps old data alive.
+/// A consistent, immutable view of the map as of one batch. A view keeps old data alive while it exists.
 pub trait View: Send + Sync {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
-    /// Visits the pairs within the bounds in order. Bounds compare as bytes.
+    /// Visits the pairs within the bounds in order. Keys compare as unsigned bytes.
     fn scan(
         &self,
         lower: Bound<&[u8]>,
@@ -273,76 +276,78 @@ pub trait View: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError>;
-    /// Visits the pairs from a bound on, in ascending order. For walks over everything: what they read is not kept
-    /// in memory, so it pushes nothing out that others read again, and no lock is shared with those.
+    /// Visits the pairs from a bound to the end, in ascending order. Intended for walks over the whole map: the
+    /// blocks they read are not cached, so they evict nothing that other readers use, and they share no lock with
+    /// those readers.
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
-    /// What the view has applied.
+    /// Returns the position that the view has applied.
     fn applied(&self) -> Applied;
 }
 
-/// Makes the log durable up to an LSN. A backend calls it before it persists anything, so that no
-/// backend is ever ahead of the log on disk.
+/// Makes the log durable up to an LSN. A backend calls the barrier before it persists anything, so no backend is
+/// ever ahead of the log on disk.
 pub trait LogBarrier: Send + Sync {
-    /// Returns once every record below `lsn` is on disk. An error is final: persist nothing.
+    /// Returns when all records below `lsn` are on disk. An error is final: the backend must persist nothing
+    /// afterwards.
     fn sync_through(&self, lsn: Lsn) -> Result<(), BarrierFailed>;
 }
 
-/// The log could not be made durable; nothing may be persisted any more.
+/// Error returned when the log could not be made durable. The backend must persist nothing afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the log has failed: {0}")]
 pub struct BarrierFailed(pub String);
 
-/// An ordered map of bytes to bytes with atomic batches. Keys are 1 to 65,535 bytes long and don't begin
-/// with the byte 0xff, under which backends keep what is their own.
+/// An ordered map of bytes to bytes with atomic batches. Keys are 1 to 65,535 bytes long and don't begin with the
+/// byte 0xff, which backends reserve for their own data.
 ///
-/// `apply` and `flush` may be called while readers read. `apply` is never called from two threads at
-/// once; every other method may be called from any thread at any time.
+/// `apply` and `flush` may be called during reads. Two threads never call `apply` at the same time; any thread may
+/// call every other method at any time.
 pub trait Backend: Send + Sync + fmt::Debug + 'static {
-    /// Applies a batch atomically and remembers `applied` with it. May wait, for a bounded time, for
-    /// flushes and compactions to catch up (a write stall, counted in the statistics). Afterwards
-    /// every new view sees all of it. Nothing is made durable.
+    /// Applies a batch atomically and stores `applied` with it. May block, for a bounded time, until flushes and
+    /// compactions catch up (a write stall, counted in the statistics). Every view created afterwards contains the
+    /// whole batch. Nothing is made durable, except in [`SyncMode::PerBatch`].
     fn apply(&self, batch: &WriteBatch, applied: Applied) -> Result<(), BackendError>;
-    /// What has been applied; `None` for a new state.
+    /// Returns the applied position; `None` for a new state.
     fn applied(&self) -> Option<Applied>;
-    /// What would survive a power loss now: everything up to here can be forgotten by the log.
+    /// Returns the position that survives a power loss now. The log may drop all records below it.
     fn persisted(&self) -> Option<Applied>;
-    /// The newest value of a key.
+    /// Returns the newest value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
-    /// Shows the newest value of a key where it lies, if there is one: for whoever keeps nothing of it.
+    /// Passes the newest value of a key to `show` without copying it, if the key exists.
     fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
         if let Some(value) = self.get(key)? {
             show(&value);
         }
         Ok(())
     }
-    /// Says which keys will be read next. Who finds them in memory may bring what that takes near the processor, for all
-    /// of them at once: then the misses of its caches overlap. No more than a hint.
+    /// Hints that the keys will be read next. A backend can load the memory of all of them into the processor's
+    /// cache at once, so that the cache misses overlap. The default does nothing.
     fn warm(&self, _keys: &[&[u8]]) {}
-    /// The newest consistent view.
+    /// Returns the newest consistent view.
     fn view(&self) -> Arc<dyn View>;
-    /// Persists everything applied before the call: first the log (through the barrier), then the
-    /// state. Returns what is persisted afterwards. Blocks.
+    /// Persists all batches applied before the call: first the log (through the barrier), then the state. Returns
+    /// the persisted position afterwards. Blocks.
     fn flush(&self) -> Result<Option<Applied>, BackendError>;
-    /// Flushes, and leaves behind what was overwritten or deleted, as far as the store can when asked: an LSM tree
-    /// merges all its tables. Others only flush. Blocks.
+    /// Flushes, and removes overwritten and deleted data where the store supports it: an LSM tree merges all its
+    /// tables. Other backends only flush. Blocks.
     fn compact(&self) -> Result<(), BackendError> {
         self.flush().map(drop)
     }
-    /// Flushes if enough has gathered since the last time that replay would take long; called now and
-    /// then from a background thread. Blocks.
+    /// Flushes if the changes since the last flush would make replay long. A background thread calls it
+    /// periodically. Blocks.
     fn maintain(&self) -> Result<(), BackendError>;
-    /// Figures for people and metrics.
+    /// Returns statistics for reports and metrics.
     fn stats(&self) -> BackendStats;
-    /// The name that configuration uses: `memory`, `lsm`.
+    /// Returns the backend's name in the configuration, such as `memory` or `lsm`.
     fn name(&self) -> &'static str;
 }
 
-/// Figures of a backend; what does not apply to one is 0.
+/// Statistics of a backend. A figure that does not apply to a backend is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendStats {
-    /// Bytes in memtables, or in the map of a backend that is all memory.
+    /// Bytes of memtables, or of the map of the memory backend.
     pub memory_bytes: u64,
     /// Bytes of tables on disk.
     pub disk_bytes: u64,
@@ -350,61 +355,61 @@ pub struct BackendStats {
     pub tables: u64,
     /// Tables per level, level 0 first.
     pub tables_per_level: Vec<u64>,
-    /// Sealed memtables waiting for a flush.
+    /// Number of sealed memtables that wait for a flush.
     pub sealed_memtables: u64,
-    /// Flushes finished since open.
+    /// Number of flushes finished since open.
     pub flushes: u64,
-    /// Compactions finished since open.
+    /// Number of compactions finished since open.
     pub compactions: u64,
-    /// Whether a compaction is under way.
+    /// True while a compaction is running.
     pub is_compacting: bool,
     /// Bytes written by flushes since open.
     pub flushed_bytes: u64,
     /// Bytes written by compactions since open.
     pub compacted_bytes: u64,
-    /// Applies that had to wait.
+    /// Number of applies that had to wait.
     pub stalls: u64,
-    /// Microseconds that applies have waited in all.
+    /// Total microseconds that applies have waited.
     pub stall_micros: u64,
-    /// Estimated number of keys, dead versions included.
+    /// Estimated number of keys, including overwritten and deleted versions.
     pub estimated_keys: u64,
-    /// Bytes of blocks held in the cache.
+    /// Bytes of blocks in the cache.
     pub cache_bytes: u64,
 }
 
-/// What went wrong in a backend.
+/// Error of a backend.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The files could not be read or written.
+    /// A file could not be read or written.
     #[error("state {operation} failed: {message}")]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         operation: &'static str,
-        /// What the system said.
+        /// Message of the operating system or of the store.
         message: String,
     },
-    /// The files do not hold what they should.
+    /// The files are damaged.
     #[error("state is corrupt in {what}: {message}; rebuild it with `thalweg log verify` and a fresh state directory")]
     Corrupt {
-        /// Which part.
+        /// File or part that is damaged.
         what: String,
-        /// What was found.
+        /// Description of the damage.
         message: String,
     },
-    /// The files were written by a version that says otherwise what a state has applied.
+    /// A version of the program with another encoding of the applied position wrote the files.
     #[error(
-        "state stores what it has applied in format {found}, this version reads {supported}: use the version that wrote it"
+        "the state's applied position has format {found}, this version reads {supported}: use the version that wrote it"
     )]
     Format {
-        /// As stored.
+        /// Format version in the files.
         found: u8,
-        /// What this version reads.
+        /// Format version that this program reads.
         supported: u8,
     },
-    /// The log barrier failed, so nothing may be persisted.
+    /// The log barrier failed, so the backend must not persist anything.
     #[error(transparent)]
     Barrier(#[from] BarrierFailed),
-    /// The batch breaks a rule of [`Backend`]; nothing of it was applied.
+    /// The batch breaks a rule of [`Backend`]; no change of it was applied.
     #[error("the state can't take the batch: {0}")]
     BadBatch(&'static str),
     /// An earlier failure closed the backend for writes.

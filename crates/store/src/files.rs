@@ -1,4 +1,4 @@
-//! What every backend on a [`Disk`] does with files.
+//! File operations that all backends on a [`Disk`] share.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use thalweg_disk::Disk;
 
 use crate::backend::BackendError;
 
-/// Creates a directory, and those above it, durably.
+/// Creates a directory and its parent directories, and syncs each of them.
 pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError> {
     let make = || {
         disk.create_dir(dir)?;
@@ -20,7 +20,7 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError>
     make().map_err(io_error("create directory"))
 }
 
-/// Removes a file; fine if there is none.
+/// Removes a file; succeeds if the file does not exist.
 pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove an unfinished file")(error)),

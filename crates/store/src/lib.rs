@@ -2,10 +2,20 @@
 //!
 //! Owns: the [`Backend`] trait and its four implementations: [`memory`] with checkpoints, the LSM tree in [`lsm`], and
 //! the B-trees of `redb` and `sqlite` behind memtables.
-//! Does not own: the meaning of keys and values, or the log. A backend only asks a [`LogBarrier`] to make the log durable
-//! before it persists anything.
+//! Does not own: the meaning of keys and values, or the log. A backend only calls a [`LogBarrier`] to make the log
+//! durable before it persists anything.
 //!
-//! Invariant: a batch and the [`Applied`] position that comes with it become visible together and survive a crash together.
+//! Invariant: a batch and its [`Applied`] position become visible together and survive a crash together.
+//!
+//! | backend | pairs are stored in | `persisted` is | synced per batch by |
+//! |---|---|---|---|
+//! | memory | a persistent map in memory | the renamed checkpoint file | a journal of batches ([`journal`]) |
+//! | lsm | our memtables over the tables of the LSM crate | the last flush | a journal of batches |
+//! | redb | our memtables over a copy-on-write B-tree | the last transaction, at `Immediate` | an `Immediate` transaction |
+//! | sqlite | our memtables over a table without row ids | the last transaction, with WAL and `FULL` | the same |
+//!
+//! redb does its I/O through our `Disk`, so the simulated disk can cut its power; SQLite does its own I/O. Both keep a
+//! checksum with each value, because neither detects a flipped bit.
 
 mod backend;
 #[cfg(any(feature = "redb", feature = "sqlite"))]

@@ -1,10 +1,10 @@
-//! One ordered walk over several sources.
+//! An ordered merge of several sources.
 //!
-//! Owns: the merge: of a key that several sources mention, the newest source's word counts; deleted
-//! keys are passed over. Does not own: the sources.
+//! Owns: the merge. If several sources contain a key, the newest source's entry wins; deleted keys are skipped.
+//! Does not own: the sources.
 //!
-//! It goes on with one source as long as that is ahead of the others, so stretches of keys that lie in
-//! one source cost one comparison each.
+//! The merge continues with one source while that source is ahead of the others. So a run of keys within one source
+//! costs one comparison for each key.
 
 use std::{cmp::Ordering, ops::ControlFlow};
 
@@ -13,16 +13,16 @@ use crate::{
     memtable::{Entry, Range},
 };
 
-/// What lies beneath the memtables, as something to walk over. It stands on a pair.
+/// A cursor over the data beneath the memtables. It is always positioned on a pair.
 pub(crate) trait Cursor {
     /// The current key.
     fn key(&self) -> &[u8];
     /// The current value; `None` if the key was deleted.
     fn value(&self) -> Option<&[u8]>;
-    /// Goes on to the next pair; false if there is none, and then the cursor stands on nothing.
+    /// Moves to the next pair. Returns false if there is none; the cursor must not be read afterwards.
     fn advance(&mut self) -> Result<bool, BackendError>;
 
-    /// Visits the pairs from the current one on, until there is none or `visit` breaks.
+    /// Visits the pairs from the current one until the end, or until `visit` breaks.
     fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         loop {
             let goes_on = self.value().is_none_or(|value| visit(self.key(), value).is_continue());
@@ -33,21 +33,21 @@ pub(crate) trait Cursor {
     }
 }
 
-/// Something to merge. It stands on a pair.
+/// An input of the merge, positioned on a pair.
 pub(crate) enum Source<'a, C> {
     /// A memtable.
     Memtable {
-        /// What follows.
+        /// Pairs after the current one.
         range: Range<'a>,
-        /// Where it stands.
+        /// The current pair.
         head: (&'a [u8], Entry<'a>),
     },
-    /// A run of tables, or a store.
+    /// A run of tables, or a store's view.
     Run(Box<C>),
 }
 
 impl<'a, C: Cursor> Source<'a, C> {
-    /// A source over what is left of a range; `None` if that is nothing.
+    /// Creates a source over a range; returns `None` if the range is empty.
     pub(crate) fn of_range(mut range: Range<'a>) -> Option<Self> {
         range.next().map(|head| Self::Memtable { range, head })
     }
@@ -84,7 +84,7 @@ impl<'a, C: Cursor> Source<'a, C> {
     }
 }
 
-/// Visits what the sources, newest first, hold together.
+/// Visits the merged pairs of the sources. `sources` are ordered newest first.
 pub(crate) fn merge<C: Cursor>(
     mut sources: Vec<Source<'_, C>>,
     direction: Direction,
@@ -109,8 +109,8 @@ fn order<C: Cursor>(left: &Source<'_, C>, right: &Source<'_, C>, direction: Dire
     }
 }
 
-/// Finds the source that comes first, the newest if several stand on the same key, and moves the older
-/// of those past it.
+/// Returns the source with the first key, the newest one if several have that key. Advances the older ones past the
+/// key.
 fn settle_leader<C: Cursor>(
     sources: &mut Vec<Source<'_, C>>,
     direction: Direction,
@@ -133,7 +133,7 @@ fn settle_leader<C: Cursor>(
     Ok((!sources.is_empty()).then_some(leader))
 }
 
-/// Visits the leader's pairs as long as they come before those of all others.
+/// Visits the leader's pairs that come before the current pairs of all other sources.
 fn follow<C: Cursor>(
     sources: &mut Vec<Source<'_, C>>,
     leader: usize,

@@ -28,13 +28,13 @@ use crate::{
 
 /// The first byte of every key, as the state machine has it for keyspaces.
 const TAG: &[u8] = &[0x10];
-/// The first byte after it.
+/// The tag byte after those of all keys: the end of a range over everything.
 const AFTER_TAG: &[u8] = &[0x11];
 
-/// A backend as it stands alone.
+/// A backend without the engine and its log.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone {
-    /// Which.
+    /// Backend that is opened alone.
     pub backend: BackendKind,
 }
 
@@ -118,7 +118,7 @@ struct Store {
     backend: Box<dyn Backend>,
     dir: PathBuf,
     name: &'static str,
-    /// `apply` is never called from two threads at once.
+    /// `apply` is never called from two threads concurrently.
     written: Mutex<WriteBatch>,
     batches: AtomicU64,
 }

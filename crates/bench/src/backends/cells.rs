@@ -19,9 +19,9 @@ use crate::{
     usage::{Usage, Whose},
 };
 
-/// Nothing is written for so long before a group begins.
+/// Nothing is written for this time before a group begins.
 const QUIET: Duration = Duration::from_millis(100);
-/// In a test program others write all the time, in the same process.
+/// Longest wait for quiet. In a test program other tests write all the time, in the same process.
 const LONGEST_WAIT: Duration = if cfg!(test) { QUIET } else { Duration::from_secs(20) };
 
 /// A measured cell.
@@ -31,7 +31,7 @@ pub struct Cell {
     pub group: Group,
     /// The store.
     pub store: String,
-    /// What its writes cost.
+    /// Cost of its writes.
     pub mode: Mode,
     /// Microseconds per operation of each sample.
     pub micros: Vec<f64>,
@@ -51,7 +51,7 @@ impl Cell {
     }
 }
 
-/// How much is measured.
+/// Amount of measuring.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Effort {
     /// Samples of each cell.
@@ -65,11 +65,11 @@ struct Running<'a> {
     store: Box<dyn KvSubject>,
     micros: Vec<f64>,
     operations: u64,
-    /// `None`: the device doesn't count.
+    /// Counts of the device so far; `None` if the device doesn't count.
     device: Option<DeviceCounts>,
 }
 
-/// Done once a turn, before the stores.
+/// Callback that runs once a turn, before the stores.
 pub type Beside<'a> = dyn FnMut(u64) -> Result<(), BenchError> + 'a;
 
 /// Measures a group for the subjects, in turns.
@@ -160,7 +160,7 @@ impl Running<'_> {
     }
 }
 
-/// Says which store it was.
+/// Adds the store's name to an error.
 fn named(subject: &Subject<'_>, error: BenchError) -> BenchError {
     let name = format!("{}, {}", subject.name, subject.mode.name());
     match error {

@@ -1,4 +1,4 @@
-//! What a reader may conclude, in words made from the figures, and what not.
+//! Conclusions that a reader may draw, in words made from the figures, and their limits.
 
 use super::{cells::Cell, groups::Group, subjects::Mode};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     stats::ratio,
 };
 
-/// Sentences about the cells that were measured.
+/// Returns sentences about the cells that were measured.
 #[must_use]
 pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let is_writes = |group: Group| matches!(group, Group::Writes(_));
@@ -76,7 +76,7 @@ pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     said
 }
 
-/// Sentences about reads of ever more entries.
+/// Returns sentences about reads of stores of growing size.
 #[must_use]
 pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
@@ -101,7 +101,7 @@ pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     said
 }
 
-/// Sentences about ever more readers.
+/// Returns sentences about a growing number of readers.
 #[must_use]
 pub fn of_readers(cells: &[Cell]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
@@ -125,7 +125,7 @@ pub fn of_readers(cells: &[Cell]) -> Vec<String> {
     said
 }
 
-/// The first and the last cell of each store.
+/// Returns the first and the last cell of each store.
 fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     cells.iter().enumerate().filter_map(|(at, first)| {
         let is_first = cells[..at].iter().all(|other| other.store != first.store);
@@ -134,7 +134,7 @@ fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     })
 }
 
-/// What has to hold.
+/// Compares the figures with those that must hold.
 #[must_use]
 pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
     let mut checks = Vec::new();

@@ -1,19 +1,19 @@
-//! How often the disk was told to flush, and how much was written to it, from the kernel's own counts of the device.
+//! Flushes of the disk and bytes written to it, from the kernel's own counts of the device.
 //!
-//! A store's fsyncs can't be counted in the same way for all stores; flushes that reach the device can. And what a
-//! process is charged for is what it dirtied, whole folios at a time, not what reached the disk. The counts are the
-//! whole device's, so somebody else's too: a quiet machine is needed. One fsync is at most one flush, and none
-//! where several are merged or nothing was dirty.
+//! A store's fsyncs can't be counted in the same way for all stores; flushes that reach the device can. The kernel
+//! charges a process for the folios it dirtied, not for the bytes that reached the disk. The counts are the whole
+//! device's and include other processes': a quiet machine is needed. One fsync is at most one flush, and none if
+//! several are merged or nothing was dirty.
 
 use std::{fs, os::linux::fs::MetadataExt as _, path::Path};
 
-/// The kernel counts in these, whatever the device has.
+/// Bytes of a sector in the kernel's counts, whatever the device has.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a device did since the machine was started.
+/// Counts of a device since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Flushes of its cache.
+    /// Flushes of the device's cache.
     pub flushes: u64,
     /// Bytes written.
     pub written_bytes: u64,
@@ -52,7 +52,7 @@ impl Device {
 }
 
 impl DeviceCounts {
-    /// What happened since an earlier look.
+    /// Returns the counts since an earlier look.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self { flushes: self.flushes - before.flushes, written_bytes: self.written_bytes - before.written_bytes }

@@ -1,20 +1,22 @@
 //! The groups of row A, one sample at a time.
 //!
-//! Owns: what is set up before, what is timed, and that the content is right. Does not own: how samples of
-//! several stores follow one another.
+//! Owns: the setup, the timed part, and the comparison of the content. Does not own: the order of samples of several
+//! stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rand::RngExt as _;
 
 use crate::{
     BenchError,
     data::{KEY_BYTES, Values, key},
     engine::{Found, KvSubject, Pair},
-    random::Rng,
+    random::generator,
 };
 
 /// Entries written at a time while a store is set up.
 const LOAD_BATCH: u64 = 1000;
-/// What row A's reads choose from.
+/// Entries that row A's reads choose from.
 const LOADED: u64 = 10_000;
 /// A hundred reads are over before a clock says much: they are repeated within a sample.
 const REPEATS: u64 = 50;
@@ -24,37 +26,37 @@ const TRANSACTIONS: u64 = 20;
 /// A group with its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// So many sets, one after the other.
+    /// Sets, one after the other; their number.
     Writes(u64),
-    /// So many threads set at once.
+    /// Threads that set concurrently; their number.
     Writers(u64),
-    /// So many tasks of one thread set at once.
+    /// Tasks of one thread that set concurrently; their number.
     Tasks(u64),
-    /// So many random reads of 10,000 entries.
+    /// Random reads of 10,000 entries; their number.
     Reads(u64),
-    /// A consistent copy of so many entries.
+    /// A consistent copy of all entries; their number.
     Copy(u64),
-    /// So many operations, 70 % reads and 30 % sets, over 10,000 entries.
+    /// Operations, 70 % reads and 30 % sets, over 10,000 entries; their number.
     Mixed(u64),
-    /// Transactions of so many sets.
+    /// Transactions; the number of sets of each.
     Transaction(u64),
-    /// Random reads of a store of so many entries.
+    /// Random reads; the number of entries of the store.
     ReadsOf(u64),
-    /// So many threads read 10,000 entries at once.
+    /// Threads that read 10,000 entries concurrently; their number.
     Readers(u64),
 }
 
-/// What all groups need to know.
+/// Parameters of all groups.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Values of one length.
     pub values: Values,
-    /// Decides orders.
+    /// Seed of the orders.
     pub seed: u64,
 }
 
 impl Group {
-    /// Its name in row A; the sweeps have their own.
+    /// Returns the group's name in row A; the sweeps have names of their own.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -69,7 +71,7 @@ impl Group {
         }
     }
 
-    /// What is done, with its parameter.
+    /// Describes the group's work, with its parameter.
     #[must_use]
     pub fn what(self) -> String {
         match self {
@@ -85,7 +87,7 @@ impl Group {
         }
     }
 
-    /// What one operation is.
+    /// Returns the unit of one operation.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
@@ -104,7 +106,7 @@ impl Group {
         }
     }
 
-    /// Before the timed part: loads what is needed and puts it where the store keeps it for long.
+    /// Before the timed part: loads the entries and moves them to where the store keeps them for long.
     pub fn prepare(self, store: &dyn KvSubject, workload: &Workload) -> Result<(), BenchError> {
         let loaded = self.loaded();
         let mut from = 0;
@@ -122,7 +124,7 @@ impl Group {
 
     /// One sample, the timed part. Returns how many operations it was.
     pub fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<u64, BenchError> {
-        let mut rng = Rng::new(workload.seed ^ (sample << 32));
+        let mut rng = generator(workload.seed ^ (sample << 32));
         match self {
             Self::Writes(count) => {
                 (sample * count..(sample + 1) * count).try_for_each(|index| put(store, workload, index))?;
@@ -137,18 +139,22 @@ impl Group {
                 Ok(count)
             }
             Self::Reads(count) => {
-                (0..count * REPEATS).try_for_each(|_| get(store, workload, rng.below(LOADED)))?;
+                (0..count * REPEATS).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))?;
                 Ok(count * REPEATS)
             }
             Self::ReadsOf(entries) => {
-                (0..READS_OF_A_SWEEP).try_for_each(|_| get(store, workload, rng.below(entries)))?;
+                (0..READS_OF_A_SWEEP).try_for_each(|_| get(store, workload, rng.random_range(0..entries)))?;
                 Ok(READS_OF_A_SWEEP)
             }
             Self::Copy(entries) => copy(store, workload, entries),
             Self::Mixed(count) => {
                 for _ in 0..count {
-                    let index = rng.below(LOADED);
-                    if rng.below(10) < 7 { get(store, workload, index)? } else { put(store, workload, index)? }
+                    let index = rng.random_range(0..LOADED);
+                    if rng.random_range(0..10) < 7 {
+                        get(store, workload, index)?;
+                    } else {
+                        put(store, workload, index)?;
+                    }
                 }
                 Ok(count)
             }
@@ -163,7 +169,7 @@ impl Group {
         }
     }
 
-    /// After the timed part: what the sample wrote is there.
+    /// Checks after the timed part that a sample of the written entries is there.
     pub fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         let written = match self {
             Self::Writes(count) => sample * count..(sample + 1) * count,
@@ -183,7 +189,7 @@ impl Group {
 
 /// Fewer in a debug build, whose figures mean nothing: there it is a test.
 const SETS_OF_A_WRITER: u64 = if cfg!(debug_assertions) { 10 } else { 200 };
-/// So many that what else the machine does for a millisecond is not most of a sample.
+/// Reads of a sample: enough that a disturbance of a millisecond is not most of it.
 const READS_OF_A_SWEEP: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 const READS_OF_A_READER: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 
@@ -206,8 +212,8 @@ fn writers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64
 
 fn readers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64) -> Result<u64, BenchError> {
     at_once(threads, |thread| {
-        let mut rng = Rng::new(workload.seed ^ (sample << 32) ^ thread);
-        (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.below(LOADED)))
+        let mut rng = generator(workload.seed ^ (sample << 32) ^ thread);
+        (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))
     })?;
     Ok(threads * READS_OF_A_READER)
 }

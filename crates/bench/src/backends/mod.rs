@@ -15,10 +15,7 @@ mod subjects;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, time::Duration};
 
 use thalweg_engine::BackendKind;
 
@@ -32,20 +29,20 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     data::{KEY_BYTES, Values},
     engine::Contender,
+    options::{require, within},
     probe::{Probe, Sync},
-    report::{Plot, Table},
+    report::{Plot, Table, cells},
     stats::median,
-    usage::{Usage, Whose},
 };
 
-/// What the probe writes at a time: about what one set's batch is in the log.
+/// Bytes of a probe's write: about the size of one set's batch in the log.
 const PROBE_WRITE_BYTES: usize = 256;
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// Options of the backends suite.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct BackendsOptions {
-    /// Which backends.
+    /// Backends to measure.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
     pub backends: Vec<BackendKind>,
     /// Behind the log, synced per batch, or both.
@@ -78,7 +75,7 @@ pub struct BackendsOptions {
     /// Directory below which the stores are made; decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Feeds values and orders.
+    /// Seed of values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -121,26 +118,15 @@ impl Default for BackendsOptions {
 
 impl BackendsOptions {
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if self.samples == 0 || self.samples > 10_000 {
-            return wrong("--samples", "must be from 1 to 10000");
-        }
-        if self.backends.is_empty() || self.modes.is_empty() {
-            return wrong("--backends, --modes", "must name at least one");
-        }
-        if self.value_bytes > 1 << 20 {
-            return wrong("--value-bytes", "must be at most 1 MiB");
-        }
-        if self.sweep_size.is_some_and(|entries| !(100..=10_000_000).contains(&entries)) {
-            return wrong("--sweep-size", "must be from 100 to 10000000");
-        }
-        if self.sweep_readers.is_some_and(|threads| !(1..=256).contains(&threads)) {
-            return wrong("--sweep-readers", "must be from 1 to 256");
-        }
-        if self.no_groups && self.sweep_size.is_none() && self.sweep_readers.is_none() {
-            return wrong("--no-groups", "leaves nothing: add --sweep-size or --sweep-readers");
-        }
-        Ok(())
+        within("--samples", self.samples, 10_000)?;
+        let is_some = !self.backends.is_empty() && !self.modes.is_empty();
+        require(is_some, "--backends, --modes", "must name at least one")?;
+        require(self.value_bytes <= 1 << 20, "--value-bytes", "must be at most 1 MiB")?;
+        let is_valid = self.sweep_size.is_none_or(|entries| (100..=10_000_000).contains(&entries));
+        require(is_valid, "--sweep-size", "must be from 100 to 10000000")?;
+        within("--sweep-readers", self.sweep_readers.unwrap_or(1), 256)?;
+        let is_some = !self.no_groups || self.sweep_size.is_some() || self.sweep_readers.is_some();
+        require(is_some, "--no-groups", "leaves nothing: add --sweep-size or --sweep-readers")
     }
 }
 
@@ -156,10 +142,7 @@ pub fn run_beside(
     progress: &mut dyn Progress,
 ) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("backends", scratch.path());
-    let usage = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("backends", options.dir.as_deref())?;
     let subjects: Vec<Subject<'_>> = options
         .modes
         .iter()
@@ -185,9 +168,7 @@ pub fn run_beside(
     if let Some(dir) = &options.plots {
         report.save_plots(dir)?;
     }
-    report.cost = Usage::read(Whose::Own).since(&usage);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn describe(options: &BackendsOptions, subjects: &[Subject<'_>], report: &mut Report) {
@@ -217,7 +198,7 @@ struct Suite<'a> {
     scratch: &'a Scratch,
 }
 
-/// Row A, with what the row's targets need beside it.
+/// The groups of row A, with those that the row's targets need beside them.
 const GROUPS: [Group; 11] = [
     Group::Writes(1000),
     Group::Writers(50),
@@ -233,7 +214,7 @@ const GROUPS: [Group; 11] = [
 ];
 
 impl Suite<'_> {
-    /// All groups, or those of the names in `only`.
+    /// Measures all groups, or those of the names in `only`.
     fn groups(&self, only: &[&str], report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let mut probe = self.probe(progress)?;
         let (mut probed, mut all) = (Vec::new(), Vec::new());
@@ -243,7 +224,7 @@ impl Suite<'_> {
                 subject.mode == Mode::BehindLog || !matches!(group, Group::Writers(_) | Group::Tasks(_))
             };
             let subjects: Vec<_> = self.subjects.iter().filter(takes_part).collect();
-            // What is held against the disk's own rate takes turns with it.
+            // Figures that are compared with the disk's own rate take turns with it.
             let beside = &mut |sample| match (group, sample) {
                 (Group::Writes(_), 1..) => probe.round().map(|rate| probed.push(rate)),
                 _ => Ok(()),
@@ -367,79 +348,42 @@ fn lines(
 
 /// Rates at a glance: a row per group, a column per store would not fit, so a row per group and mode.
 fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
-    let columns = ["group", "what", "store", "mode", "per s", "mean µs", "± 95 %"];
-    let mut table = Table::new(format!("every cell ({} stores)", subjects.len()), &columns);
+    let mut table = Table::new(format!("every cell ({} stores)", subjects.len()));
     for cell in cells {
         let statistics = &cell.statistics;
         let half = (statistics.high - statistics.low) / 2.0;
-        table.row(vec![
-            cell.group.name().into(),
-            cell.group.what().into(),
-            cell.store.as_str().into(),
-            cell.mode.name().into(),
-            cell.rate().into(),
-            statistics.mean.into(),
-            half.into(),
-        ]);
+        table.row(cells! {
+            "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
+            "mode" => cell.mode.name(), "per s" => cell.rate(), "mean µs" => statistics.mean, "± 95 %" => half,
+        });
     }
     table
 }
 
 fn details(cells: &[Cell]) -> Table {
-    let columns = [
-        "what",
-        "store",
-        "mode",
-        "unit",
-        "samples",
-        "median µs",
-        "std dev",
-        "95 % low",
-        "95 % high",
-        "mild outliers",
-        "severe outliers",
-        "disk flushes",
-        "bytes written",
-    ];
-    let mut table = Table::new("statistics, flushes of the disk and bytes written per operation", &columns);
+    let mut table = Table::new("statistics, flushes of the disk and bytes written per operation");
     for cell in cells {
         let statistics = &cell.statistics;
-        table.row(vec![
-            cell.group.what().into(),
-            cell.store.as_str().into(),
-            cell.mode.name().into(),
-            cell.group.unit().into(),
-            statistics.samples.into(),
-            statistics.median.into(),
-            statistics.deviation.into(),
-            statistics.low.into(),
-            statistics.high.into(),
-            statistics.mild_outliers.into(),
-            statistics.severe_outliers.into(),
-            cell.flushes.into(),
-            cell.written_bytes.into(),
-        ]);
+        table.row(cells! {
+            "what" => cell.group.what(), "store" => cell.store.as_str(), "mode" => cell.mode.name(),
+            "unit" => cell.group.unit(), "samples" => statistics.samples, "median µs" => statistics.median,
+            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+            "mild outliers" => statistics.mild_outliers, "severe outliers" => statistics.severe_outliers,
+            "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
+        });
     }
     table
 }
 
 fn sweep_table(title: &str, cells: &[Cell]) -> Table {
-    let columns =
-        ["what", "store", "mean µs", "std dev", "95 % low", "95 % high", "per s", "disk flushes", "bytes written"];
-    let mut table = Table::new(title, &columns);
+    let mut table = Table::new(title);
     for cell in cells {
         let statistics = &cell.statistics;
-        table.row(vec![
-            cell.group.what().into(),
-            cell.store.as_str().into(),
-            statistics.mean.into(),
-            statistics.deviation.into(),
-            statistics.low.into(),
-            statistics.high.into(),
-            cell.rate().into(),
-            cell.flushes.into(),
-            cell.written_bytes.into(),
-        ]);
+        table.row(cells! {
+            "what" => cell.group.what(), "store" => cell.store.as_str(), "mean µs" => statistics.mean,
+            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+            "per s" => cell.rate(), "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
+        });
     }
     table
 }

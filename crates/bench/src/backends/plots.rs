@@ -23,7 +23,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(90, 90, 90),
 ];
 
-/// A point of a line: parameter and figure.
+/// A named line of points: parameter and figure.
 pub type Line = (String, Vec<(f64, f64)>);
 
 /// Draws the cells of one group, which share their operation.
@@ -123,7 +123,7 @@ fn draw_lines(svg: &mut String, title: &str, axes: (&str, &str), lines: &[Line])
     root.present().map_err(|error| text(&error))
 }
 
-/// A store has one colour everywhere.
+/// Returns the colour that a store has in all plots.
 fn colour(store: &str) -> RGBColor {
     known_colour(store).unwrap_or(COLOURS[COLOURS.len() - 1])
 }

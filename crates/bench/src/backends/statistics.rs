@@ -1,15 +1,16 @@
-//! What repeated samples of one figure say: mean, standard deviation, 95 % interval of the mean, outliers.
+//! Statistics of repeated samples: mean, standard deviation, 95 % interval of the mean, outliers.
 //!
 //! The interval is a bootstrap's (resampled means, seeded): times are not normally distributed. Outliers are
 //! Tukey's: beyond 1.5 interquartile ranges mild, beyond 3 severe. They are counted, never left out.
 
+use rand::RngExt as _;
 use serde::Serialize;
 
-use crate::random::Rng;
+use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
-/// Of the samples of one cell.
+/// Statistics of the samples of one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Statistics {
     /// How many samples.
@@ -22,16 +23,16 @@ pub struct Statistics {
     pub deviation: f64,
     /// Lower end of the mean's 95 % interval.
     pub low: f64,
-    /// Upper end of it.
+    /// Upper end of the mean's 95 % interval.
     pub high: f64,
     /// Samples beyond 1.5, but not beyond 3 interquartile ranges.
     pub mild_outliers: usize,
-    /// Samples beyond 3.
+    /// Samples beyond 3 interquartile ranges.
     pub severe_outliers: usize,
 }
 
 impl Statistics {
-    /// Of at least one sample; NaN throughout of none.
+    /// Creates the statistics of at least one sample; NaN throughout if there is none.
     #[must_use]
     pub fn of(samples: &[f64], seed: u64) -> Self {
         let mut sorted = samples.to_vec();
@@ -67,9 +68,9 @@ fn interval(samples: &[f64], seed: u64) -> (f64, f64) {
     if samples.is_empty() {
         return (f64::NAN, f64::NAN);
     }
-    let mut rng = Rng::new(seed);
+    let mut rng = generator(seed);
     let mut resample = || {
-        let draw = |_| samples[rng.below(samples.len() as u64) as usize];
+        let draw = |_| samples[rng.random_range(0..samples.len())];
         (0..samples.len()).map(draw).sum::<f64>() / samples.len() as f64
     };
     let mut means: Vec<f64> = (0..RESAMPLES).map(|_| resample()).collect();
@@ -77,7 +78,7 @@ fn interval(samples: &[f64], seed: u64) -> (f64, f64) {
     (quantile(&means, 0.025), quantile(&means, 0.975))
 }
 
-/// Between the two nearest of sorted values.
+/// Interpolates between the two nearest of sorted values.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = at * last as f64;

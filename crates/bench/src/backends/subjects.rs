@@ -1,4 +1,4 @@
-//! Who is compared: each backend behind the log, each backend alone, and whoever else comes along.
+//! The compared stores: each backend behind the log, each backend alone, and peers.
 
 use std::path::Path;
 
@@ -11,21 +11,21 @@ use crate::{
     engine::{self, Contender, KvSubject, Level, StoreOptions},
 };
 
-/// What a write costs before it is acknowledged.
+/// Cost of a write before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// An fsync of the log, shared by those who wait; the backend is not synced, and replayed after a crash.
+    /// An fsync of the log, shared by concurrent writers; the backend is not synced, and replayed after a crash.
     BehindLog,
     /// The backend alone, which syncs each batch; nothing is shared.
     PerBatch,
 }
 
 impl Mode {
-    /// Both.
+    /// Both modes.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 
-    /// As reports have it.
+    /// Returns the mode's name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Mode {
 pub struct Subject<'a> {
     /// The backend's name, or the peer's.
     pub name: String,
-    /// What its writes cost.
+    /// Cost of its writes.
     pub mode: Mode,
     contender: Maker<'a>,
 }
@@ -54,7 +54,7 @@ enum Maker<'a> {
 const SEGMENT_BYTES: u32 = 16 << 20;
 
 impl<'a> Subject<'a> {
-    /// One of ours.
+    /// Creates a subject of one of our backends.
     #[must_use]
     pub fn own(backend: BackendKind, mode: Mode) -> Self {
         let contender = match mode {
@@ -64,13 +64,13 @@ impl<'a> Subject<'a> {
         Self { name: backend.name().to_owned(), mode, contender }
     }
 
-    /// Another store, which syncs each write.
+    /// Creates a subject of another store, which syncs each write.
     #[must_use]
     pub fn peer(contender: &'a dyn Contender) -> Self {
         Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: Maker::Peer(contender) }
     }
 
-    /// What it is made of.
+    /// Describes the store's make.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.contender {

@@ -1,6 +1,6 @@
-//! The cache suite: row F's operations over the native protocol, so many under way at a time, each answer compared.
+//! The cache suite: row F's operations over the native protocol, at a fixed concurrency, each answer compared.
 //!
-//! Parts: [`work`] is what is asked and what answers are right; `suite` goes through the operations.
+//! Parts: [`work`] makes requests and judges answers; `suite` goes through the operations.
 
 mod suite;
 pub mod work;

@@ -1,25 +1,28 @@
 //! `thalweg bench cache`: options in, report out.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, time::Duration};
 
-use thalweg_wire::{CacheCreate, DropCache, Frame, OpenCache, ServerFrame};
+use thalweg_wire::{CacheCreate, DropCache, OpenCache, ServerFrame};
 
 use super::work::{CacheWork, Operation};
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     data::Values,
     latency::micros,
-    load::{schedule::Arrivals, validity::Validity},
+    load::{
+        pace::Pace,
+        schedule::Arrivals,
+        validity::{Validity, summary},
+    },
     native::{
-        crew,
-        options::{LoadOptions, only, within},
+        options::LoadOptions,
         place::{Carrier, Place},
         requests::{self, CallOutcome, CallPlan},
         server::{Server, ServerOptions},
     },
-    report::{Check, Table, duration, mebibytes},
+    options::{only, rate_within, within},
+    report::{Check, Table, cells, mebibytes},
     stats::{Summary, median},
-    usage::{Usage, Whose},
 };
 
 /// Options of the cache suite.
@@ -45,7 +48,7 @@ pub struct CacheOptions {
     /// Operations per second, whatever the server does; without it as fast as it answers.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// How they spread over time.
+    /// Spread of the operations over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Bytes that the cache may hold.
@@ -71,7 +74,7 @@ const ROWS: [Row; 5] = [
     Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
 ];
 
-/// What TCP should reach of row F's rates.
+/// Factor of row F's rates that TCP should reach.
 const TIMES_ROW_F: f64 = 2.0;
 
 impl CacheOptions {
@@ -79,12 +82,8 @@ impl CacheOptions {
         self.load.check()?;
         within("--connections, --streams", self.connections.saturating_mul(self.streams), 20_000)?;
         within("--concurrency", self.concurrency, 1 << 20)?;
-        within("--keys", usize::try_from(self.keys).unwrap_or(usize::MAX), 100_000_000)?;
-        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e8) {
-            let message = "must be above 0 and at most 100 million".to_owned();
-            return Err(BenchError::Option { option: "--rate", message });
-        }
-        Ok(())
+        within("--keys", self.keys, 100_000_000)?;
+        rate_within(self.rate, 100_000_000)
     }
 }
 
@@ -92,10 +91,7 @@ impl CacheOptions {
 pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.server.dir.as_deref())?;
-    let mut report = Report::begin("cache", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("cache", options.server.dir.as_deref())?;
     let server = Server::reach(&options.server, &scratch, None, None, progress)?;
     report.condition("server", server.name());
     report.condition("durability", "none: caches are in memory only");
@@ -118,9 +114,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
         }
     }
     report.tables.push(figures);
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn rounds(
@@ -142,15 +136,8 @@ fn rounds(
     let mut rounds = Vec::new();
     for round in 1..=options.load.rounds {
         let (outcome, _) = requests::run(&plan, server.process, |channel| work(row.operation, channel))?;
-        progress.step(&format!(
-            "{}, {} round {round}: {:.0}/s, p50 {}, p99 {}, {}",
-            row.name,
-            place.carrier.name(),
-            outcome.rate,
-            duration(outcome.counts.times.percentile(50.0)),
-            duration(outcome.counts.times.percentile(99.0)),
-            outcome.validity.name()
-        ));
+        let figures = summary(outcome.rate, "/s", &outcome.counts.times, &outcome.validity);
+        progress.step(&format!("{}, {} round {round}: {figures}", row.name, place.carrier.name()));
         rounds.push(outcome);
     }
     // All caches of a server share a bound: the next row's needs the room.
@@ -159,19 +146,13 @@ fn rounds(
 }
 
 fn plan(options: &CacheOptions, place: &Place) -> CallPlan {
-    let load = &options.load;
     CallPlan {
         place: place.clone(),
         connections: options.connections,
         streams: options.streams,
         in_flight: options.concurrency,
-        rate: options.rate.map(|rate| (rate, options.arrivals)),
-        warmup: load.warmup,
-        duration: load.duration,
-        give_up: load.give_up,
-        max_lag: load.max_lag,
-        seed: load.seed,
-        workers: load.workers,
+        pace: Pace::of_rate(options.rate, options.arrivals),
+        load: options.load.clone(),
     }
 }
 
@@ -179,44 +160,22 @@ fn plan(options: &CacheOptions, place: &Place) -> CallPlan {
 fn open(place: &Place, max_bytes: u64, value_bytes: usize) -> Result<u32, BenchError> {
     let name = format!("bench-{}-{value_bytes}", std::process::id());
     let request = OpenCache { create: CacheCreate::IfMissing, max_bytes, name: &name };
-    setup(place, "opening a cache", &request, |frame| match frame {
+    place.ask("opening a cache", &request, |frame| match frame {
         ServerFrame::CacheOpened(opened) => Some(opened.cache),
         _ => None,
     })
 }
 
 fn drop_cache(place: &Place, cache: u32) -> Result<(), BenchError> {
-    setup(place, "dropping a cache", &DropCache { cache }, |frame| match frame {
+    place.ask("dropping a cache", &DropCache { cache }, |frame| match frame {
         ServerFrame::CacheDone(_) => Some(()),
         _ => None,
     })
 }
 
-/// One request on a channel of its own.
-fn setup<'a, F: Frame<'a>, T>(
-    place: &Place,
-    doing: &'static str,
-    request: &F,
-    read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
-) -> Result<T, BenchError> {
-    crew::alone(async {
-        let mut line = place.line().await?;
-        line.ask(request, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
-    })
-}
-
 /// Puts each key once: setup.
 fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
-    let setup = CallPlan {
-        connections: 1,
-        streams: 1,
-        in_flight: 64,
-        rate: None,
-        warmup: std::time::Duration::ZERO,
-        duration: std::time::Duration::from_secs(60),
-        workers: 1,
-        ..plan.clone()
-    };
+    let setup = CallPlan::setup(&plan.place, 64, Duration::from_secs(60), &plan.load);
     let (outcome, _) = requests::run(&setup, None, |channel| work(channel).each(0..keys))?;
     match outcome.validity {
         Validity::Good if outcome.counts.all_replies == keys => Ok(()),
@@ -229,28 +188,7 @@ fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) ->
 }
 
 fn figures() -> Table {
-    Table::new(
-        "figures: medians of the rounds; times from the moment an operation was due to its reply",
-        &[
-            "operation",
-            "transport",
-            "value B",
-            "operations/s",
-            "± MAD",
-            "p50 µs",
-            "p90 µs",
-            "p99 µs",
-            "p99.9 µs",
-            "max µs",
-            "server CPU s/M",
-            "generator CPU s/M",
-            "generator busy %",
-            "server peak RSS MiB",
-            "row F",
-            "of row F",
-            "verdict",
-        ],
-    )
+    Table::new("figures: medians of the rounds; times from the moment an operation was due to its reply")
 }
 
 fn add(figures: &mut Table, report: &mut Report, carrier: Carrier, row: &Row, rounds: &[CallOutcome], is_closed: bool) {
@@ -261,28 +199,17 @@ fn add(figures: &mut Table, report: &mut Report, carrier: Carrier, row: &Row, ro
     let per_million = |seconds: f64, outcome: &CallOutcome| seconds * 1e6 / outcome.counts.all_replies as f64;
     let peak = rounds.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
     let server = over(&|outcome| per_million(outcome.server.cpu_seconds, outcome));
-    figures.row(vec![
-        row.name.into(),
-        carrier.name().into(),
-        row.value_bytes.into(),
-        rates.median.into(),
-        rates.mad.into(),
-        quantile(50.0).into(),
-        quantile(90.0).into(),
-        quantile(99.0).into(),
-        quantile(99.9).into(),
-        quantile(100.0).into(),
-        Some(server).filter(|_| peak.is_some()).into(),
-        over(&|outcome| per_million(outcome.generator_cpu, outcome)).into(),
-        over(&|outcome| 100.0 * outcome.busiest).into(),
-        mebibytes(peak),
-        row.published.into(),
-        (rates.median / row.published).into(),
-        validity.name().into(),
-    ]);
+    figures.row(cells! {
+        "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
+        "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => quantile(50.0),
+        "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0), "p99.9 µs" => quantile(99.9),
+        "max µs" => quantile(100.0), "server CPU s/M" => Some(server).filter(|_| peak.is_some()),
+        "generator CPU s/M" => over(&|outcome| per_million(outcome.generator_cpu, outcome)),
+        "generator busy %" => over(&|outcome| 100.0 * outcome.busiest), "server peak RSS MiB" => mebibytes(peak),
+        "row F" => row.published, "of row F" => rates.median / row.published, "verdict" => validity.name(),
+    });
     let what = format!("{}, {}", row.name, carrier.name());
-    let (measured, verdict) = validity.verdict();
-    report.checks.push(Check { what: what.clone(), required: "all answered, rightly".to_owned(), measured, verdict });
+    report.checks.push(Check::of_run(&what, "all answered, rightly", validity));
     if carrier == Carrier::Tcp && is_closed {
         report.checks.push(Check::at_least(what, rates.median / row.published, TIMES_ROW_F, " × row F"));
     }

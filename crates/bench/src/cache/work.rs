@@ -1,7 +1,8 @@
-//! What is asked of a cache, and which answers are right.
+//! Requests to a cache, and the judgement of their answers.
 
 use std::sync::Arc;
 
+use rand::RngExt as _;
 use thalweg_transport::Outbox;
 use thalweg_wire::{
     CacheExpect, CacheGet, CachePut, CacheStored, CacheTtl, CacheValue, Frame as _, Kind, RawFrame, Rest,
@@ -13,21 +14,21 @@ use crate::{
         line::{LineError, body, unexpected},
         requests::Work,
     },
-    random::Rng,
+    random::{Generator, generator},
 };
 
-/// What an operation does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Sets an entry.
     Put,
     /// Reads an entry that is there.
     Hit,
-    /// Reads one that is not.
+    /// Reads an entry that is not there.
     Miss,
 }
 
-/// Keys of misses lie beyond all that are put.
+/// Index of the first missing key: misses lie beyond all keys that are put.
 const MISSING: u64 = 5_000_000_000;
 
 /// Puts or gets of keys chosen at random.
@@ -37,18 +38,18 @@ pub struct CacheWork {
     operation: Operation,
     keys: u64,
     values: Arc<Values>,
-    rng: Rng,
-    /// Which key each request under way is about.
+    rng: Generator,
+    /// Key index of each request under way, by slot.
     asked: Vec<u64>,
     /// Each key once, from here on, if it is set: how a cache is filled.
     each: Option<std::ops::Range<u64>>,
 }
 
 impl CacheWork {
-    /// Of a cache that was opened, on the channel of a number.
+    /// Creates the work of one channel, on an opened cache.
     #[must_use]
     pub fn new(cache: u32, operation: Operation, keys: u64, values: Arc<Values>, seed: u64, channel: usize) -> Self {
-        let rng = Rng::new(seed.wrapping_mul(31).wrapping_add(channel as u64));
+        let rng = generator(seed.wrapping_mul(31).wrapping_add(channel as u64));
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
@@ -61,7 +62,7 @@ impl CacheWork {
     fn next_key(&mut self) -> Option<u64> {
         match &mut self.each {
             Some(keys) => keys.next(),
-            None => Some(self.rng.below(self.keys)),
+            None => Some(self.rng.random_range(0..self.keys)),
         }
     }
 }

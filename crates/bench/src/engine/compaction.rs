@@ -1,40 +1,40 @@
-//! Row P's compaction tests: small memtables make many tables; reads, ranges and space are measured as the writes
-//! left them, and again when everything has been compacted.
+//! Row P's compaction tests: small memtables make many tables. Reads, ranges and space are measured as the writes left
+//! them, and again when everything has been compacted.
 //!
-//! As in the system that published them, nothing is compacted before it is asked for: our engine is told so
-//! ([`Compaction::WhenAsked`]); peers that can't be told compact by their own schedule, and their *before* is the
-//! better for it. So that as many tables are there as were with a memtable of 64 KB, whatever a store counts as its
-//! memtable's bytes, a flush is asked for after so many changes as fitted there: 250 of 5 × 1000 made 20 tables, 200
-//! of 10 × 2000 made 100. The published sizes of the tests with 1,000
-//! and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same overhead, values
-//! of 100.
+//! As in the system that published them, nothing is compacted before a compaction is requested: our engine gets
+//! [`Compaction::WhenAsked`]. Peers without such an option compact by their own schedule, which improves their
+//! *before*. A flush is requested after as many changes as fitted into a memtable of 64 KB, because stores count a
+//! memtable's bytes differently: 250 of 5 × 1000 made 20 tables, 200 of 10 × 2000 made 100. The published sizes of the
+//! tests with 1,000 and 2,000 keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same
+//! overhead, values of 100.
 
+use rand::seq::SliceRandom as _;
 use thalweg_engine::Compaction;
 
 use super::{
     results::{Compacted, Footprint, Results, Row, Test},
     subject::{Found, KvSubject},
     timing::timed,
-    workloads::{self, Context, Keys},
+    workloads::{self, Context, Keys, Store},
 };
 use crate::{
     BenchError,
     data::{self, KEY_BYTES, Values},
-    random::Rng,
+    random::generator,
     report::Check,
     stats::ratio,
 };
 
 const READS_BEFORE: Test = Test::new("compaction: reads before", "5 × 1000 keys × 200 B", "");
 const READS_AFTER: Test = Test::new("compaction: reads after", "5 × 1000 keys × 200 B", "+2 % / +33 %");
-/// Over all the tables that 5 passes have left.
+/// Ranges over all the tables that 5 passes have left.
 const RANGES_BEFORE: Test = Test::new("compaction: ranges of 50 before", "1000 queries", "92 / 345 q/s");
-/// Over one.
+/// Ranges over one table.
 const RANGES_AFTER: Test = Test::new("compaction: ranges of 50 after", "1000 queries", "561 / 1,998 q/s");
 const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × 1000 × 200 B", "");
 const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "2500 of 5000 × 100 B deleted", "");
 const LARGE: Test = Test::new("compaction: large, until done", "10 × 2000 × 200 B", "0.69 s / 0.38 s in all");
-/// Published bytes by those of the pairs that are alive.
+/// Ratio of the published bytes to those of the pairs that are alive.
 const TOMBSTONES_LEFT: f64 = 471e3 / (2500.0 * (KEY_BYTES + VALUE_BYTES_OF_TOMBSTONES) as f64);
 const LARGE_LEFT: f64 = 576e3 / (2000.0 * (KEY_BYTES + VALUE_BYTES) as f64);
 const MEMTABLE_BYTES: u64 = 1 << 20;
@@ -53,10 +53,10 @@ pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
 }
 
 fn open(context: &Context<'_>) -> Result<Box<dyn KvSubject>, BenchError> {
-    context.open_with(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
+    context.open(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
 }
 
-/// What row P's system published, of our engine in the last round.
+/// Compares our engine in the last round with the figures that row P's system published.
 pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     let of =
         |test: Test| results.compacted.iter().find(|compacted| compacted.test == test && compacted.contender == first);
@@ -84,12 +84,13 @@ pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     ]
 }
 
-/// What the keys hold after the last pass.
+/// Returns the values that the keys hold after a pass.
 fn pass_values(seed: u64, pass: u64) -> Values {
     Values::new(VALUE_BYTES, seed.wrapping_mul(1000) + pass)
 }
 
-/// Writes all keys `passes` times, each time with other values, a table after so many; returns the last ones.
+/// Writes all keys `passes` times, each time with other values, and flushes after every `flushed` keys. Returns the
+/// last values.
 fn overwrite(
     context: &Context<'_>,
     subject: &dyn KvSubject,
@@ -130,17 +131,18 @@ fn compact(
 }
 
 fn overwrites(context: &mut Context<'_>) -> Result<(), BenchError> {
-    let count = context.count(1000);
+    let (count, reads) = (context.count(1000), context.count(10_000));
     let subject = open(context)?;
     let order: Vec<u64> = (0..count).collect();
     let values = overwrite(context, &*subject, 5, &order, FLUSHED_OVERWRITES)?;
     let alive = count * (KEY_BYTES + VALUE_BYTES) as u64;
-    let random = Keys::random(context.count(10_000), count, context.seed);
-    workloads::gets(context, &*subject, READS_BEFORE, &random, &values, Found::Right)?;
-    workloads::ranges(context, &*subject, RANGES_BEFORE, 50, count, &values)?;
-    compact(context, &*subject, OVERWRITES, alive, "20 → 1 tables, -80 %")?;
-    workloads::gets(context, &*subject, READS_AFTER, &random, &values, Found::Right)?;
-    workloads::ranges(context, &*subject, RANGES_AFTER, 50, count, &values)
+    let random = Keys::random(reads, count, context.seed);
+    let mut store = Store { context, subject, values };
+    store.gets(READS_BEFORE, &random)?;
+    store.ranges(RANGES_BEFORE, 50, count)?;
+    compact(store.context, &*store.subject, OVERWRITES, alive, "20 → 1 tables, -80 %")?;
+    store.gets(READS_AFTER, &random)?;
+    store.ranges(RANGES_AFTER, 50, count)
 }
 
 /// 5000 keys, every second one deleted: the space comes back, and no deleted key does.
@@ -174,9 +176,9 @@ fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
     let count = context.count(2000);
     let subject = open(context)?;
     let mut order: Vec<u64> = (0..count).collect();
-    Rng::new(context.seed).shuffle(&mut order);
+    order.shuffle(&mut generator(context.seed));
     let values = overwrite(context, &*subject, 10, &order, FLUSHED_LARGE)?;
     let alive = count * (KEY_BYTES + VALUE_BYTES) as u64;
     compact(context, &*subject, LARGE, alive, "100 → 1 tables, 5763 → 576 KB, -90 %")?;
-    workloads::check_all(context, &*subject, &Keys::sequential(count), &values)
+    Store { context, subject, values }.check_all(&Keys::sequential(count))
 }

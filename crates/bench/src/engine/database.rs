@@ -10,16 +10,17 @@ use thalweg_engine::{BackendKind, Database, Keyspace, Options, ScanRange};
 use thalweg_types::{Durability, command::CommitBuilder};
 
 use super::subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Visit};
-use super::tasks;
 use crate::{
     BenchError,
     data::{self, Values},
+    load::crew::Clock,
+    tasks::{self, Next},
 };
 
 /// The engine with one of its backends.
 #[derive(Clone, Copy, Debug)]
 pub struct Thalweg {
-    /// Which.
+    /// Backend of the state.
     pub backend: BackendKind,
 }
 
@@ -73,7 +74,7 @@ struct Store {
     keyspace: Keyspace,
 }
 
-/// Compaction has ended when nothing changed for so long.
+/// Compaction has ended when nothing has changed for this time.
 const QUIET: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
@@ -93,12 +94,13 @@ impl KvSubject for Store {
     fn put_by_tasks(&self, tasks: usize, indices: Range<u64>, values: &Values) -> Option<Result<(), BenchError>> {
         let (database, keyspace, level) = (self.database.to_async(), self.keyspace.id(), self.database.durability());
         let mut indices = indices;
-        let next = || {
-            let index = indices.next()?;
-            let put = database.put(keyspace, &data::key(index), values.of(index), level);
-            Some(async move { put.await.map(drop).map_err(BenchError::subject(NAME, "putting")) })
+        let next = |_, put: Option<Result<_, _>>| {
+            put.transpose().map_err(BenchError::subject(NAME, "putting"))?;
+            Ok(indices.next().map_or(Next::Nothing, |index| {
+                Next::Future(database.put(keyspace, &data::key(index), values.of(index), level))
+            }))
         };
-        Some(tasks::run(tasks, next))
+        Some(tasks::run(tasks, &Clock::start(), next))
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), BenchError> {

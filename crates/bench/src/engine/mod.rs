@@ -10,7 +10,6 @@ mod database;
 mod results;
 mod stream;
 mod subject;
-mod tasks;
 mod timing;
 mod workloads;
 
@@ -32,19 +31,20 @@ use self::{
 use crate::{
     BenchError, Progress, Report, Scratch,
     data::KEY_BYTES,
+    options::require,
     probe::{Probe, Sync},
-    report::{Check, Table, mebibytes, number},
+    report::{Check, Table, cells, mebibytes, number},
     stats::{Summary, ratio},
     usage::{self, Cost, Usage, Whose},
 };
 
-/// Which part of the suite.
+/// Part of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
     /// Row P's reads, writes, ranges and mixes, in memory and flushed.
     #[default]
     Quick,
-    /// As quick, then 2 million pairs in random order, stream appends, and compaction.
+    /// The quick part, then 2 million pairs in random order, stream appends, and compaction.
     Full,
     /// Only compaction, before and after.
     Compaction,
@@ -70,7 +70,7 @@ pub enum Group {
 /// Options of the engine suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineOptions {
-    /// Which part of the suite.
+    /// Part of the suite.
     #[arg(long, value_enum, default_value_t)]
     pub mode: Mode,
     /// Only these groups, whatever the mode: for profiles and second looks.
@@ -97,21 +97,15 @@ pub struct EngineOptions {
     /// Also run the memory backend.
     #[arg(long)]
     pub memory_backend: bool,
-    /// Feeds keys, values and orders.
+    /// Seed of keys, values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 impl EngineOptions {
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if self.rounds == 0 || self.level.is_empty() {
-            return wrong("--rounds, --level", "must be at least one");
-        }
-        if !(self.scale > 0.0 && self.scale <= 100.0) {
-            return wrong("--scale", "must be above 0 and at most 100");
-        }
-        Ok(())
+        require(self.rounds > 0 && !self.level.is_empty(), "--rounds, --level", "must be at least one")?;
+        require(self.scale > 0.0 && self.scale <= 100.0, "--scale", "must be above 0 and at most 100")
     }
 }
 
@@ -140,9 +134,7 @@ pub fn run_all(
     progress: &mut dyn Progress,
 ) -> Result<(Report, Results), BenchError> {
     options.check()?;
-    let (begun, before) = (std::time::Instant::now(), Usage::read(Whose::Own));
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin(suite, scratch.path());
+    let (mut report, scratch) = Report::begin_below(suite, options.dir.as_deref())?;
     let warmed = usage::warm_memory(options.warm_mib << 20);
     for contender in contenders {
         report.condition("backend", contender.describe());
@@ -174,9 +166,7 @@ pub fn run_all(
          pair afterwards; fsyncs of the log only, - where the store does not count them"
             .to_owned(),
     );
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok((report, results))
+    Ok((report.finish(), results))
 }
 
 fn one_round(
@@ -219,7 +209,7 @@ fn one_round(
 type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
 
 impl Group {
-    /// What runs for each contender; the stream is not a matter of contenders.
+    /// Returns the workload of a contender; the stream test has no contenders.
     fn run(self) -> Option<Run> {
         match self {
             Self::Small => Some(workloads::small),
@@ -232,7 +222,7 @@ impl Group {
     }
 }
 
-/// What runs at a level: reads are the same at both, so `disk` repeats only what writes.
+/// Returns the groups of a level. Reads are the same at both levels, so `disk` repeats only the writes.
 fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     if !options.only.is_empty() {
         return options.only.clone();
@@ -309,41 +299,19 @@ fn written_per_payload(round: &StreamRound) -> (f64, f64) {
 }
 
 fn stream_table(rounds: &[StreamRound]) -> Table {
-    let mut table = Table::new(
-        "stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm",
-        &[
-            "payload MB/s",
-            "until synced MB/s",
-            "p50 µs",
-            "p99 µs",
-            "max µs",
-            "payload MiB",
-            "log B/payload B",
-            "written B/payload B",
-            "without prewritten zeroes",
-            "zeroed MiB",
-            "fsyncs",
-            "CPU s",
-            "peak RSS MiB",
-        ],
-    );
+    let mut table = Table::new("stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm");
     for round in rounds {
         let (all, without_zeroes) = written_per_payload(round);
-        table.row(vec![
-            (round.bytes_per_second / 1e6).into(),
-            (round.synced_bytes_per_second / 1e6).into(),
-            round.quantiles.p50_us.into(),
-            round.quantiles.p99_us.into(),
-            round.quantiles.max_us.into(),
-            mebibytes(Some(round.payload_bytes)),
-            (round.log_bytes as f64 / round.payload_bytes as f64).into(),
-            all.into(),
-            without_zeroes.into(),
-            mebibytes(Some(round.zeroed_bytes)),
-            round.cost.fsyncs.into(),
-            round.cost.cpu_seconds.into(),
-            mebibytes(round.cost.peak_rss_bytes),
-        ]);
+        table.row(cells! {
+            "payload MB/s" => round.bytes_per_second / 1e6,
+            "until synced MB/s" => round.synced_bytes_per_second / 1e6, "p50 µs" => round.quantiles.p50_us,
+            "p99 µs" => round.quantiles.p99_us, "max µs" => round.quantiles.max_us,
+            "payload MiB" => mebibytes(Some(round.payload_bytes)),
+            "log B/payload B" => round.log_bytes as f64 / round.payload_bytes as f64, "written B/payload B" => all,
+            "without prewritten zeroes" => without_zeroes, "zeroed MiB" => mebibytes(Some(round.zeroed_bytes)),
+            "fsyncs" => round.cost.fsyncs, "CPU s" => round.cost.cpu_seconds,
+            "peak RSS MiB" => mebibytes(round.cost.peak_rss_bytes),
+        });
     }
     table
 }

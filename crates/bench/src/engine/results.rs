@@ -1,20 +1,20 @@
-//! What was measured, by test, level and contender; and the tables made of it.
+//! Measurements by test, level and contender; and the tables made of them.
 
 use super::{subject::Level, timing::Measure};
 use crate::{
     latency::{Latencies, micros},
-    report::{Table, duration, mebibytes, number},
+    report::{self, Table, cells, duration, mebibytes, number},
     stats::{Summary, ratio},
 };
 
 /// A line of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// What is done.
+    /// Name of the operation.
     pub name: &'static str,
-    /// How often, and how large.
+    /// Count and size of the operations.
     pub parameters: &'static str,
-    /// What row P's system published / what it did on a machine like ours; empty if it has no such test.
+    /// Figures that row P's system published / reached on a machine like ours; empty if it has no such test.
     pub published: &'static str,
 }
 
@@ -33,9 +33,9 @@ pub struct Row {
     pub test: Test,
     /// The level.
     pub level: Level,
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
-    /// One per round, in order.
+    /// Measures of the rounds, in order.
     pub rounds: Vec<Measure>,
 }
 
@@ -54,9 +54,9 @@ impl Row {
 /// Space used after a group of tests.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// After what.
+    /// The group of tests before.
     pub after: &'static str,
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
     /// Bytes of keys and values that are alive.
     pub payload_bytes: u64,
@@ -68,7 +68,7 @@ pub struct Space {
     pub tables: Option<u64>,
 }
 
-/// What the tables take.
+/// Number and size of the tables.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Footprint {
     /// Number of tables.
@@ -77,46 +77,46 @@ pub struct Footprint {
     pub bytes: Option<u64>,
 }
 
-/// What a compaction that was asked for did.
+/// Effect of a compaction that was asked for.
 #[derive(Clone, Debug)]
 pub struct Compacted {
-    /// Which.
+    /// The test.
     pub test: Test,
-    /// Who.
+    /// Name of the contender.
     pub contender: String,
-    /// Before.
+    /// Tables before the compaction.
     pub before: Footprint,
-    /// After.
+    /// Tables after the compaction.
     pub after: Footprint,
     /// Bytes of the keys and values that are left.
     pub alive: u64,
-    /// What row P's system says of it.
+    /// Figures that row P's system published.
     pub published: &'static str,
 }
 
 impl Compacted {
-    /// Share of the space that came back.
+    /// Returns the share of the space that the compaction freed.
     #[must_use]
     pub fn saved(&self) -> f64 {
         let (Some(before), Some(after)) = (self.before.bytes, self.after.bytes) else { return f64::NAN };
         1.0 - after as f64 / before as f64
     }
 
-    /// What is left, by what is alive.
+    /// Returns the bytes that are left, divided by those alive.
     #[must_use]
     pub fn per_alive(&self) -> f64 {
         self.after.bytes.map_or(f64::NAN, |after| after as f64 / self.alive as f64)
     }
 }
 
-/// Everything measured so far.
+/// All measurements so far.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// In the order of first measurement.
+    /// Rows in the order of first measurement.
     pub rows: Vec<Row>,
-    /// One per group and contender: the last round's.
+    /// Space by group and contender, of the last round.
     pub space: Vec<Space>,
-    /// One per test and contender: the last round's.
+    /// Compactions by test and contender, of the last round.
     pub compacted: Vec<Compacted>,
 }
 
@@ -141,19 +141,19 @@ impl Results {
         line
     }
 
-    /// Replaces what an earlier round said about space.
+    /// Records the space after a group; replaces an earlier round's.
     pub fn record_space(&mut self, space: Space) {
         self.space.retain(|other| (other.after, &other.contender) != (space.after, &space.contender));
         self.space.push(space);
     }
 
-    /// Replaces what an earlier round said about a compaction.
+    /// Records a compaction; replaces an earlier round's.
     pub fn record_compacted(&mut self, compacted: Compacted) {
         self.compacted.retain(|other| (other.test, &other.contender) != (compacted.test, &compacted.contender));
         self.compacted.push(compacted);
     }
 
-    /// The rows of a test at a level.
+    /// Returns the row of a test at a level.
     #[must_use]
     pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
         self.rows.iter().find(|row| {
@@ -183,26 +183,7 @@ impl Results {
 
     fn figures(&self, level: Level, rows: &[&Row], first: &str) -> Table {
         let title = format!("durability {level}, 1 thread: rates and times (of fast operations one in 16 is timed)");
-        let mut table = Table::new(
-            title,
-            &[
-                "test",
-                "parameters",
-                "backend",
-                "operations/s",
-                "± MAD",
-                "p50 µs",
-                "p90 µs",
-                "p99 µs",
-                "p99.9 µs",
-                "longest µs",
-                "thread CPU ns/operation",
-                "hits",
-                "thalweg ÷ this",
-                "by thread CPU",
-                "published / here",
-            ],
-        );
+        let mut table = Table::new(title);
         let mut done: Vec<(&str, &str)> = Vec::new();
         for row in rows {
             // One test's contenders stand together, whenever they were first measured.
@@ -220,29 +201,15 @@ impl Results {
     }
 
     fn space_table(&self) -> Table {
-        let mut table = Table::new(
-            "space",
-            &[
-                "after",
-                "backend",
-                "payload MiB",
-                "tables MiB",
-                "tables ÷ payload",
-                "number of tables",
-                "all files MiB (journal, prepared segments)",
-            ],
-        );
+        let mut table = Table::new("space");
         for space in &self.space {
             let per_payload = space.data_bytes.map(|bytes| bytes as f64 / space.payload_bytes as f64);
-            table.row(vec![
-                space.after.into(),
-                space.contender.as_str().into(),
-                mebibytes(Some(space.payload_bytes)),
-                mebibytes(space.data_bytes),
-                per_payload.into(),
-                space.tables.into(),
-                mebibytes(Some(space.allocated_bytes)),
-            ]);
+            table.row(cells! {
+                "after" => space.after, "backend" => space.contender.as_str(),
+                "payload MiB" => mebibytes(Some(space.payload_bytes)), "tables MiB" => mebibytes(space.data_bytes),
+                "tables ÷ payload" => per_payload, "number of tables" => space.tables,
+                "all files MiB (journal, prepared segments)" => mebibytes(Some(space.allocated_bytes)),
+            });
         }
         table
     }
@@ -250,37 +217,18 @@ impl Results {
 
 impl Results {
     fn compacted_table(&self) -> Table {
-        let mut table = Table::new(
-            "compaction of everything, asked for",
-            &[
-                "test",
-                "parameters",
-                "backend",
-                "tables before",
-                "tables after",
-                "KB before",
-                "KB after",
-                "saved",
-                "alive KB",
-                "after ÷ alive",
-                "published",
-            ],
-        );
+        let mut table = Table::new("compaction of everything, asked for");
         let kilobytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / 1e3);
         for compacted in &self.compacted {
-            table.row(vec![
-                compacted.test.name.into(),
-                compacted.test.parameters.into(),
-                compacted.contender.as_str().into(),
-                compacted.before.tables.into(),
-                compacted.after.tables.into(),
-                kilobytes(compacted.before.bytes).into(),
-                kilobytes(compacted.after.bytes).into(),
-                format!("{:.1} %", 100.0 * compacted.saved()).into(),
-                (compacted.alive as f64 / 1e3).into(),
-                compacted.per_alive().into(),
-                compacted.published.into(),
-            ]);
+            table.row(cells! {
+                "test" => compacted.test.name, "parameters" => compacted.test.parameters,
+                "backend" => compacted.contender.as_str(), "tables before" => compacted.before.tables,
+                "tables after" => compacted.after.tables, "KB before" => kilobytes(compacted.before.bytes),
+                "KB after" => kilobytes(compacted.after.bytes),
+                "saved" => format!("{:.1} %", 100.0 * compacted.saved()),
+                "alive KB" => compacted.alive as f64 / 1e3, "after ÷ alive" => compacted.per_alive(),
+                "published" => compacted.published,
+            });
         }
         table
     }
@@ -292,63 +240,44 @@ fn merged(row: &Row) -> Latencies {
     times
 }
 
-fn figure_cells(row: &Row, own: Option<&Row>) -> Vec<crate::report::Cell> {
+fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
     let (rates, times) = (Summary::of(&row.rates()), merged(row));
     let at = |percentile| micros(times.percentile(percentile));
     let longest = row.rounds.iter().map(|round| round.longest).max().unwrap_or_default();
     let reads = row.rounds.iter().filter_map(|round| Some((round.hits?, round.operations)));
     let other = own.filter(|own| own.contender != row.contender);
     let hits: Vec<f64> = reads.map(|(hits, operations)| hits as f64 / operations as f64).collect();
-    vec![
-        row.test.name.into(),
-        row.test.parameters.into(),
-        row.contender.as_str().into(),
-        rates.median.into(),
-        rates.mad.into(),
-        at(50.0).into(),
-        at(90.0).into(),
-        at(99.0).into(),
-        at(99.9).into(),
-        micros(longest).into(),
-        Summary::of(&row.nanos()).median.into(),
-        hits.last().map(|share| format!("{:.1} %", share * 100.0)).into(),
-        other.map(|own| ratio(&own.rates(), &row.rates())).into(),
-        other.map(|own| ratio(&row.nanos(), &own.nanos())).into(),
-        row.test.published.into(),
-    ]
+    cells! {
+        "test" => row.test.name, "parameters" => row.test.parameters, "backend" => row.contender.as_str(),
+        "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => at(50.0), "p90 µs" => at(90.0),
+        "p99 µs" => at(99.0), "p99.9 µs" => at(99.9), "longest µs" => micros(longest),
+        "thread CPU ns/operation" => Summary::of(&row.nanos()).median,
+        "hits" => hits.last().map(|share| format!("{:.1} %", share * 100.0)),
+        "thalweg ÷ this" => other.map(|own| ratio(&own.rates(), &row.rates())),
+        "by thread CPU" => other.map(|own| ratio(&row.nanos(), &own.nanos())),
+        "published / here" => row.test.published,
+    }
 }
 
 fn costs(level: Level, rows: &[&Row]) -> Table {
-    let mut table = Table::new(
-        format!("durability {level}, 1 thread: cost"),
-        &[
-            "test",
-            "backend",
-            "operations",
-            "rounds",
-            "payload B/operation",
-            "CPU µs/operation",
-            "fsyncs",
-            "written B/payload B",
-            "peak RSS MiB",
-        ],
-    );
+    let mut table = Table::new(format!("durability {level}, 1 thread: cost"));
     for row in rows {
         let over =
             |figure: &dyn Fn(&Measure) -> f64| Summary::of(&row.rounds.iter().map(figure).collect::<Vec<_>>()).median;
         let Some(last) = row.rounds.last() else { continue };
-        table.row(vec![
-            row.test.name.into(),
-            row.contender.as_str().into(),
-            last.operations.into(),
-            row.rounds.len().into(),
-            (last.payload_bytes as f64 / last.operations as f64).into(),
-            over(&|round| round.cost.cpu_seconds * 1e6 / round.operations as f64).into(),
-            last.cost.fsyncs.into(),
-            over(&|round| round.cost.written_bytes.map_or(f64::NAN, |bytes| bytes as f64) / round.payload_bytes as f64)
-                .into(),
-            mebibytes(last.cost.peak_rss_bytes),
-        ]);
+        table.row(cells! {
+            "test" => row.test.name, "backend" => row.contender.as_str(), "operations" => last.operations,
+            "rounds" => row.rounds.len(),
+            "payload B/operation" => last.payload_bytes as f64 / last.operations as f64,
+            "CPU µs/operation" => over(&|round| round.cost.cpu_seconds * 1e6 / round.operations as f64),
+            "fsyncs" => last.cost.fsyncs,
+            "written B/payload B" => over(&written_per_payload),
+            "peak RSS MiB" => mebibytes(last.cost.peak_rss_bytes),
+        });
     }
     table
+}
+
+fn written_per_payload(round: &Measure) -> f64 {
+    round.cost.written_bytes.map_or(f64::NAN, |bytes| bytes as f64) / round.payload_bytes as f64
 }

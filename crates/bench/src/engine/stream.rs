@@ -23,20 +23,20 @@ pub(super) const BATCH: u64 = 100;
 pub(super) const RECORD_BYTES: usize = 1024;
 const NAME: &str = "thalweg";
 
-/// One round.
+/// Figures of one round.
 #[derive(Clone, Debug)]
 pub(super) struct StreamRound {
     /// Payload bytes per second until the last ack.
     pub(super) bytes_per_second: f64,
-    /// The same until everything was synced.
+    /// Payload bytes per second until everything was synced.
     pub(super) synced_bytes_per_second: f64,
     pub(super) payload_bytes: u64,
     pub(super) quantiles: Quantiles,
-    /// Of the process, from before the first append until after the last sync.
+    /// Resources of the process, from before the first append until after the last sync.
     pub(super) cost: Cost,
-    /// Of them, zeroes that prepared segments.
+    /// Zeroes among the written bytes, which prepared segments.
     pub(super) zeroed_bytes: u64,
-    /// What the log says it wrote.
+    /// Bytes written by the log's own account.
     pub(super) log_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the engine suite needs of a key-value store, so that others can run the very same workloads.
+//! The traits of a key-value store that the engine suite measures, so that other stores can run the same workloads.
 
 use std::{fmt, ops::Range, path::Path};
 
@@ -7,13 +7,13 @@ use thalweg_engine::Compaction;
 
 use crate::{BenchError, data::Values};
 
-/// When a put is acknowledged.
+/// The moment at which a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// In the kernel, with an fsync at most a second later.
+    /// A put is acknowledged when the kernel has it; an fsync follows at most a second later.
     Interval,
-    /// After its fsync.
+    /// A put is acknowledged after its fsync.
     Disk,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// How to open a store.
+/// Options of a new store.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
     /// Level of every write.
@@ -35,27 +35,26 @@ pub struct StoreOptions {
     pub cache_bytes: u64,
     /// Memtable; `None` for the store's default. Stores without one ignore it.
     pub memtable_bytes: Option<u64>,
-    /// Whether tables are merged before [`KvSubject::compact`] asks for it. A store that can't be told so merges them
-    /// by its own schedule.
+    /// When tables are merged. A store that does not let [`KvSubject::compact`] decide merges them by its own schedule.
     pub compaction: Compaction,
 }
 
-/// How a get went.
+/// Result of a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The key has no value.
     Missing,
-    /// It has the expected one.
+    /// The key has the expected value.
     Right,
-    /// It has another one.
+    /// The key has another value.
     Wrong,
 }
 
-/// Something that can be measured.
+/// A store that can be measured.
 pub trait Contender: Sync {
     /// Its name in reports, with its version if it is not ours.
     fn name(&self) -> &str;
-    /// What it is made of, for the report's head.
+    /// Describes the store's make, for the report's head.
     fn describe(&self) -> String;
     /// Opens a new store in an empty directory.
     fn open(&self, dir: &Path, options: &StoreOptions) -> Result<Box<dyn KvSubject>, BenchError>;
@@ -64,7 +63,7 @@ pub trait Contender: Sync {
 /// A pair to be written.
 pub type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// What a range calls for each pair, in order.
+/// Callback of a range for each pair, in order.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
 /// An open store with one map. Its files go away with the directory, not with it.
@@ -73,8 +72,8 @@ pub trait KvSubject: Send + Sync {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
     /// Writes pairs atomically.
     fn put_batch(&self, pairs: &[Pair<'_>]) -> Result<(), BenchError>;
-    /// Writes the pairs of the indices from so many concurrent tasks on this thread. `None` if the store can
-    /// only block.
+    /// Writes the pairs of the indices from concurrent tasks on this thread. Returns `None` if the store can only
+    /// block.
     fn put_by_tasks(&self, _tasks: usize, _indices: Range<u64>, _values: &Values) -> Option<Result<(), BenchError>> {
         None
     }
@@ -96,6 +95,6 @@ pub trait KvSubject: Send + Sync {
     fn tables(&self) -> Option<u64>;
     /// Bytes of the tables or of the data file.
     fn data_bytes(&self) -> Option<u64>;
-    /// fsyncs since it was opened, where the store counts them.
+    /// Returns the fsyncs since the store was opened, if it counts them.
     fn fsyncs(&self) -> Option<u64>;
 }

@@ -14,28 +14,28 @@ use crate::{
 
 use super::subject::KvSubject;
 
-/// Of operations that take well below 10 µs, one in so many is timed by itself.
+/// Operations that take well below 10 µs are timed one in this many.
 pub const FAST_STRIDE: u64 = 16;
 
 /// One round of one test.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// How many operations.
+    /// Number of operations.
     pub operations: u64,
-    /// How long all of them took.
+    /// Seconds that all operations took.
     pub seconds: f64,
     /// CPU time of the thread that called: on a machine shared with others it says more than `seconds`
     /// about operations that do not wait.
     pub thread_cpu: Duration,
-    /// Times of the sampled ones.
+    /// Times of the sampled operations.
     pub times: Latencies,
     /// The longest time of a stride of operations.
     pub longest: Duration,
     /// Bytes of keys and values written, or of values read.
     pub payload_bytes: u64,
-    /// Reads that found their key, if any were reads.
+    /// Reads that found their key, if there were reads.
     pub hits: Option<u64>,
-    /// What it cost.
+    /// Resources used.
     pub cost: Cost,
 }
 

@@ -1,10 +1,11 @@
 //! Row P's workloads and those of flushed, large and missing data, for any store.
 //!
-//! Keys are made before the clock runs. Each value read by a get is compared at once. Ranges are
-//! summed while the clock runs, and the same queries are compared pair by pair afterwards.
+//! Keys are made before the clock runs. Each value read by a get is compared immediately. Ranges are summed while the
+//! clock runs, and the same queries are compared pair by pair afterwards.
 
 use std::path::Path;
 
+use rand::{RngExt as _, seq::SliceRandom as _};
 use thalweg_engine::Compaction;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     BenchError, Progress,
     data::{self, KEY_BYTES, Values},
-    random::Rng,
+    random::generator,
     scratch::allocated_bytes,
 };
 
@@ -41,7 +42,7 @@ const LARGE_MISS: Test = Test::new("miss, large", "200k beside 2 M", "");
 pub(super) const SMALL_VALUE_BYTES: usize = 100;
 const LARGE_VALUE_BYTES: usize = 200;
 
-/// What all workloads are given.
+/// Parameters of all workloads.
 pub(super) struct Context<'a> {
     /// Multiplies every count; 1 but in tests and quick looks.
     pub(super) scale: f64,
@@ -55,18 +56,19 @@ pub(super) struct Context<'a> {
     pub(super) progress: &'a mut dyn Progress,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     pub(super) fn count(&self, full: u64) -> u64 {
         ((full as f64 * self.scale) as u64).max(1)
     }
 
-    /// A new store in an empty directory of its own.
-    pub(super) fn open(&self, memtable_bytes: Option<u64>) -> Result<Box<dyn KvSubject>, BenchError> {
-        self.open_with(memtable_bytes, Compaction::Automatic)
+    /// Opens a new store with the default memtable and values of this size.
+    fn store(&mut self, value_bytes: usize) -> Result<Store<'_, 'a>, BenchError> {
+        let subject = self.open(None, Compaction::Automatic)?;
+        Ok(Store { subject, values: Values::new(value_bytes, self.seed), context: self })
     }
 
-    /// The same, and when it merges tables.
-    pub(super) fn open_with(
+    /// Opens a new store in an empty directory.
+    pub(super) fn open(
         &self,
         memtable_bytes: Option<u64>,
         compaction: Compaction,
@@ -127,13 +129,13 @@ impl Keys {
 
     fn shuffled(count: u64, seed: u64) -> Self {
         let mut indices: Vec<u64> = (0..count).collect();
-        Rng::new(seed).shuffle(&mut indices);
+        indices.shuffle(&mut generator(seed));
         Self::of(indices)
     }
 
     pub(super) fn random(count: u64, among: u64, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        Self::of((0..count).map(|_| rng.below(among)).collect())
+        let mut rng = generator(seed);
+        Self::of((0..count).map(|_| rng.random_range(0..among)).collect())
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -145,65 +147,61 @@ impl Keys {
     }
 }
 
-/// 50k × 100 B: writes in order, reads and ranges of what is still in memory; then writes in random
-/// order and in batches, each into a store of its own.
-pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
-    let count = context.count(50_000);
-    let values = Values::new(SMALL_VALUE_BYTES, context.seed);
-    let subject = context.open(None)?;
-    puts(context, &*subject, SEQUENTIAL_WRITE, &Keys::sequential(count), &values)?;
-    if context.level == Level::Interval {
-        gets(context, &*subject, SEQUENTIAL_READ_MEMORY, &Keys::sequential(count), &values, Found::Right)?;
-        let random = Keys::random(count, count, context.seed + 1);
-        gets(context, &*subject, RANDOM_READ_MEMORY, &random, &values, Found::Right)?;
-        ranges(context, &*subject, RANGE_100_MEMORY, 100, count, &values)?;
-        ranges(context, &*subject, RANGE_500_MEMORY, 500, count, &values)?;
-    }
-    context.record_space("50k × 100 B in order", &*subject, count * (KEY_BYTES + SMALL_VALUE_BYTES) as u64);
-    drop(subject);
+/// An open store, and the values that its keys have.
+pub(super) struct Store<'c, 'a> {
+    pub(super) context: &'c mut Context<'a>,
+    pub(super) subject: Box<dyn KvSubject>,
+    pub(super) values: Values,
+}
 
-    let subject = context.open(None)?;
-    puts(context, &*subject, RANDOM_WRITE, &Keys::shuffled(count, context.seed + 2), &values)?;
-    drop(subject);
-    let subject = context.open(None)?;
-    batches(context, &*subject, &Keys::sequential(count), &values)
+/// 50k × 100 B: writes in order, reads and ranges of what is still in memory; then writes in random order and in
+/// batches, each into a store of its own.
+pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
+    let (count, seed) = (context.count(50_000), context.seed);
+    let mut store = context.store(SMALL_VALUE_BYTES)?;
+    store.puts(SEQUENTIAL_WRITE, &Keys::sequential(count))?;
+    if store.context.level == Level::Interval {
+        store.gets(SEQUENTIAL_READ_MEMORY, &Keys::sequential(count))?;
+        store.gets(RANDOM_READ_MEMORY, &Keys::random(count, count, seed + 1))?;
+        store.ranges(RANGE_100_MEMORY, 100, count)?;
+        store.ranges(RANGE_500_MEMORY, 500, count)?;
+    }
+    store.record_space("50k × 100 B in order", count);
+    drop(store);
+    context.store(SMALL_VALUE_BYTES)?.puts(RANDOM_WRITE, &Keys::shuffled(count, seed + 2))?;
+    context.store(SMALL_VALUE_BYTES)?.batches(&Keys::sequential(count))
 }
 
 /// 200k × 200 B: writes in order, then reads and ranges of what has been flushed into tables.
 pub(super) fn flushed(context: &mut Context<'_>) -> Result<(), BenchError> {
-    let count = context.count(200_000);
-    let values = Values::new(LARGE_VALUE_BYTES, context.seed);
-    let subject = context.open(None)?;
-    puts(context, &*subject, SEQUENTIAL_WRITE_LARGE, &Keys::sequential(count), &values)?;
-    if context.level == Level::Disk {
+    let (count, half, seed) = (context.count(200_000), context.count(100_000), context.seed);
+    let mut store = context.store(LARGE_VALUE_BYTES)?;
+    store.puts(SEQUENTIAL_WRITE_LARGE, &Keys::sequential(count))?;
+    if store.context.level == Level::Disk {
         return Ok(());
     }
-    subject.flush()?;
-    subject.settle()?;
-    let half = context.count(100_000);
+    store.subject.flush()?;
+    store.subject.settle()?;
     // Once untimed, so that all are measured with a warm cache of the same size.
-    check_all(context, &*subject, &Keys::sequential(count), &values)?;
-    gets(context, &*subject, SEQUENTIAL_READ_DISK, &Keys::sequential(half), &values, Found::Right)?;
-    let random = Keys::random(half, count, context.seed + 3);
-    gets(context, &*subject, RANDOM_READ_DISK, &random, &values, Found::Right)?;
-    ranges(context, &*subject, RANGE_100_DISK, 100, count, &values)?;
-    ranges(context, &*subject, RANGE_500_DISK, 500, count, &values)?;
-    context.record_space("200k × 200 B, flushed", &*subject, count * (KEY_BYTES + LARGE_VALUE_BYTES) as u64);
+    store.check_all(&Keys::sequential(count))?;
+    store.gets(SEQUENTIAL_READ_DISK, &Keys::sequential(half))?;
+    store.gets(RANDOM_READ_DISK, &Keys::random(half, count, seed + 3))?;
+    store.ranges(RANGE_100_DISK, 100, count)?;
+    store.ranges(RANGE_500_DISK, 500, count)?;
+    store.record_space("200k × 200 B, flushed", count);
     Ok(())
 }
 
 /// 100k operations over 50k keys, 70 % and 90 % of them reads.
 pub(super) fn mixed(context: &mut Context<'_>) -> Result<(), BenchError> {
-    let keys = context.count(50_000);
-    let values = Values::new(SMALL_VALUE_BYTES, context.seed);
-    let subject = context.open(None)?;
+    let (keys, seed, stride) = (context.count(50_000), context.seed, context.put_stride());
+    let Store { context, subject, values } = context.store(SMALL_VALUE_BYTES)?;
     fill(&*subject, &Keys::sequential(keys), &values)?;
     for (test, reads_percent) in [(MIXED_70, 70), (MIXED_90, 90)] {
-        let operations = Keys::random(context.count(100_000), keys, context.seed + reads_percent);
-        let mut rng = Rng::new(context.seed + 4);
-        let reads: Vec<bool> = (0..operations.len()).map(|_| rng.below(100) < reads_percent).collect();
+        let operations = Keys::random(context.count(100_000), keys, seed + reads_percent);
+        let mut rng = generator(seed + 4);
+        let reads: Vec<bool> = (0..operations.len()).map(|_| rng.random_range(0..100) < reads_percent).collect();
         let mut bad = None;
-        let stride = context.put_stride();
         let mut measure = timed(&*subject, operations.len(), stride, |number| {
             let (index, key) = operations.at(number);
             if reads[number as usize] {
@@ -227,19 +225,16 @@ pub(super) fn mixed(context: &mut Context<'_>) -> Result<(), BenchError> {
 
 /// 2 M × 200 B in random order, then gets of present and of missing keys.
 pub(super) fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
-    let count = context.count(2_000_000);
-    let values = Values::new(LARGE_VALUE_BYTES, context.seed);
-    let subject = context.open(None)?;
-    puts(context, &*subject, LARGE_WRITE, &Keys::shuffled(count, context.seed + 5), &values)?;
-    subject.flush()?;
-    subject.settle()?;
-    let reads = context.count(200_000);
-    let random = Keys::random(reads, count, context.seed + 6);
-    gets(context, &*subject, LARGE_READ, &random, &values, Found::Right)?;
+    let (count, reads, seed) = (context.count(2_000_000), context.count(200_000), context.seed);
+    let mut store = context.store(LARGE_VALUE_BYTES)?;
+    store.puts(LARGE_WRITE, &Keys::shuffled(count, seed + 5))?;
+    store.subject.flush()?;
+    store.subject.settle()?;
+    store.gets(LARGE_READ, &Keys::random(reads, count, seed + 6))?;
     // Indices above all that were written, but keys all over the range: with a last byte of their own.
-    let missing = missing_keys(&Keys::random(reads, count, context.seed + 7));
-    misses(context, &*subject, &missing)?;
-    context.record_space("2 M × 200 B, flushed", &*subject, count * (KEY_BYTES + LARGE_VALUE_BYTES) as u64);
+    let missing = missing_keys(&Keys::random(reads, count, seed + 7));
+    store.misses(&missing)?;
+    store.record_space("2 M × 200 B, flushed", count);
     Ok(())
 }
 
@@ -262,129 +257,117 @@ pub(super) fn fill(subject: &dyn KvSubject, keys: &Keys, values: &Values) -> Res
     Ok(())
 }
 
-pub(super) fn puts(
-    context: &mut Context<'_>,
-    subject: &dyn KvSubject,
-    test: Test,
-    keys: &Keys,
-    values: &Values,
-) -> Result<(), BenchError> {
-    let mut measure = timed(subject, keys.len(), context.put_stride(), |number| {
-        let (index, key) = keys.at(number);
-        subject.put(key, values.of(index))
-    })?;
-    measure.payload_bytes = keys.len() * (KEY_BYTES + values.len()) as u64;
-    context.record(test, measure);
-    Ok(())
-}
-
-fn batches(context: &mut Context<'_>, subject: &dyn KvSubject, keys: &Keys, values: &Values) -> Result<(), BenchError> {
-    const BATCH: usize = 100;
-    let pairs: Vec<(&[u8], &[u8])> =
-        (0..keys.len()).map(|number| keys.at(number)).map(|(index, key)| (key, values.of(index))).collect();
-    let chunks: Vec<&[(&[u8], &[u8])]> = pairs.chunks(BATCH).collect();
-    let mut measure = timed(subject, chunks.len() as u64, 1, |number| subject.put_batch(chunks[number as usize]))?;
-    let written = keys.len();
-    // Row P counts pairs.
-    measure.operations = written;
-    measure.payload_bytes = written * (KEY_BYTES + values.len()) as u64;
-    context.record(BATCH_WRITE, measure);
-    check_all(context, subject, keys, values)
-}
-
-pub(super) fn gets(
-    context: &mut Context<'_>,
-    subject: &dyn KvSubject,
-    test: Test,
-    keys: &Keys,
-    values: &Values,
-    expected: Found,
-) -> Result<(), BenchError> {
-    let (mut bad, mut hits) = (None, 0);
-    let mut measure = timed(subject, keys.len(), FAST_STRIDE, |number| {
-        let (index, key) = keys.at(number);
-        let found = subject.get(key, values.of(index))?;
-        hits += u64::from(found == Found::Right);
-        if found != expected {
-            bad = Some((index, found));
-        }
-        Ok(())
-    })?;
-    if let Some((index, found)) = bad {
-        return Err(context.wrong("reading", format!("key {index}: expected {expected:?}, got {found:?}")));
+impl Store<'_, '_> {
+    fn pair_bytes(&self) -> u64 {
+        (KEY_BYTES + self.values.len()) as u64
     }
-    measure.hits = Some(hits);
-    measure.payload_bytes = keys.len() * values.len() as u64;
-    context.record(test, measure);
-    Ok(())
-}
 
-fn misses(context: &mut Context<'_>, subject: &dyn KvSubject, keys: &[[u8; KEY_BYTES + 1]]) -> Result<(), BenchError> {
-    let mut found = 0;
-    let mut measure = timed(subject, keys.len() as u64, FAST_STRIDE, |number| {
-        found += u64::from(subject.get(&keys[number as usize], b"")? != Found::Missing);
-        Ok(())
-    })?;
-    if found > 0 {
-        return Err(context.wrong("looking for missing keys", format!("{found} were found")));
+    fn record_space(&mut self, after: &'static str, pairs: u64) {
+        let payload_bytes = pairs * self.pair_bytes();
+        self.context.record_space(after, &*self.subject, payload_bytes);
     }
-    measure.hits = Some(0);
-    measure.payload_bytes = 0;
-    context.record(LARGE_MISS, measure);
-    Ok(())
-}
 
-/// Reads every key once and compares, untimed.
-pub(super) fn check_all(
-    context: &Context<'_>,
-    subject: &dyn KvSubject,
-    keys: &Keys,
-    values: &Values,
-) -> Result<(), BenchError> {
-    for number in 0..keys.len() {
-        let (index, key) = keys.at(number);
-        let found = subject.get(key, values.of(index))?;
-        if found != Found::Right {
-            return Err(context.wrong("reading everything back", format!("key {index}: {found:?}")));
-        }
-    }
-    Ok(())
-}
-
-pub(super) fn ranges(
-    context: &mut Context<'_>,
-    subject: &dyn KvSubject,
-    test: Test,
-    length: u64,
-    keys: u64,
-    values: &Values,
-) -> Result<(), BenchError> {
-    let length = length.min(keys);
-    let mut rng = Rng::new(context.seed + length);
-    let queries: Vec<u64> = (0..context.count(1000)).map(|_| rng.below(keys - length + 1)).collect();
-    let bounds: Vec<_> = queries.iter().map(|&first| (data::key(first), data::key(first + length))).collect();
-    let mut bytes = 0_u64;
-    let mut measure = timed(subject, queries.len() as u64, 1, |number| {
-        let (start, end) = &bounds[number as usize];
-        subject.range(start, end, &mut |key, value| bytes += (key.len() + value.len()) as u64)
-    })?;
-    let expected = queries.len() as u64 * length * (KEY_BYTES + values.len()) as u64;
-    if bytes != expected {
-        return Err(context.wrong("scanning", format!("{bytes} bytes in all, expected {expected}")));
-    }
-    for (first, (start, end)) in queries.iter().zip(&bounds) {
-        let (mut next, mut right) = (*first, true);
-        subject.range(start, end, &mut |key, value| {
-            right &= key == data::key(next) && value == values.of(next);
-            next += 1;
+    fn puts(&mut self, test: Test, keys: &Keys) -> Result<(), BenchError> {
+        let Self { context, subject, values } = self;
+        let mut measure = timed(&**subject, keys.len(), context.put_stride(), |number| {
+            let (index, key) = keys.at(number);
+            subject.put(key, values.of(index))
         })?;
-        if !right || next != first + length {
-            return Err(
-                context.wrong("scanning", format!("the range of {length} from key {first} is not what was written"))
-            );
-        }
+        measure.payload_bytes = keys.len() * self.pair_bytes();
+        self.context.record(test, measure);
+        Ok(())
     }
-    measure.payload_bytes = bytes;
-    context.record(test, measure);
-    Ok(())
+
+    fn batches(&mut self, keys: &Keys) -> Result<(), BenchError> {
+        const BATCH: usize = 100;
+        let pairs: Vec<(&[u8], &[u8])> =
+            (0..keys.len()).map(|number| keys.at(number)).map(|(index, key)| (key, self.values.of(index))).collect();
+        let chunks: Vec<&[(&[u8], &[u8])]> = pairs.chunks(BATCH).collect();
+        let put = |number| self.subject.put_batch(chunks[number as usize]);
+        let mut measure = timed(&*self.subject, chunks.len() as u64, 1, put)?;
+        // Row P counts pairs.
+        measure.operations = keys.len();
+        measure.payload_bytes = keys.len() * self.pair_bytes();
+        self.context.record(BATCH_WRITE, measure);
+        self.check_all(keys)
+    }
+
+    pub(super) fn gets(&mut self, test: Test, keys: &Keys) -> Result<(), BenchError> {
+        let Self { context, subject, values } = self;
+        let (mut bad, mut hits) = (None, 0);
+        let mut measure = timed(&**subject, keys.len(), FAST_STRIDE, |number| {
+            let (index, key) = keys.at(number);
+            let found = subject.get(key, values.of(index))?;
+            hits += u64::from(found == Found::Right);
+            if found != Found::Right {
+                bad = Some((index, found));
+            }
+            Ok(())
+        })?;
+        if let Some((index, found)) = bad {
+            return Err(context.wrong("reading", format!("key {index}: expected Right, got {found:?}")));
+        }
+        measure.hits = Some(hits);
+        measure.payload_bytes = keys.len() * values.len() as u64;
+        context.record(test, measure);
+        Ok(())
+    }
+
+    fn misses(&mut self, keys: &[[u8; KEY_BYTES + 1]]) -> Result<(), BenchError> {
+        let mut found = 0;
+        let mut measure = timed(&*self.subject, keys.len() as u64, FAST_STRIDE, |number| {
+            found += u64::from(self.subject.get(&keys[number as usize], b"")? != Found::Missing);
+            Ok(())
+        })?;
+        if found > 0 {
+            return Err(self.context.wrong("looking for missing keys", format!("{found} were found")));
+        }
+        measure.hits = Some(0);
+        measure.payload_bytes = 0;
+        self.context.record(LARGE_MISS, measure);
+        Ok(())
+    }
+
+    /// Reads every key once and compares, untimed.
+    pub(super) fn check_all(&self, keys: &Keys) -> Result<(), BenchError> {
+        for number in 0..keys.len() {
+            let (index, key) = keys.at(number);
+            let found = self.subject.get(key, self.values.of(index))?;
+            if found != Found::Right {
+                return Err(self.context.wrong("reading everything back", format!("key {index}: {found:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn ranges(&mut self, test: Test, length: u64, keys: u64) -> Result<(), BenchError> {
+        let Self { context, subject, values } = self;
+        let length = length.min(keys);
+        let mut rng = generator(context.seed + length);
+        let queries: Vec<u64> = (0..context.count(1000)).map(|_| rng.random_range(0..=keys - length)).collect();
+        let bounds: Vec<_> = queries.iter().map(|&first| (data::key(first), data::key(first + length))).collect();
+        let mut bytes = 0_u64;
+        let mut measure = timed(&**subject, queries.len() as u64, 1, |number| {
+            let (start, end) = &bounds[number as usize];
+            subject.range(start, end, &mut |key, value| bytes += (key.len() + value.len()) as u64)
+        })?;
+        let expected = queries.len() as u64 * length * (KEY_BYTES + values.len()) as u64;
+        if bytes != expected {
+            return Err(context.wrong("scanning", format!("{bytes} bytes in all, expected {expected}")));
+        }
+        for (first, (start, end)) in queries.iter().zip(&bounds) {
+            let (mut next, mut right) = (*first, true);
+            subject.range(start, end, &mut |key, value| {
+                right &= key == data::key(next) && value == values.of(next);
+                next += 1;
+            })?;
+            if !right || next != first + length {
+                let message = format!("the range of {length} from key {first} is not what was written");
+                return Err(context.wrong("scanning", message));
+            }
+        }
+        measure.payload_bytes = bytes;
+        context.record(test, measure);
+        Ok(())
+    }
 }

@@ -1,13 +1,18 @@
-//! A minimal HTTP/1.1 response parser: status line, headers, a body by length or in chunks.
+//! Responses of HTTP/1.1: where one ends in a connection's buffer, its status, and its body by length or in chunks.
 //!
-//! Owns: finding where a response ends in a connection's buffer.
+//! Does not own how heads and chunk sizes are read: that is `httparse`'s.
 //! Bytes come from outside: whatever they are, the answer is `Malformed`, never a panic, and a
 //! response above [`MAX_RESPONSE_BYTES`] is refused.
 
-use std::{borrow::Cow, ops::Range};
+use std::{borrow::Cow, mem::MaybeUninit, ops::Range};
+
+use httparse::{ParserConfig, Response, Status};
+
+use self::Incomplete::NeedMore;
 
 /// Longest response that is accepted, head and body together.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
+const MAX_HEAD_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 100;
 
 /// A complete response at the start of a buffer.
@@ -15,9 +20,9 @@ const MAX_HEADERS: usize = 100;
 pub struct Reply {
     /// Status code.
     pub status: u16,
-    /// Where the body lies in the buffer, chunk heads included if it came in chunks.
+    /// Range of the body in the buffer, chunk heads included if it came in chunks.
     pub body: Range<usize>,
-    /// Whether it came in chunks.
+    /// True if the body came in chunks.
     pub chunked: bool,
     /// Bytes of the whole response.
     pub total_bytes: usize,
@@ -45,158 +50,86 @@ fn without_chunks(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Why there is no complete response.
+/// Reason why there is no complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incomplete {
-    /// Read more.
+    /// The response is incomplete: read more.
     NeedMore,
-    /// This will never be a response.
+    /// The bytes are not a response.
     Malformed(&'static str),
 }
 
-/// Whether the response to a request can have a body.
+/// Presence of a body in the response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// As its headers say.
+    /// The headers tell.
     Expected,
-    /// Never: it answers a HEAD.
+    /// There is never a body: the response answers a HEAD.
     Never,
 }
 
 /// Parses the response at the start of `buffer`.
 pub fn parse(buffer: &[u8], body: Body) -> Result<Reply, Incomplete> {
-    let Some(head_len) = head_end(buffer) else {
-        return Err(if buffer.len() > 64 << 10 {
-            Incomplete::Malformed("head too long")
-        } else {
-            Incomplete::NeedMore
-        });
+    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut response = Response::new(&mut []);
+    let parsed = ParserConfig::default().parse_response_with_uninit_headers(&mut response, buffer, &mut headers);
+    let Status::Complete(head_len) = parsed.map_err(|_| Incomplete::Malformed("head"))? else {
+        return Err(if buffer.len() > MAX_HEAD_BYTES { Incomplete::Malformed("head too long") } else { NeedMore });
     };
-    let head = Head::parse(&buffer[..head_len])?;
-    if body == Body::Never || matches!(head.status, 100..=199 | 204 | 304) {
-        return Ok(head.reply(head_len..head_len, head_len));
+    let (mut length, mut chunked, mut closes) = (None, false, response.version == Some(0));
+    for header in &*response.headers {
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let digits = std::str::from_utf8(header.value).ok().and_then(|text| text.trim().parse::<usize>().ok());
+            length = Some(digits.ok_or(Incomplete::Malformed("content-length"))?);
+        } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            chunked = header.value.to_ascii_lowercase().ends_with(b"chunked");
+        } else if header.name.eq_ignore_ascii_case("connection") {
+            closes = header.value.eq_ignore_ascii_case(b"close");
+        }
     }
-    if head.chunked {
-        return chunked_end(buffer, head_len).map(|end| head.reply(head_len..end, end));
+    let status = response.code.ok_or(Incomplete::Malformed("status line"))?;
+    let end = match length {
+        _ if body == Body::Never || matches!(status, 100..=199 | 204 | 304) => head_len,
+        _ if chunked => chunked_end(buffer, head_len)?,
+        Some(length) => head_len.saturating_add(length),
+        None => return Err(Incomplete::Malformed("neither length nor chunks")),
+    };
+    if end > MAX_RESPONSE_BYTES {
+        return Err(Incomplete::Malformed("body too long"));
     }
-    let len = head.content_length.ok_or(Incomplete::Malformed("neither length nor chunks"))?;
-    let end = head_len.checked_add(len).filter(|end| *end <= MAX_RESPONSE_BYTES);
-    let end = end.ok_or(Incomplete::Malformed("body too long"))?;
     if buffer.len() < end {
-        return Err(Incomplete::NeedMore);
+        return Err(NeedMore);
     }
-    Ok(head.reply(head_len..end, end))
+    Ok(Reply { status, chunked: chunked && end > head_len, body: head_len..end, total_bytes: end, closes })
 }
 
-fn head_end(buffer: &[u8]) -> Option<usize> {
-    buffer.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
-}
-
-struct Head {
-    status: u16,
-    content_length: Option<usize>,
-    chunked: bool,
-    closes: bool,
-}
-
-impl Head {
-    fn parse(bytes: &[u8]) -> Result<Self, Incomplete> {
-        let status = status_of(bytes).ok_or(Incomplete::Malformed("status line"))?;
-        let mut head = Self { status, content_length: None, chunked: false, closes: bytes.starts_with(b"HTTP/1.0") };
-        let mut rest = bytes;
-        let mut lines = 0;
-        while let Some(at) = rest.iter().position(|&byte| byte == b'\n') {
-            rest = &rest[at + 1..];
-            lines += 1;
-            if lines > MAX_HEADERS {
-                return Err(Incomplete::Malformed("too many headers"));
-            }
-            head.take_line(rest)?;
-        }
-        Ok(head)
-    }
-
-    fn take_line(&mut self, line: &[u8]) -> Result<(), Incomplete> {
-        if let Some(value) = value_of(line, b"content-length:") {
-            let len = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
-            self.content_length = Some(len.ok_or(Incomplete::Malformed("content-length"))?);
-        } else if let Some(value) = value_of(line, b"transfer-encoding:") {
-            self.chunked = value.to_ascii_lowercase().ends_with(b"chunked");
-        } else if let Some(value) = value_of(line, b"connection:") {
-            self.closes = value.eq_ignore_ascii_case(b"close");
-        }
-        Ok(())
-    }
-
-    fn reply(&self, body: Range<usize>, total_bytes: usize) -> Reply {
-        Reply { status: self.status, chunked: self.chunked && !body.is_empty(), body, total_bytes, closes: self.closes }
-    }
-}
-
-fn status_of(head: &[u8]) -> Option<u16> {
-    if !head.starts_with(b"HTTP/1.") || head.get(8) != Some(&b' ') {
-        return None;
-    }
-    let digits = head.get(9..12)?;
-    if !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    Some(digits.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
-}
-
-/// The trimmed value of the header line at the start of `line`, if it has that name.
-fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    let (head, rest) = (line.get(..name.len())?, &line[name.len()..]);
-    if !head.eq_ignore_ascii_case(name) {
-        return None;
-    }
-    let end = rest.iter().position(|&byte| byte == b'\r' || byte == b'\n').unwrap_or(rest.len());
-    Some(rest[..end].trim_ascii())
-}
-
-/// Where a chunked body that begins at `at` ends, trailers included.
+/// Returns where a chunked body that begins at `at` ends, trailers included.
 fn chunked_end(buffer: &[u8], mut at: usize) -> Result<usize, Incomplete> {
     loop {
         let (start, len) = chunk_at(buffer, at)?;
         if len == 0 {
-            return trailers_end(buffer, start);
+            let mut trailers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+            return match httparse::parse_headers(&buffer[start..], &mut trailers) {
+                Ok(Status::Complete((len, _))) => Ok(start + len),
+                Ok(Status::Partial) => Err(NeedMore),
+                Err(_) => Err(Incomplete::Malformed("trailers")),
+            };
         }
         at = start + len + 2;
-        if buffer.len() < at {
-            return Err(Incomplete::NeedMore);
-        }
-        if &buffer[at - 2..at] != b"\r\n" {
-            return Err(Incomplete::Malformed("chunk end"));
+        match buffer.get(at - 2..at) {
+            None => return Err(NeedMore),
+            Some(b"\r\n") => {}
+            Some(_) => return Err(Incomplete::Malformed("chunk end")),
         }
     }
 }
 
-/// Where the content of the chunk at `at` begins, and its length.
+/// Returns where the content of the chunk at `at` begins, and its length.
 fn chunk_at(buffer: &[u8], at: usize) -> Result<(usize, usize), Incomplete> {
-    let line_len = line_len(buffer, at)?;
-    let line = &buffer[at..at + line_len];
-    let size = line.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
-    let len = std::str::from_utf8(size).ok().and_then(|text| usize::from_str_radix(text, 16).ok());
-    let len = len.filter(|len| *len <= MAX_RESPONSE_BYTES).ok_or(Incomplete::Malformed("chunk size"))?;
-    Ok((at + line_len + 2, len))
-}
-
-fn trailers_end(buffer: &[u8], mut at: usize) -> Result<usize, Incomplete> {
-    loop {
-        let len = line_len(buffer, at)?;
-        at += len + 2;
-        if len == 0 {
-            return Ok(at);
-        }
-    }
-}
-
-fn line_len(buffer: &[u8], at: usize) -> Result<usize, Incomplete> {
-    let rest = buffer.get(at..).ok_or(Incomplete::NeedMore)?;
-    match rest.windows(2).take(8 << 10).position(|pair| pair == b"\r\n") {
-        Some(len) => Ok(len),
-        None if rest.len() > 8 << 10 => Err(Incomplete::Malformed("line too long")),
-        None => Err(Incomplete::NeedMore),
+    match httparse::parse_chunk_size(buffer.get(at..).ok_or(NeedMore)?) {
+        Ok(Status::Complete((head, len))) if len <= MAX_RESPONSE_BYTES as u64 => Ok((at + head, len as usize)),
+        Ok(Status::Partial) => Err(NeedMore),
+        Ok(Status::Complete(_)) | Err(_) => Err(Incomplete::Malformed("chunk size")),
     }
 }
 

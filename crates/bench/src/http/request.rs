@@ -8,7 +8,7 @@ use thalweg_types::Durability;
 use super::reply::Reply;
 use crate::data::{self, KEY_BYTES, Values};
 
-/// Which of the server's APIs is called.
+/// API of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Api {
     /// `/v1/kv/{keyspace}/{key}`.
@@ -16,35 +16,35 @@ pub enum Api {
         /// The keyspace.
         keyspace: String,
     },
-    /// `/v0/entity?id={key}`, the simple one.
+    /// `/v0/entity?id={key}`.
     Entity,
     /// A route that reads the request, stores nothing, and answers. It is posted to: with the value in
     /// place of a put, and with an empty body in place of a get.
     Echo {
-        /// Its path.
+        /// Path of the route.
         path: String,
     },
 }
 
-/// What is asked for.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Store a key's value.
+    /// Stores a key's value.
     Put,
-    /// Fetch it.
+    /// Fetches a key's value.
     Get,
 }
 
-/// How an answer was.
+/// Judgement of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// As it should be.
+    /// The answer is right.
     Right,
-    /// The key has no value; right only if nobody stored one.
+    /// The key has no value; right only if it was never stored.
     Missing,
-    /// Another status than the operation's.
+    /// The status is not one of the operation's.
     BadStatus,
-    /// The right status with the wrong bytes.
+    /// The status is right, the bytes are wrong.
     WrongBytes,
 }
 

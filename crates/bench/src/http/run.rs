@@ -1,208 +1,207 @@
-//! One run of the load generator: spawns the workers, merges their counts, and judges.
+//! HTTP as a protocol of the load generator.
+//!
+//! A connection that breaks is counted as an error and opened again; replies are compared with what must have been
+//! stored.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
+
+use rand::RngExt as _;
 
 use super::{
-    request::Requests,
-    tally::Tally,
-    worker::{self, Orders, Pace},
+    reply::{self, Body, Incomplete},
+    request::{Judgement, Operation, Requests},
 };
 use crate::{
+    BenchError,
+    latency::Latencies,
     load::{
-        schedule::{Arrivals, Schedule},
-        validity::{MAX_BUSY, Validity},
+        address::{Address, Waits},
+        connection::Connection,
+        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
+        run,
+        tally::Tally,
     },
-    random::KeyChooser,
-    report::duration,
-    usage::{Cost, Usage, Whose},
+    random::Generator,
 };
 
-/// How requests are paced.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Loop {
-    /// By a schedule.
-    Open {
-        /// Arrivals per second, over all workers.
-        rate: f64,
-        /// Their shape.
-        arrivals: Arrivals,
-    },
-    /// By replies, for the configured duration.
-    Closed,
-    /// By replies, each of so many keys once.
-    Each {
-        /// Keys `0..keys`.
-        keys: u64,
-    },
-}
-
-/// What one run does.
+/// Requests to one server.
 #[derive(Clone, Debug)]
-pub struct Load {
-    /// Where.
+pub struct Http {
+    /// Address of the server.
     pub address: SocketAddr,
-    /// What.
+    /// Makes requests and judges replies.
     pub requests: Arc<Requests>,
-    /// Connections over all workers.
-    pub connections: usize,
-    /// Threads.
-    pub workers: usize,
-    /// Requests under way per connection; 1 is no pipelining.
-    pub pipeline: usize,
-    /// Pacing.
-    pub pace: Loop,
-    /// Share of gets in per cent.
+    /// Share of gets in per cent; the other requests are puts.
     pub get_percent: u8,
-    /// Which keys.
-    pub keys: KeyChooser,
-    /// Whether a get may find nothing (keys were not loaded before).
+    /// Meaning of a get that finds nothing (keys may not have been loaded before).
     pub missing: Missing,
-    /// Sent but not counted.
-    pub warmup: Duration,
-    /// Counted.
-    pub duration: Duration,
-    /// Longest wait before the run is given up.
-    pub give_up: Duration,
-    /// 99th percentile of the generator's own lateness above which the run is void.
-    pub max_lag: Duration,
-    /// Feeds keys and operations.
-    pub seed: u64,
-    /// The server's process, for its CPU and memory.
-    pub server: Option<u32>,
 }
 
-/// What a get of a key without a value means.
+/// Meaning of a get of a key without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The key was never stored, perhaps.
+    /// The key may never have been stored.
     Allowed,
-    /// It was stored: data is lost.
+    /// The key was stored: data is lost.
     Lost,
 }
 
-/// What came of a run.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Merged counts.
-    pub tally: Tally,
-    /// Right answers per second of the counted time.
-    pub rate: f64,
-    /// The counted time, until the last counted reply.
-    pub seconds: f64,
-    /// What the server used.
-    pub server: Cost,
-    /// Whether to believe it.
-    pub validity: Validity,
+/// Counts of one run; only of requests of the counted time.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Service times of right replies: from the moment of sending.
+    pub service: Latencies,
+    /// Replies by status.
+    pub statuses: BTreeMap<u16, u64>,
+    /// Gets of keys that have no value.
+    pub missing: u64,
+    /// Replies with the wrong status.
+    pub bad_status: u64,
+    /// Replies with the wrong bytes.
+    pub wrong_bytes: u64,
 }
 
-/// Runs a load to its end.
-#[must_use]
-pub fn run(load: &Load) -> Outcome {
-    let workers = load.workers.clamp(1, load.connections.max(1));
-    let before = load.server.map(|id| Usage::read(Whose::Process(id)));
-    let start = Instant::now();
-    let mut tally = Tally::default();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers)
-            .map(|number| scope.spawn(move || worker::work(orders(load, number, workers, start))))
-            .collect();
-        for thread in threads {
-            match thread.join() {
-                Ok(counts) => tally.merge(counts),
-                Err(panic) => std::panic::resume_unwind(panic),
+/// A run's figures.
+pub type Outcome = run::Outcome<Counts>;
+
+/// A reply's status, and its judgement.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    status: u16,
+    judgement: Judgement,
+}
+
+/// A wrong reply.
+#[derive(Debug)]
+pub enum Fault {
+    /// Bytes that are not HTTP.
+    Malformed(&'static str),
+    /// A status that the operation does not have.
+    BadStatus(Operation, u16),
+    /// The right status with bytes that were never stored.
+    WrongBytes(Operation, u16),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(what) => f.write_str(what),
+            Self::BadStatus(operation, status) => write!(f, "{operation:?} answered {status}"),
+            Self::WrongBytes(operation, status) => {
+                write!(f, "{operation:?} answered {status} with bytes that were never stored")
             }
         }
-    });
-    let server = match (load.server, before) {
-        (Some(id), Some(before)) => Usage::read(Whose::Process(id)).since(&before),
-        _ => Cost::default(),
-    };
-    outcome(load, tally, server)
-}
-
-fn orders(load: &Load, number: usize, workers: usize, start: Instant) -> Orders {
-    let pace = match load.pace {
-        Loop::Open { rate, arrivals } => Pace::Open(Schedule::new(arrivals, rate, number, workers, load.seed)),
-        Loop::Closed => Pace::Closed,
-        Loop::Each { keys } => Pace::Each { first: number as u64, step: workers as u64, end: keys },
-    };
-    Orders {
-        address: load.address,
-        connections: share(load.connections, number, workers),
-        pipeline: load.pipeline.max(1),
-        requests: Arc::clone(&load.requests),
-        pace,
-        get_percent: load.get_percent,
-        keys: load.keys.clone(),
-        seed: load.seed.wrapping_mul(31).wrapping_add(number as u64),
-        warmup: if matches!(load.pace, Loop::Each { .. }) { Duration::ZERO } else { load.warmup },
-        duration: load.duration,
-        give_up: load.give_up,
-        start,
     }
 }
 
-/// The part of `total` that worker `number` of `workers` takes.
-fn share(total: usize, number: usize, workers: usize) -> usize {
-    total / workers + usize::from(number < total % workers)
-}
+impl Protocol for Http {
+    type Request = (Operation, u64);
+    type Reply = Answer;
+    type Fault = Fault;
+    type State = ();
+    type Counts = Counts;
 
-fn outcome(load: &Load, tally: Tally, server: Cost) -> Outcome {
-    let from = if matches!(load.pace, Loop::Each { .. }) { 0.0 } else { load.warmup.as_secs_f64() };
-    let replied = tally.last_reply as f64 / 1e9 - from;
-    let seconds = match load.pace {
-        Loop::Each { .. } => replied,
-        _ => replied.max(load.duration.as_secs_f64()),
-    };
-    let rate = if seconds > 0.0 { (tally.right + tally.missing) as f64 / seconds } else { 0.0 };
-    let validity = judge(load, &tally, rate);
-    Outcome { tally, rate, seconds, server, validity }
-}
+    const BATCHING: Batching = Batching::PerRequest;
+    const ON_LOSS: OnLoss = OnLoss::Reconnect;
 
-fn judge(load: &Load, tally: &Tally, rate: f64) -> Validity {
-    let why = |what: &str| {
-        let first = tally.first_problem.as_deref().map_or_else(String::new, |first| format!("; first: {first}"));
-        format!("{what}{first}")
-    };
-    let lost = if load.missing == Missing::Lost { tally.missing } else { 0 };
-    let wrong = tally.bad_status + tally.wrong_bytes + tally.io_errors + lost;
-    if wrong > 0 {
-        return Validity::Errors(why(&format!(
-            "{} bad statuses, {} wrong values, {} broken connections, {lost} stored keys not found",
-            tally.bad_status, tally.wrong_bytes, tally.io_errors
-        )));
+    fn connect(&self) -> Result<Connection, BenchError> {
+        let connection = Connection::open(&Address::Tcp(self.address))
+            .and_then(|connection| connection.socket().set_waiting(Waits::Never).map(|()| connection));
+        let target = self.address.to_string();
+        connection.map_err(|error| BenchError::Target { target, message: error.to_string() })
     }
-    if tally.replies() == 0 {
-        return Validity::Errors(why("no reply was counted"));
+
+    fn kinds(&self) -> usize {
+        2
     }
-    if let Loop::Open { rate: wanted, .. } = load.pace {
-        let lag = tally.lag.percentile(99.0);
-        if lag > load.max_lag {
-            return Validity::Saturated(format!(
-                "the generator itself was late by {} at its 99th percentile: lower the rate, or add --workers or cores",
-                duration(lag)
-            ));
+
+    #[inline]
+    fn choose(&self, index: u64, rng: &mut Generator) -> (Operation, u64) {
+        let is_get = match self.get_percent {
+            0 => false,
+            100.. => true,
+            percent => rng.random_range(0..100) < percent,
+        };
+        (if is_get { Operation::Get } else { Operation::Put }, index)
+    }
+
+    #[inline]
+    fn kind((operation, _): (Operation, u64)) -> usize {
+        operation as usize
+    }
+
+    #[inline]
+    fn encode(&self, (operation, index): (Operation, u64), out: &mut Vec<u8>) {
+        self.requests.write(operation, index, out);
+    }
+
+    #[inline]
+    fn decode(
+        &self,
+        (operation, index): (Operation, u64),
+        (): &mut (),
+        bytes: &[u8],
+    ) -> Result<Option<Decoded<Answer>>, Flawed<Answer, Fault>> {
+        let reply = match reply::parse(bytes, Body::Expected) {
+            Ok(reply) => reply,
+            Err(Incomplete::NeedMore) => return Ok(None),
+            Err(Incomplete::Malformed(what)) => {
+                return Err(Flawed { fault: Fault::Malformed(what), decoded: None });
+            }
+        };
+        let (status, judgement) = (reply.status, self.requests.judge(operation, index, &reply, bytes));
+        let answer = Answer { status, judgement };
+        let decoded = Decoded { bytes: reply.total_bytes, reply: answer, closes: reply.closes };
+        let fault = match judgement {
+            Judgement::Right | Judgement::Missing => return Ok(Some(decoded)),
+            Judgement::BadStatus => Fault::BadStatus(operation, status),
+            Judgement::WrongBytes => Fault::WrongBytes(operation, status),
+        };
+        Err(Flawed { fault, decoded: Some(decoded) })
+    }
+
+    #[inline]
+    fn count(&self, counts: &mut Counts, answer: Answer, service: Option<u64>) {
+        *counts.statuses.entry(answer.status).or_default() += 1;
+        match answer.judgement {
+            Judgement::Right => {}
+            Judgement::Missing => counts.missing += 1,
+            Judgement::BadStatus => counts.bad_status += 1,
+            Judgement::WrongBytes => counts.wrong_bytes += 1,
         }
-        if tally.busiest > MAX_BUSY {
-            return Validity::Saturated(format!(
-                "a load thread was {:.0} % busy: add --workers or cores",
-                100.0 * tally.busiest
-            ));
+        if let Some(service) = service {
+            counts.service.record_nanos(service);
         }
-        if tally.unanswered > 0 || rate < 0.97 * wanted {
-            return Validity::Overloaded(why(&format!(
-                "{rate:.0} of {wanted:.0} requests/s answered, {} left unanswered",
-                tally.unanswered
-            )));
-        }
-    } else if tally.unanswered > 0 {
-        return Validity::Overloaded(why(&format!("{} requests left unanswered", tally.unanswered)));
     }
-    Validity::Good
+
+    fn merge(counts: &mut Counts, other: Counts) {
+        counts.service.merge(&other.service);
+        for (status, count) in other.statuses {
+            *counts.statuses.entry(status).or_default() += count;
+        }
+        counts.missing += other.missing;
+        counts.bad_status += other.bad_status;
+        counts.wrong_bytes += other.wrong_bytes;
+    }
+
+    fn errors(&self, tally: &Tally<Counts>) -> Option<String> {
+        let Counts { missing, bad_status, wrong_bytes, .. } = tally.own;
+        let lost = if self.missing == Missing::Lost { missing } else { 0 };
+        (bad_status + wrong_bytes + tally.lost + lost > 0).then(|| {
+            format!(
+                "{bad_status} bad statuses, {wrong_bytes} wrong values, {} broken connections, {lost} stored keys not found",
+                tally.lost
+            )
+        })
+    }
+}
+
+impl Outcome {
+    /// Replies counted, right or wrong.
+    #[must_use]
+    pub fn replies(&self) -> u64 {
+        self.tally.right + self.tally.own.bad_status + self.tally.own.wrong_bytes
+    }
 }
 
 #[cfg(test)]

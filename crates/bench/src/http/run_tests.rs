@@ -8,10 +8,15 @@ use std::{
     time::Duration,
 };
 
-use super::*;
-use crate::{data::Values, http::request::Api};
+use super::{Outcome, *};
+use crate::{
+    data::Values,
+    http::request::Api,
+    load::{pace::Pace, run::Plan, schedule::Arrivals, validity::Validity},
+    random::{Distribution, KeyChooser},
+};
 
-/// What a test server does with the n-th request of a connection, besides storing and answering.
+/// Chooses what a test server does with the n-th request of a connection, besides storing and answering.
 pub(in crate::http) type Trick = fn(u64) -> Act;
 
 pub(in crate::http) enum Act {
@@ -79,17 +84,19 @@ fn serve_one(stream: &TcpStream, map: &Mutex<HashMap<String, Vec<u8>>>, trick: T
     }
 }
 
-fn load(address: SocketAddr, pace: Loop, get_percent: u8) -> Load {
-    Load {
-        address,
-        requests: Arc::new(Requests::new(Api::Entity, "test", None, Values::new(20, 1))),
+fn run(load: &Plan<Http>) -> Outcome {
+    crate::load::run::run(load).unwrap()
+}
+
+fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {
+    let requests = Arc::new(Requests::new(Api::Entity, "test", None, Values::new(20, 1)));
+    Plan {
+        protocol: Http { address, requests, get_percent, missing: Missing::Allowed },
         connections: 1,
         workers: 1,
         pipeline: 1,
         pace,
-        get_percent,
-        keys: KeyChooser::uniform(100),
-        missing: Missing::Allowed,
+        keys: KeyChooser::new(Distribution::Uniform, 100),
         warmup: Duration::ZERO,
         duration: Duration::from_millis(600),
         give_up: Duration::from_secs(5),
@@ -100,8 +107,8 @@ fn load(address: SocketAddr, pace: Loop, get_percent: u8) -> Load {
     }
 }
 
-fn open(rate: f64) -> Loop {
-    Loop::Open { rate, arrivals: Arrivals::Constant }
+fn open(rate: f64) -> Pace {
+    Pace::Open { rate, arrivals: Arrivals::Constant }
 }
 
 /// Coordinated omission: one stall of 300 ms in a run of 600 ms at 1000/s. About 300 of the 600
@@ -112,11 +119,11 @@ fn one_stall_shows_in_the_percentiles() {
     let address = serve(|number| if number == 100 { Act::Stall(Duration::from_millis(300)) } else { Act::Answer });
     let outcome = run(&load(address, open(1000.0), 0));
     assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
-    assert_eq!(outcome.tally.replies(), 600);
-    let response = outcome.tally.response();
+    assert_eq!(outcome.replies(), 600);
+    let response = &outcome.times;
     assert!(response.percentile(90.0) > Duration::from_millis(150), "{:?}", response.quantiles());
     assert!(response.percentile(60.0) > Duration::from_millis(5), "{:?}", response.quantiles());
-    let service = &outcome.tally.service;
+    let service = &outcome.tally.own.service;
     assert!(service.percentile(90.0) < response.percentile(90.0) / 2, "{:?}", service.quantiles());
 }
 
@@ -128,7 +135,7 @@ fn a_slow_server_is_overloaded_and_what_it_left_is_counted() {
     let outcome = run(&load);
     assert!(matches!(outcome.validity, Validity::Overloaded(_)), "{:?}", outcome.validity);
     assert!(outcome.tally.unanswered > 100, "{}", outcome.tally.unanswered);
-    assert!(outcome.tally.response().max() >= Duration::from_millis(200));
+    assert!(outcome.times.max() >= Duration::from_millis(200));
 }
 
 #[test]
@@ -143,13 +150,13 @@ fn a_generator_that_cannot_keep_up_voids_the_run() {
 #[test]
 fn each_key_is_put_once_and_read_back_byte_for_byte() {
     let address = serve(|_| Act::Answer);
-    let mut put = load(address, Loop::Each { keys: 100 }, 0);
+    let mut put = load(address, Pace::Each { keys: 100 }, 0);
     (put.connections, put.workers, put.pipeline) = (3, 2, 4);
     let outcome = run(&put);
-    assert_eq!((outcome.validity, outcome.tally.replies()), (Validity::Good, 100));
-    assert_eq!(outcome.tally.statuses, [(201, 100)].into());
+    assert_eq!((&outcome.validity, outcome.replies()), (&Validity::Good, 100));
+    assert_eq!(outcome.tally.own.statuses, [(201, 100)].into());
     let mut get = load(address, open(2000.0), 100);
-    (get.connections, get.workers, get.missing) = (4, 2, Missing::Lost);
+    (get.connections, get.workers, get.protocol.missing) = (4, 2, Missing::Lost);
     let outcome = run(&get);
     assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
     assert_eq!(outcome.tally.right, 1200);
@@ -158,17 +165,17 @@ fn each_key_is_put_once_and_read_back_byte_for_byte() {
 #[test]
 fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
     let address = serve(|number| if number == 150 { Act::Corrupt } else { Act::Answer });
-    assert_eq!(run(&load(address, Loop::Each { keys: 300 }, 0)).validity, Validity::Good);
-    let corrupt = run(&load(address, Loop::Each { keys: 300 }, 100));
-    assert_eq!(corrupt.tally.wrong_bytes, 1);
+    assert_eq!(run(&load(address, Pace::Each { keys: 300 }, 0)).validity, Validity::Good);
+    let corrupt = run(&load(address, Pace::Each { keys: 300 }, 100));
+    assert_eq!(corrupt.tally.own.wrong_bytes, 1);
     assert!(matches!(corrupt.validity, Validity::Errors(_)));
 
-    let status = run(&load(serve(|number| Act::Status(if number == 5 { 503 } else { 200 })), Loop::Closed, 0));
-    assert_eq!(status.tally.statuses[&503], 1);
+    let status = run(&load(serve(|number| Act::Status(if number == 5 { 503 } else { 200 })), Pace::Closed, 0));
+    assert_eq!(status.tally.own.statuses[&503], 1);
     assert!(matches!(status.validity, Validity::Errors(_)));
 
-    let mut lost = load(serve(|_| Act::Answer), Loop::Each { keys: 10 }, 100);
-    lost.missing = Missing::Lost;
+    let mut lost = load(serve(|_| Act::Answer), Pace::Each { keys: 10 }, 100);
+    lost.protocol.missing = Missing::Lost;
     assert!(matches!(run(&lost).validity, Validity::Errors(_)));
 }
 
@@ -176,7 +183,7 @@ fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
 fn a_lost_connection_is_an_error_and_the_run_goes_on() {
     let address = serve(|number| if number == 50 { Act::HangUp } else { Act::Answer });
     let outcome = run(&load(address, open(500.0), 0));
-    assert!(outcome.tally.io_errors >= 1 && outcome.tally.replies() > 250, "{:?}", outcome.tally.first_problem);
+    assert!(outcome.tally.lost >= 1 && outcome.replies() > 250, "{:?}", outcome.tally.first_problem);
     assert!(matches!(outcome.validity, Validity::Errors(_)));
 }
 

@@ -1,13 +1,16 @@
-//! What is asked of the server in one line of the report, and the presets made of such lines.
+//! The lines of the report, and the presets made of such lines.
 
 use std::time::Duration;
 
 use thalweg_types::Durability;
 
-use super::{run::Loop, suite::HttpOptions};
-use crate::{load::schedule::Arrivals, random::KeyChooser};
+use super::suite::HttpOptions;
+use crate::{
+    load::{pace::Pace, schedule::Arrivals},
+    random::Distribution,
+};
 
-/// What the requests are.
+/// Kind of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mix {
     /// Only puts.
@@ -15,7 +18,7 @@ pub enum Mix {
     Put,
     /// Only gets, of keys that were loaded before.
     Get,
-    /// As many gets as puts, of keys that were loaded before.
+    /// Gets and puts in equal number, of keys that were loaded before.
     Mixed,
 }
 
@@ -29,36 +32,9 @@ impl Mix {
             Self::Get => 100,
         }
     }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Put => "put",
-            Self::Get => "get",
-            Self::Mixed => "mixed",
-        }
-    }
 }
 
-/// How operations spread over the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Distribution {
-    /// Every key alike.
-    #[default]
-    Uniform,
-    /// Few keys take most operations (exponent 0.99).
-    Zipf,
-}
-
-impl Distribution {
-    pub(crate) fn chooser(self, keys: u64) -> KeyChooser {
-        match self {
-            Self::Uniform => KeyChooser::uniform(keys),
-            Self::Zipf => KeyChooser::zipf(keys),
-        }
-    }
-}
-
-/// Which API carries the operations.
+/// API that carries the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum ApiChoice {
     /// `/v1/kv/{keyspace}/{key}`.
@@ -88,21 +64,20 @@ pub struct Scenario {
     pub(super) distribution: Distribution,
     pub(super) connections: usize,
     pub(super) pipeline: usize,
-    pub(super) pace: Loop,
-    /// `None`: the server's default.
+    pub(super) pace: Pace,
+    /// Durability of puts; `None`: the server's default.
     pub(super) durability: Option<Durability>,
     /// Share of the echo route's rate that should be reached.
     pub(super) echo_share: Option<f64>,
 }
 
 impl Scenario {
-    /// The one that the options describe.
+    /// Creates the scenario of the options.
     #[must_use]
     pub(super) fn from_options(options: &HttpOptions) -> Self {
-        let pace =
-            if options.closed { Loop::Closed } else { Loop::Open { rate: options.rate, arrivals: options.arrivals } };
+        let pace = Pace::of_rate(Some(options.rate).filter(|_| !options.closed), options.arrivals);
         Self {
-            name: options.mix.name().to_owned(),
+            name: format!("{:?}", options.mix).to_lowercase(),
             api: options.api,
             mix: options.mix,
             value_bytes: options.value_size,
@@ -124,12 +99,7 @@ impl Scenario {
     }
 
     pub(super) fn pace_name(&self) -> String {
-        match self.pace {
-            Loop::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}/s constant"),
-            Loop::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0}/s Poisson"),
-            Loop::Closed => "closed loop".to_owned(),
-            Loop::Each { keys } => format!("closed loop, {keys} keys once"),
-        }
+        self.pace.name("/s")
     }
 
     pub(super) fn durability_name(&self) -> &'static str {
@@ -139,7 +109,7 @@ impl Scenario {
         }
     }
 
-    /// Patience before a run is given up as overloaded.
+    /// Returns the time after which a run is given up as overloaded.
     pub(super) fn give_up(&self) -> Duration {
         Duration::from_secs(10)
     }
@@ -154,7 +124,7 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
         mix: Mix::Put,
         value_bytes: bytes,
         connections: 1,
-        pace: Loop::Open { rate, arrivals: Arrivals::Constant },
+        pace: Pace::Open { rate, arrivals: Arrivals::Constant },
         durability: Some(level),
         ..base.clone()
     };
@@ -164,7 +134,7 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
         value_bytes: 100,
         connections,
         pipeline,
-        pace: Loop::Closed,
+        pace: Pace::Closed,
         durability: level,
         ..base.clone()
     };
@@ -175,7 +145,7 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
         value_bytes: 1200,
         keys: many,
         connections: 1,
-        pace: Loop::Open { rate: 2000.0, arrivals: Arrivals::Constant },
+        pace: Pace::Open { rate: 2000.0, arrivals: Arrivals::Constant },
         ..base.clone()
     };
     vec![
@@ -200,7 +170,7 @@ fn ratios(options: &HttpOptions) -> Vec<Scenario> {
         value_bytes: 100,
         connections: 64,
         pipeline: 1,
-        pace: Loop::Closed,
+        pace: Pace::Closed,
         ..Scenario::from_options(options)
     };
     vec![

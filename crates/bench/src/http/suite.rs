@@ -5,23 +5,26 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 use thalweg_types::Durability;
 
 use super::{
-    request::{Api, Requests},
-    run::{self, Load, Loop, Missing, Outcome},
-    scenario::{ApiChoice, Distribution, Mix, Preset, Scenario},
+    request::{Api, Operation, Requests},
+    run::{Http, Missing, Outcome},
+    scenario::{ApiChoice, Mix, Preset, Scenario},
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     data::Values,
     latency::micros,
     load::{
+        pace::Pace,
+        run::{self, Plan},
         schedule::Arrivals,
-        search::{self, Bounds, Limit, Objective, Trial, parse_duration},
-        target::Target,
-        validity::Validity,
+        search::{self, Bounds, Objective, Trial, parse_duration},
+        target::{NativePort, Target},
+        validity::{Validity, summary},
     },
-    report::{Cell, Check, Table, Verdict, duration, mebibytes},
+    options::{rate_within, require, within},
+    random::{Distribution, KeyChooser},
+    report::{Check, Row, Table, cells, mebibytes},
     stats::{Summary, ratio},
-    usage::{Usage, Whose},
 };
 
 const DEFAULT_KEYS: u64 = 100_000;
@@ -44,7 +47,7 @@ pub struct HttpOptions {
     /// Requests per second, whatever the server does.
     #[arg(long, default_value_t = 1000.0)]
     pub rate: f64,
-    /// How requests spread over time.
+    /// Spread of the requests over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Connections.
@@ -71,16 +74,16 @@ pub struct HttpOptions {
     /// Number of different keys.
     #[arg(long, default_value_t = DEFAULT_KEYS)]
     pub keys: u64,
-    /// What the requests are.
+    /// Kind of the requests.
     #[arg(long, value_enum, default_value_t)]
     pub mix: Mix,
-    /// How they spread over the keys.
+    /// Spread of the requests over the keys.
     #[arg(long, value_enum, default_value_t)]
     pub distribution: Distribution,
     /// Durability asked of each put; the server's default without it.
     #[arg(long)]
     pub durability: Option<Durability>,
-    /// Which API carries them.
+    /// API that carries the requests.
     #[arg(long, value_enum, default_value_t)]
     pub api: ApiChoice,
     /// Keyspace of the key-value API.
@@ -107,7 +110,7 @@ pub struct HttpOptions {
     /// The generator's own lateness (99th percentile) above which a run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Feeds keys, values and arrivals.
+    /// Seed of keys, values and arrivals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -118,39 +121,28 @@ impl HttpOptions {
     }
 
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if !(self.rate > 0.0 && self.rate <= 1e7) {
-            return wrong("--rate", "must be above 0 and at most 10 million");
-        }
-        if self.connections == 0 || self.connections > 50_000 {
-            return wrong("--connections", "must be 1 to 50,000");
-        }
-        if self.workers == 0 || self.workers > 1024 || self.pipeline == 0 || self.pipeline > 1024 {
-            return wrong("--workers, --pipeline", "must be 1 to 1024");
-        }
-        if self.rounds == 0 || self.keys == 0 {
-            return wrong("--rounds, --keys", "must be at least 1");
-        }
-        if self.value_size > thalweg_types::limits::MAX_VALUE_BYTES {
-            return wrong("--value-size", "is above the largest value");
-        }
-        if self.duration.is_zero() {
-            return wrong("--duration", "must be above 0");
-        }
-        Ok(())
+        rate_within(Some(self.rate), 10_000_000)?;
+        within("--connections", self.connections, 50_000)?;
+        within("--workers, --pipeline", self.workers, 1024)?;
+        within("--workers, --pipeline", self.pipeline, 1024)?;
+        require(self.rounds > 0 && self.keys > 0, "--rounds, --keys", "must be at least 1")?;
+        let fits = self.value_size <= thalweg_types::limits::MAX_VALUE_BYTES;
+        require(fits, "--value-size", "is above the largest value")?;
+        require(!self.duration.is_zero(), "--duration", "must be above 0")
     }
 }
 
 /// Runs the suite.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = std::time::Instant::now();
-    let scratch = Scratch::below(options.dir.as_deref())?;
+    let (mut report, scratch) = Report::begin_below("http", options.dir.as_deref())?;
     let target = match &options.target {
         Some(url) => Target::running(url)?,
-        None => start(options, &scratch, progress)?,
+        None => {
+            let data = scratch.path().join("data");
+            Target::start(options.server_binary.as_deref(), &data, NativePort::Off, &options.server_arg, progress)?
+        }
     };
-    let mut report = Report::begin("http", scratch.path());
     report.condition("target", target_name(options, &target));
     report.condition(
         "load",
@@ -159,24 +151,12 @@ pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report,
             options.workers, options.seed
         ),
     );
-    let before = Usage::read(Whose::Own);
     let mut suite = Suite { options, target: &target, loaded: HashSet::new(), progress };
     match options.search {
         Some(objective) => suite.search(objective, &mut report)?,
         None => suite.scenarios(&mut report)?,
     }
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
-}
-
-fn start(options: &HttpOptions, scratch: &Scratch, progress: &mut dyn Progress) -> Result<Target, BenchError> {
-    let binary = match &options.server_binary {
-        Some(binary) => binary.clone(),
-        None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
-    };
-    progress.step(&format!("starting {} serve", binary.display()));
-    Target::start(&binary, &scratch.path().join("data"), &options.server_arg)
+    Ok(report.finish())
 }
 
 fn target_name(options: &HttpOptions, target: &Target) -> String {
@@ -195,7 +175,7 @@ struct Rounds {
 struct Suite<'a> {
     options: &'a HttpOptions,
     target: &'a Target,
-    /// Which key sets are in the server already: API, keys, bytes of a value.
+    /// Key sets that are in the server already: API, keys, bytes of a value.
     loaded: HashSet<(ApiChoice, u64, usize)>,
     progress: &'a mut dyn Progress,
 }
@@ -209,33 +189,12 @@ impl Suite<'_> {
         let echo = self.has_echo();
         report.condition("rounds", self.options.rounds.to_string());
         report.tables.push(conditions_table(&scenarios));
-        let mut figures = Table::new(
-            "figures: medians of the rounds; response times from the scheduled moment",
-            &[
-                "scenario",
-                "requests/s",
-                "± MAD",
-                "p50 µs",
-                "p90 µs",
-                "p99 µs",
-                "p99.9 µs",
-                "max µs",
-                "service p99 µs",
-                "lag p99 µs",
-                "server CPU µs/request",
-                "server peak RSS MiB",
-                "written B/payload B",
-                "fsyncs",
-                "echo requests/s",
-                "of echo",
-                "verdict",
-            ],
-        );
+        let mut figures = Table::new("figures: medians of the rounds; response times from the scheduled moment");
         let mut last = None;
         for scenario in &scenarios {
             self.load_keys(scenario)?;
             let fsyncs = self.fsyncs();
-            let rounds = self.rounds(scenario, echo);
+            let rounds = self.rounds(scenario, echo)?;
             let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
             figures.row(figure_row(scenario, &rounds, fsyncs));
             report.checks.extend(checks(scenario, &rounds));
@@ -249,33 +208,25 @@ impl Suite<'_> {
         Ok(())
     }
 
-    fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Rounds {
+    fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Result<Rounds, BenchError> {
         let mut rounds = Rounds { subject: Vec::new(), echo: Vec::new() };
         for round in 1..=self.options.rounds {
             if echo {
-                let outcome = run::run(&self.load(scenario, Kind::Echo, scenario.pace));
+                let outcome = run::run(&self.load(scenario, Kind::Echo, scenario.pace))?;
                 self.say(scenario, "echo", round, &outcome);
                 rounds.echo.push(outcome);
             }
-            let outcome = run::run(&self.load(scenario, Kind::Subject, scenario.pace));
+            let outcome = run::run(&self.load(scenario, Kind::Subject, scenario.pace))?;
             self.say(scenario, "", round, &outcome);
             rounds.subject.push(outcome);
         }
-        rounds
+        Ok(rounds)
     }
 
     fn say(&mut self, scenario: &Scenario, what: &str, round: u32, outcome: &Outcome) {
-        let times = outcome.tally.response();
-        self.progress.step(&format!(
-            "{} {what} ({}, {}) round {round}: {:.0}/s, p50 {}, p99 {}, {}",
-            scenario.name,
-            scenario.pace_name(),
-            scenario.durability_name(),
-            outcome.rate,
-            duration(times.percentile(50.0)),
-            duration(times.percentile(99.0)),
-            outcome.validity.name(),
-        ));
+        let figures = summary(outcome.rate, "/s", &outcome.times, &outcome.validity);
+        let (name, pace, durability) = (&scenario.name, scenario.pace_name(), scenario.durability_name());
+        self.progress.step(&format!("{name} {what} ({pace}, {durability}) round {round}: {figures}"));
     }
 
     fn search(&mut self, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
@@ -289,26 +240,12 @@ impl Suite<'_> {
         };
         report.condition("objective", objective.to_string());
         report.tables.push(conditions_table(std::slice::from_ref(&scenario)));
-        let mut table = Table::new(
-            "search: climb, bisect, repeat",
-            &[
-                "offered/s",
-                "answered/s",
-                "p50 µs",
-                "p90 µs",
-                "p99 µs",
-                "p99.9 µs",
-                "max µs",
-                "lag p99 µs",
-                "server CPU µs/request",
-                "outcome",
-            ],
-        );
+        let mut table = Table::new("search: climb, bisect, repeat");
         let mut last_good = None;
         let knee = search::find_knee(&bounds, |rate| {
-            let mut load = self.load(&scenario, Kind::Subject, Loop::Open { rate, arrivals: self.options.arrivals });
-            load.give_up = (objective.bound * 20).max(Duration::from_secs(1));
-            let outcome = run::run(&load);
+            let mut load = self.load(&scenario, Kind::Subject, Pace::Open { rate, arrivals: self.options.arrivals });
+            load.give_up = objective.patience();
+            let outcome = run::run(&load)?;
             let trial = trial_of(&outcome, objective)?;
             self.say(&Scenario { pace: load.pace, ..scenario.clone() }, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, trial));
@@ -319,20 +256,8 @@ impl Suite<'_> {
         })?;
         report.tables.push(table);
         report.tables.extend(last_good.iter().map(spectrum_table));
-        let verdict = match (knee.rate, knee.limited_by) {
-            (None, _) => Verdict::Missed,
-            (Some(_), Limit::Generator) => Verdict::Void,
-            (Some(_), _) => Verdict::Met,
-        };
-        report.checks.push(Check {
-            what: format!("highest rate with {objective}, stable over {} repeats", bounds.repeats),
-            required: "found, and limited by the server".to_owned(),
-            measured: match knee.rate {
-                Some(rate) => format!("{rate:.0}/s, limited by the {}", knee.limited_by.name()),
-                None => "no rate meets it".to_owned(),
-            },
-            verdict,
-        });
+        let what = format!("highest rate with {objective}, stable over {} repeats", bounds.repeats);
+        report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         Ok(())
     }
 
@@ -344,7 +269,7 @@ impl Suite<'_> {
         }
         self.progress.step(&format!("loading {} keys of {} B", scenario.keys, scenario.value_bytes));
         let setup = Scenario { mix: Mix::Put, durability: Some(Durability::Os), pipeline: 16, ..scenario.clone() };
-        let outcome = run::run(&self.load(&setup, Kind::Subject, Loop::Each { keys: scenario.keys }));
+        let outcome = run::run(&self.load(&setup, Kind::Subject, Pace::Each { keys: scenario.keys }))?;
         match outcome.validity {
             Validity::Good => Ok(()),
             Validity::Errors(why) | Validity::Overloaded(why) | Validity::Saturated(why) => {
@@ -353,7 +278,7 @@ impl Suite<'_> {
         }
     }
 
-    fn load(&self, scenario: &Scenario, kind: Kind, pace: Loop) -> Load {
+    fn load(&self, scenario: &Scenario, kind: Kind, pace: Pace) -> Plan<Http> {
         let options = self.options;
         let api = match (kind, scenario.api) {
             (Kind::Echo, _) => Api::Echo { path: options.echo_path.clone() },
@@ -363,16 +288,18 @@ impl Suite<'_> {
         let values = Values::new(scenario.value_bytes, options.seed);
         let durability = scenario.durability.filter(|_| kind == Kind::Subject);
         let missing = if scenario.mix == Mix::Put || options.no_load { Missing::Allowed } else { Missing::Lost };
-        Load {
-            address: self.target.address,
-            requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
+        Plan {
+            protocol: Http {
+                address: self.target.address,
+                requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
+                get_percent: scenario.mix.get_percent(),
+                missing,
+            },
             connections: scenario.connections,
             workers: options.workers,
             pipeline: scenario.pipeline,
             pace,
-            get_percent: scenario.mix.get_percent(),
-            keys: scenario.distribution.chooser(scenario.keys),
-            missing,
+            keys: KeyChooser::new(scenario.distribution, scenario.keys),
             warmup: options.warmup,
             duration: options.duration,
             give_up: scenario.give_up(),
@@ -388,11 +315,9 @@ impl Suite<'_> {
         !path.is_empty() && self.target.get(path).is_some_and(|(status, _)| matches!(status, 200 | 405))
     }
 
-    /// fsyncs of the server since its start, from its metrics.
+    /// Returns the server's fsyncs since its start, from its metrics.
     fn fsyncs(&self) -> Option<u64> {
-        let (_, text) = self.target.get("/metrics").filter(|(status, _)| *status == 200)?;
-        let line = text.lines().find(|line| line.split([' ', '{']).next() == Some("thalweg_log_syncs_total"))?;
-        line.rsplit(' ').next()?.parse::<f64>().ok().map(|count| count as u64)
+        self.target.metric("thalweg_log_syncs_total").map(|count| count as u64)
     }
 }
 
@@ -403,94 +328,70 @@ enum Kind {
 }
 
 fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
-    Ok(match &outcome.validity {
-        Validity::Good if objective.is_met(&outcome.tally.response()) => Trial::Pass,
-        Validity::Good | Validity::Overloaded(_) => Trial::Fail,
+    match &outcome.validity {
         // Shedding load with 503 is a way of not keeping up; wrong bytes are not.
-        Validity::Errors(_) if outcome.tally.wrong_bytes == 0 && outcome.tally.io_errors == 0 => Trial::Fail,
-        Validity::Errors(why) => {
-            return Err(BenchError::WrongData {
-                subject: "the server".to_owned(),
-                doing: "answering the search",
-                message: why.clone(),
-            });
-        }
-        Validity::Saturated(_) => Trial::Void,
-    })
+        Validity::Errors(_) if outcome.tally.own.wrong_bytes == 0 && outcome.tally.lost == 0 => Ok(Trial::Fail),
+        validity => objective.judge("the server", validity, &outcome.times),
+    }
 }
 
 fn conditions_table(scenarios: &[Scenario]) -> Table {
-    let columns =
-        ["scenario", "requests", "API", "pace", "connections", "pipeline", "durability", "value B", "keys", "spread"];
-    let mut table = Table::new("conditions", &columns);
+    let mut table = Table::new("conditions");
     for scenario in scenarios {
-        table.row(vec![
-            scenario.name.as_str().into(),
-            scenario.mix.name().into(),
-            format!("{:?}", scenario.api).to_lowercase().into(),
-            scenario.pace_name().into(),
-            scenario.connections.into(),
-            scenario.pipeline.into(),
-            scenario.durability_name().into(),
-            scenario.value_bytes.into(),
-            scenario.keys.into(),
-            format!("{:?}", scenario.distribution).to_lowercase().into(),
-        ]);
+        table.row(cells! {
+            "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", scenario.mix).to_lowercase(),
+            "API" => format!("{:?}", scenario.api).to_lowercase(), "pace" => scenario.pace_name(),
+            "connections" => scenario.connections, "pipeline" => scenario.pipeline,
+            "durability" => scenario.durability_name(), "value B" => scenario.value_bytes, "keys" => scenario.keys,
+            "spread" => format!("{:?}", scenario.distribution).to_lowercase(),
+        });
     }
     table
 }
 
-fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Vec<Cell> {
+fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Row {
     let over = |figure: fn(&Outcome) -> f64| Summary::of(&rounds.subject.iter().map(figure).collect::<Vec<_>>()).median;
     let quantile = |percentile: f64| {
-        let times = rounds.subject.iter().map(|outcome| micros(outcome.tally.response().percentile(percentile)));
+        let times = rounds.subject.iter().map(|outcome| micros(outcome.times.percentile(percentile)));
         Summary::of(&times.collect::<Vec<_>>()).median
     };
     let rates = Summary::of(&rates(&rounds.subject));
     let payload = scenario.value_bytes as f64;
     let written = rounds.subject.iter().map(|outcome| {
-        outcome.server.written_bytes.map_or(f64::NAN, |bytes| bytes as f64)
-            / (outcome.tally.puts.count() as f64 * payload)
+        let puts = outcome.tally.times[Operation::Put as usize].count();
+        outcome.server.and_then(|cost| cost.written_bytes).map_or(f64::NAN, |bytes| bytes as f64)
+            / (puts as f64 * payload)
     });
     let written = Summary::of(&written.collect::<Vec<_>>()).median;
-    let peak = rounds.subject.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
-    let has_server = rounds.subject.iter().any(|outcome| outcome.server.peak_rss_bytes.is_some());
-    let cpu = over(|outcome| outcome.server.cpu_seconds * 1e6 / outcome.tally.replies() as f64);
-    vec![
-        scenario.name.as_str().into(),
-        rates.median.into(),
-        rates.mad.into(),
-        quantile(50.0).into(),
-        quantile(90.0).into(),
-        quantile(99.0).into(),
-        quantile(99.9).into(),
-        quantile(100.0).into(),
-        over(|outcome| micros(outcome.tally.service.percentile(99.0))).into(),
-        over(|outcome| micros(outcome.tally.lag.percentile(99.0))).into(),
-        Some(cpu).filter(|_| has_server).into(),
-        mebibytes(peak),
-        written.into(),
-        fsyncs.into(),
-        Summary::of(&self::rates(&rounds.echo)).median.into(),
-        ratio(&self::rates(&rounds.subject), &self::rates(&rounds.echo)).into(),
-        worst(rounds).name().into(),
-    ]
+    let peak = rounds.subject.iter().filter_map(|outcome| outcome.server?.peak_rss_bytes).max();
+    let has_server = rounds.subject.iter().any(|outcome| outcome.server.is_some());
+    let cpu = over(|outcome| outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64);
+    cells! {
+        "scenario" => scenario.name.as_str(), "requests/s" => rates.median, "± MAD" => rates.mad,
+        "p50 µs" => quantile(50.0), "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0),
+        "p99.9 µs" => quantile(99.9), "max µs" => quantile(100.0),
+        "service p99 µs" => over(|outcome| micros(outcome.tally.own.service.percentile(99.0))),
+        "lag p99 µs" => over(|outcome| micros(outcome.tally.lag.percentile(99.0))),
+        "server CPU µs/request" => Some(cpu).filter(|_| has_server), "server peak RSS MiB" => mebibytes(peak),
+        "written B/payload B" => written, "fsyncs" => fsyncs,
+        "echo requests/s" => Summary::of(&self::rates(&rounds.echo)).median,
+        "of echo" => ratio(&self::rates(&rounds.subject), &self::rates(&rounds.echo)),
+        "verdict" => worst(rounds).name(),
+    }
 }
 
 fn rates(outcomes: &[Outcome]) -> Vec<f64> {
     outcomes.iter().map(|outcome| outcome.rate).collect()
 }
 
-/// The first validity that is not good.
+/// Returns the first validity that is not good.
 fn worst(rounds: &Rounds) -> Validity {
     Validity::worst(rounds.subject.iter().map(|outcome| &outcome.validity))
 }
 
 fn checks(scenario: &Scenario, rounds: &Rounds) -> Vec<Check> {
     let what = format!("{} ({}, {})", scenario.name, scenario.pace_name(), scenario.durability_name());
-    let (measured, verdict) = worst(rounds).verdict();
-    let mut checks =
-        vec![Check { what: what.clone(), required: "all answered, rightly, in step".to_owned(), measured, verdict }];
+    let mut checks = vec![Check::of_run(&what, "all answered, rightly, in step", worst(rounds))];
     if let Some(share) = scenario.echo_share {
         let measured = ratio(&rates(&rounds.subject), &rates(&rounds.echo));
         checks.push(Check::at_least(
@@ -504,64 +405,54 @@ fn checks(scenario: &Scenario, rounds: &Rounds) -> Vec<Check> {
 }
 
 fn spectrum_table(outcome: &Outcome) -> Table {
-    let mut table = Table::new(
-        "percentile spectrum of the last good run",
-        &["percentile", "response µs", "requests at or below", "service µs"],
-    );
-    let service = outcome.tally.service.spectrum();
-    for (line, service) in outcome.tally.response().spectrum().iter().zip(service) {
-        table.row(vec![
-            format!("{}", line.percentile).into(),
-            line.time_us.into(),
-            line.count.into(),
-            service.time_us.into(),
-        ]);
+    let mut table = Table::new("percentile spectrum of the last good run");
+    let service = outcome.tally.own.service.spectrum();
+    for (line, service) in outcome.times.spectrum().iter().zip(service) {
+        table.row(cells! {
+            "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
+            "requests at or below" => line.count, "service µs" => service.time_us,
+        });
     }
     table
 }
 
 fn status_table(outcome: &Outcome) -> Table {
-    let mut table = Table::new("replies of the last run", &["status", "count"]);
-    for (status, count) in &outcome.tally.statuses {
-        table.row(vec![status.to_string().into(), (*count).into()]);
+    let mut table = Table::new("replies of the last run");
+    for (status, count) in &outcome.tally.own.statuses {
+        table.row(cells! {
+            "status" => status.to_string(), "count" => *count,
+        });
     }
     let tally = &outcome.tally;
     for (name, count) in [
-        ("key without a value", tally.missing),
-        ("wrong bytes", tally.wrong_bytes),
-        ("broken connections", tally.io_errors),
+        ("key without a value", tally.own.missing),
+        ("wrong bytes", tally.own.wrong_bytes),
+        ("broken connections", tally.lost),
         ("never answered", tally.unanswered),
     ] {
-        table.row(vec![name.into(), count.into()]);
+        table.row(cells! {
+            "status" => name, "count" => count,
+        });
     }
     table
 }
 
-fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Vec<Cell> {
-    let times = outcome.tally.response().quantiles();
-    let cpu = outcome.server.cpu_seconds * 1e6 / outcome.tally.replies() as f64;
-    vec![
-        rate.into(),
-        outcome.rate.into(),
-        times.p50_us.into(),
-        times.p90_us.into(),
-        times.p99_us.into(),
-        times.p999_us.into(),
-        times.max_us.into(),
-        micros(outcome.tally.lag.percentile(99.0)).into(),
-        Some(cpu).filter(|_| outcome.server.peak_rss_bytes.is_some()).into(),
-        match trial {
-            Trial::Pass => "pass".to_owned(),
-            Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase(),
-        }
-        .into(),
-    ]
+fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
+    let times = outcome.times.quantiles();
+    let cpu = outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64;
+    cells! {
+        "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
+        "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
+        "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
+        "server CPU µs/request" => Some(cpu).filter(|_| outcome.server.is_some()),
+        "outcome" => trial.name(&outcome.validity),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Quiet;
+    use crate::{Quiet, report::Verdict};
     use clap::Parser as _;
 
     #[derive(clap::Parser)]

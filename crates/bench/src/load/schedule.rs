@@ -1,17 +1,19 @@
 //! When requests are due. Decided before any reply is seen, so a slow server cannot thin them out.
 
+use rand::RngExt as _;
+use rand_distr::Exp1;
 use serde::Serialize;
 
-use crate::random::Rng;
+use crate::random::{Generator, generator};
 
 /// The shape of the arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrivals {
-    /// Evenly spaced.
+    /// Arrivals are evenly spaced.
     #[default]
     Constant,
-    /// Independent users: exponentially distributed gaps.
+    /// Arrivals are those of independent users: gaps are exponentially distributed.
     Poisson,
 }
 
@@ -22,7 +24,7 @@ pub struct Schedule {
     /// Nanoseconds between two arrivals of this worker, on average.
     gap: f64,
     next: f64,
-    rng: Rng,
+    rng: Generator,
 }
 
 impl Schedule {
@@ -30,28 +32,28 @@ impl Schedule {
     #[must_use]
     pub fn new(arrivals: Arrivals, rate: f64, worker: usize, workers: usize, seed: u64) -> Self {
         let gap = 1e9 * workers as f64 / rate;
-        let mut rng = Rng::new(seed.wrapping_add(worker as u64));
+        let mut rng = generator(seed.wrapping_add(worker as u64));
         let next = match arrivals {
             Arrivals::Constant => gap * worker as f64 / workers as f64,
-            Arrivals::Poisson => gap * rng.exponential(),
+            Arrivals::Poisson => gap * rng.sample::<f64, _>(Exp1),
         };
         Self { arrivals, gap, next, rng }
     }
 
-    /// When the next arrival is due.
+    /// Returns the time of the next arrival.
     #[inline]
     #[must_use]
     pub fn peek(&self) -> u64 {
         self.next as u64
     }
 
-    /// Takes the next arrival.
+    /// Takes the next arrival; returns its time.
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.peek();
         self.next += match self.arrivals {
             Arrivals::Constant => self.gap,
-            Arrivals::Poisson => self.gap * self.rng.exponential(),
+            Arrivals::Poisson => self.gap * self.rng.sample::<f64, _>(Exp1),
         };
         due
     }

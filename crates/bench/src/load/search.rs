@@ -8,22 +8,46 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::Serialize;
 
-use crate::{latency::Latencies, report};
+use super::validity::Validity;
+use crate::{
+    BenchError,
+    latency::Latencies,
+    report::{self, Check, Verdict},
+};
 
 /// A bound on a percentile of the response time, as in `p99<5ms`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
-    /// 0 to 100.
+    /// Percentile from 0 to 100.
     pub percentile: f64,
-    /// Exclusive.
+    /// Exclusive bound of the percentile.
     pub bound: Duration,
 }
 
 impl Objective {
-    /// Whether the times meet it. No times meet nothing.
+    /// Returns true if the times meet the objective. No times meet nothing.
     #[must_use]
     pub fn is_met(&self, times: &Latencies) -> bool {
         times.count() > 0 && times.percentile(self.percentile) < self.bound
+    }
+
+    /// Returns the longest wait for a reply in a trial, which is given up early: the search goes on at another rate.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        (self.bound * 20).max(Duration::from_secs(1))
+    }
+
+    /// Judges a trial against `subject` by its response times. Errors end the search.
+    pub fn judge(&self, subject: &str, validity: &Validity, times: &Latencies) -> Result<Trial, BenchError> {
+        match validity {
+            Validity::Good if self.is_met(times) => Ok(Trial::Pass),
+            Validity::Good | Validity::Overloaded(_) => Ok(Trial::Fail),
+            Validity::Saturated(_) => Ok(Trial::Void),
+            Validity::Errors(why) => {
+                let (subject, doing) = (subject.to_owned(), "answering the search");
+                Err(BenchError::WrongData { subject, doing, message: why.clone() })
+            }
+        }
     }
 }
 
@@ -37,7 +61,7 @@ impl FromStr for Objective {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || format!("{text:?} is no objective: write for example p99<5ms, p99.9<800us or max<1s");
+        let wrong = || format!("{text:?} is not an objective: write for example p99<5ms, p99.9<800us or max<1s");
         let (left, right) = text.split_once('<').ok_or_else(wrong)?;
         let percentile = match left.trim() {
             "max" => 100.0,
@@ -52,7 +76,7 @@ impl FromStr for Objective {
 
 /// Reads `10`, `10s`, `1.5s`, `500ms`, `80us`, `2m`; a bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write for example 10s, 500ms or 80us");
+    let wrong = || format!("{text:?} is not a duration: write for example 10s, 500ms or 80us");
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -66,43 +90,69 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// How one rate went.
+/// Result of a run at one rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trial {
-    /// Met the objective.
+    /// The run met the objective.
     Pass,
-    /// Did not.
+    /// The run missed the objective.
     Fail,
     /// Says nothing about the server: the generator was saturated, or answers were wrong.
     Void,
 }
 
-/// How to search.
+impl Trial {
+    /// Returns how a run went, in words for a table.
+    #[must_use]
+    pub fn name(self, validity: &Validity) -> String {
+        match self {
+            Self::Pass => "pass".to_owned(),
+            Self::Fail | Self::Void => format!("{self:?}: {}", validity.name()).to_lowercase(),
+        }
+    }
+}
+
+/// Bounds of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// First rate tried.
+    /// Rate that is tried first.
     pub start: f64,
-    /// Never above this.
+    /// Highest rate that is tried.
     pub max: f64,
-    /// Stop bisecting when the gap is below this share of the rate.
+    /// Share of the rate below which the gap ends the bisection.
     pub precision: f64,
-    /// Times that the knee must pass in the end.
+    /// Runs that the knee must pass in the end.
     pub repeats: u32,
 }
 
-/// What the search found.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knee {
     /// The highest rate that passed every repeat; `None` if none did.
     pub rate: Option<f64>,
-    /// Why it went no higher.
+    /// Reason why the rate is not higher.
     pub limited_by: Limit,
-    /// Every trial in order.
+    /// All trials, in order.
     pub trials: Vec<(f64, Trial)>,
 }
 
-/// What bounds the knee.
+impl Knee {
+    /// Checks that the knee was found and is the server's; `describe` puts a rate in words.
+    #[must_use]
+    pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
+        let (measured, verdict) = match (self.rate, self.limited_by) {
+            (None, _) => ("no rate meets it".to_owned(), Verdict::Missed),
+            (Some(rate), limit) => {
+                let verdict = if limit == Limit::Generator { Verdict::Void } else { Verdict::Met };
+                (format!("{}, limited by the {}", describe(rate), limit.name()), verdict)
+            }
+        };
+        Check { what, required: "found, and limited by the server".to_owned(), measured, verdict }
+    }
+}
+
+/// Reason why the knee is not higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -110,12 +160,12 @@ pub enum Limit {
     Server,
     /// The generator could not offer more: the server may be able to do more.
     Generator,
-    /// The rate that the search was allowed.
+    /// The search was not allowed a higher rate.
     MaxRate,
 }
 
 impl Limit {
-    /// In words.
+    /// Returns the limit in words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -130,53 +180,51 @@ impl Limit {
 const LOWEST_RATE: f64 = 10.0;
 const STEP_DOWN: f64 = 0.95;
 
-/// Searches; `trial` runs one rate.
+/// Searches the knee; `trial` runs one rate.
 pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
-    let mut trials = Vec::new();
-    let mut attempt = |rate: f64, trials: &mut Vec<(f64, Trial)>| trial(rate).inspect(|&how| trials.push((rate, how)));
-    let (mut low, mut high, mut limited_by) = (0.0, None, Limit::MaxRate);
+    let mut knee = Knee { rate: None, limited_by: Limit::MaxRate, trials: Vec::new() };
+    let mut passes = |rate: f64, knee: &mut Knee| {
+        let how = trial(rate)?;
+        knee.trials.push((rate, how));
+        match how {
+            Trial::Pass => {}
+            Trial::Fail => knee.limited_by = Limit::Server,
+            Trial::Void => knee.limited_by = Limit::Generator,
+        }
+        Ok(how == Trial::Pass)
+    };
+    let (mut low, mut high) = (0.0, None);
     let mut rate = bounds.start.min(bounds.max);
     while high.is_none() && low < bounds.max {
-        match attempt(rate, &mut trials)? {
-            Trial::Pass => {
-                low = rate;
-                rate = (rate * 2.0).min(bounds.max);
-            }
-            how => {
-                limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
-                high = Some(rate);
-            }
+        if passes(rate, &mut knee)? {
+            low = rate;
+            rate = (rate * 2.0).min(bounds.max);
+        } else {
+            high = Some(rate);
         }
     }
     if let Some(mut high) = high {
         while high - low > bounds.precision * high && high > LOWEST_RATE {
             let middle = f64::midpoint(low, high);
-            match attempt(middle, &mut trials)? {
-                Trial::Pass => low = middle,
-                how => {
-                    limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
-                    high = middle;
-                }
+            if passes(middle, &mut knee)? {
+                low = middle;
+            } else {
+                high = middle;
             }
         }
     }
     while low > LOWEST_RATE {
         let mut passed = 0;
-        while passed < bounds.repeats {
-            match attempt(low, &mut trials)? {
-                Trial::Pass => passed += 1,
-                how => {
-                    limited_by = if how == Trial::Void { Limit::Generator } else { Limit::Server };
-                    break;
-                }
-            }
+        while passed < bounds.repeats && passes(low, &mut knee)? {
+            passed += 1;
         }
         if passed == bounds.repeats {
-            return Ok(Knee { rate: Some(low), limited_by, trials });
+            knee.rate = Some(low);
+            return Ok(knee);
         }
         low *= STEP_DOWN;
     }
-    Ok(Knee { rate: None, limited_by, trials })
+    Ok(knee)
 }
 
 #[cfg(test)]

@@ -1,36 +1,40 @@
-//! What the load goes to: a server that runs already, or one of our own in a separate process, so
-//! that its CPU time and memory are told from the generator's.
+//! The server that is loaded: one that runs already, or one of our own in a process of its own.
 
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    process::Command,
+    time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
-
+use super::process::{ServerProcess, free_port};
 use crate::{
-    BenchError,
+    BenchError, Progress,
     http::reply::{self, Body, Incomplete},
 };
 
 /// A server to be loaded.
 #[derive(Debug)]
 pub struct Target {
-    /// Its address.
+    /// Address of its HTTP port.
     pub address: SocketAddr,
-    /// What the `Host` header says.
+    /// Value of the `Host` header.
     pub host: String,
-    /// Where it speaks the native protocol, if it was told to.
+    /// Address of the native port, if the server was started with one.
     pub native: Option<SocketAddr>,
-    /// Our own server, if it is one.
-    child: Option<Child>,
+    /// Process of our own server, if it is one.
+    process: Option<ServerProcess>,
 }
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
-const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// Native port of a started server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativePort {
+    /// The server has none.
+    Off,
+    /// A free number, the same for TCP and UDP.
+    Free,
+}
 
 impl Target {
     /// A server that runs already, given as `http://host:port` or `host:port`.
@@ -47,57 +51,49 @@ impl Target {
         let address = addresses.next().ok_or_else(|| fail("the name has no address".to_owned()))?;
         TcpStream::connect_timeout(&address, Duration::from_secs(5))
             .map_err(|error| fail(format!("{error}; is the server running?")))?;
-        Ok(Self { address, host, native: None, child: None })
+        Ok(Self { address, host, native: None, process: None })
     }
 
-    /// Starts `binary serve` on a free port of the loopback with its data in `data`, and waits until
-    /// it is ready. What it says goes to `server.log` in `data`'s parent.
-    pub fn start(binary: &Path, data: &Path, more: &[String]) -> Result<Self, BenchError> {
-        Self::start_on(binary, data, &["--native=off".to_owned()], None, more)
-    }
-
-    /// As [`start`](Self::start), with a native port: one number for TCP and UDP.
-    pub fn start_with_native(binary: &Path, data: &Path, more: &[String]) -> Result<Self, BenchError> {
-        let native = free_port_of_both().map_err(|error| Self::failed(binary, error.to_string()))?;
-        Self::start_on(binary, data, &[format!("--native={native}")], Some(native), more)
-    }
-
-    fn failed(binary: &Path, message: String) -> BenchError {
-        BenchError::Target { target: format!("{} serve", binary.display()), message }
-    }
-
-    fn start_on(
-        binary: &Path,
+    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until
+    /// it is ready. Its log goes to `server.log` in `data`'s parent.
+    pub fn start(
+        binary: Option<&Path>,
         data: &Path,
-        ports: &[String],
-        native: Option<SocketAddr>,
+        native: NativePort,
         more: &[String],
+        progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
-        let fail = |message: String| Self::failed(binary, message);
-        // The port is free now and could be taken before the server binds it; then it fails to start and says so.
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = address.map_err(|error| fail(error.to_string()))?;
+        let native = match native {
+            NativePort::Off => None,
+            NativePort::Free => Some(free_port_of_both().map_err(BenchError::files("127.0.0.1:0"))?),
+        };
+        let binary = match binary {
+            Some(binary) => binary.to_owned(),
+            None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
+        };
+        progress.step(&format!("starting {} serve {}", binary.display(), more.join(" ")));
+        let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
         let log_path: PathBuf = data.with_file_name("server.log");
         let log = std::fs::File::create(&log_path).map_err(BenchError::files(&log_path))?;
-        let child = Command::new(binary)
-            .args(["serve", "--http", &address.to_string(), "--data"])
-            .arg(data)
-            .args(ports)
-            .args(more)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| fail(format!("{error}; name the command with --server-binary, or give --target")))?;
-        let mut target = Self { address, host: address.to_string(), native, child: Some(child) };
-        target.wait_ready().map_err(|message| fail(format!("{message}; it said: {}", tail(&log_path))))?;
+        let mut command = Command::new(&binary);
+        let native_name = native.map_or("off".to_owned(), |native| native.to_string());
+        command.args(["serve", "--http", &address.to_string(), "--data"]).arg(data).stderr(log);
+        command.arg(format!("--native={native_name}")).args(more);
+        let remedy = "name the command with --server-binary, or give --target";
+        let mut target = Self { address, host: address.to_string(), native, process: None };
+        let is_ready = || target.get("/ready").is_some_and(|(status, _)| status == 200);
+        let process = ServerProcess::start(&mut command, remedy, is_ready).map_err(|message| BenchError::Target {
+            target: format!("{} serve", binary.display()),
+            message: format!("{message}; it said: {}", tail(&log_path)),
+        })?;
+        target.process = Some(process);
         Ok(target)
     }
 
-    /// The server's process, if it is ours.
+    /// Returns the server's process id, if it is ours.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
-        self.child.as_ref().map(Child::id)
+        self.process.as_ref().map(ServerProcess::id)
     }
 
     /// Status and body of a GET; for the few requests that are not load.
@@ -120,47 +116,16 @@ impl Target {
         }
     }
 
-    fn wait_ready(&mut self) -> Result<(), String> {
-        let begun = Instant::now();
-        while begun.elapsed() < START_TIMEOUT {
-            if let Some(status) = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-                return Err(format!("it ended with {status}"));
-            }
-            if self.get("/ready").is_some_and(|(status, _)| status == 200) {
-                return Ok(());
-            }
-            // Polling another process: there is nothing to wait on.
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Err(format!("it was not ready after {START_TIMEOUT:?}"))
-    }
-
-    fn stop(child: &mut Child) {
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < STOP_TIMEOUT {
-            if !matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _ = child.kill();
-        let _ = child.wait();
+    /// Returns a counter from the server's metrics, summed over labels.
+    #[must_use]
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
+        let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
+        lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 }
 
-impl Drop for Target {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            Self::stop(child);
-        }
-    }
-}
-
-/// A port of the loopback that is free for TCP and for UDP.
+/// Returns a port of the loopback that is free for TCP and for UDP.
 fn free_port_of_both() -> std::io::Result<SocketAddr> {
     let mut last = std::io::Error::other("no port is free for TCP and UDP at once");
     for _ in 0..16 {
@@ -199,8 +164,10 @@ mod tests {
     fn a_server_that_does_not_start_says_why() {
         let scratch = crate::Scratch::below(None).unwrap();
         let data = scratch.fresh("data").unwrap();
-        let error = Target::start(Path::new("/bin/false"), &data, &[]).unwrap_err().to_string();
+        let start =
+            |binary: &str| Target::start(Some(Path::new(binary)), &data, NativePort::Off, &[], &mut crate::Quiet);
+        let error = start("/bin/false").unwrap_err().to_string();
         assert!(error.contains("ended with"), "{error}");
-        assert!(Target::start(Path::new("/does/not/exist"), &data, &[]).is_err());
+        assert!(start("/does/not/exist").is_err());
     }
 }

@@ -1,28 +1,33 @@
-//! Whether a run's figures may be believed.
+//! Validity of a run's figures.
+
+use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::Verdict;
+use crate::{
+    latency::Latencies,
+    report::{Verdict, duration},
+};
 
 /// A worker that uses more than this share of a core may be what limits the rate.
 pub const MAX_BUSY: f64 = 0.97;
 
-/// Whether a run's figures may be believed.
+/// Validity of a run's figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", content = "why", rename_all = "snake_case")]
 pub enum Validity {
-    /// All that was sent arrived, rightly, and was sent in time.
+    /// All requests were sent in time, and their right replies arrived.
     Good,
     /// The server did not keep up: a result, and a bad one.
     Overloaded(String),
-    /// Something came that is wrong, or did not come.
+    /// A reply was wrong, or did not come.
     Errors(String),
     /// The generator was the bottleneck: the figures say nothing about the server.
     Saturated(String),
 }
 
 impl Validity {
-    /// In a word, for a table.
+    /// Returns a short name, for a table.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -33,19 +38,42 @@ impl Validity {
         }
     }
 
-    /// What a check makes of it: the reason in words, and the verdict.
+    /// Returns the reason in words, and the verdict of a check.
     #[must_use]
     pub fn verdict(self) -> (String, Verdict) {
         match self {
-            Self::Good => ("so they are".to_owned(), Verdict::Met),
+            Self::Good => ("yes".to_owned(), Verdict::Met),
             Self::Overloaded(why) | Self::Errors(why) => (why, Verdict::Missed),
             Self::Saturated(why) => (why, Verdict::Void),
         }
     }
 
-    /// The first that is not good, of several runs.
+    /// Returns the first validity of several runs that is not good.
     #[must_use]
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
     }
+}
+
+/// Returns why a scheduled run says nothing about the server: the generator sent later than `max_lag` at the 99th
+/// percentile of its lateness, or its busiest thread had no time to spare. `busiest` is the share of its time that this
+/// thread was running.
+#[must_use]
+pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Validity> {
+    const REMEDY: &str = "lower the rate, or give the generator more threads or cores";
+    let lag = lag.percentile(99.0);
+    if lag > max_lag {
+        let late = duration(lag);
+        let why = format!("the generator itself was late by {late} at its 99th percentile: {REMEDY}");
+        return Some(Validity::Saturated(why));
+    }
+    let is_busy = busiest > MAX_BUSY;
+    is_busy.then(|| Validity::Saturated(format!("a load thread was {:.0} % busy: {REMEDY}", 100.0 * busiest)))
+}
+
+/// Describes a run in a line, for the progress; `unit` is what the rate counts, such as `/s`.
+#[must_use]
+pub fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
+    let at = |percentile| duration(times.percentile(percentile));
+    format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), validity.name())
 }

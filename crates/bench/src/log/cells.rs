@@ -1,11 +1,11 @@
-//! Which cells the log suite has, and which figures must hold.
+//! The cells of the log suite, and the figures that must hold.
 
 use thalweg_types::Durability;
 
 use super::{LogOptions, Measured};
 use crate::{latency::micros, report::Check, stats::ratio};
 
-/// One cell: so many writers append batches of so many records, each at a level.
+/// One cell: a number of writers append batches of a number of records, each at a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) purpose: Purpose,
@@ -16,7 +16,7 @@ pub(super) struct Cell {
     pub(super) payload: usize,
 }
 
-/// What a writer is.
+/// Kind of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunAs {
     /// A thread that sleeps until its append is durable.
@@ -34,7 +34,7 @@ impl RunAs {
     }
 }
 
-/// Which table a cell stands in.
+/// The table that a cell belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     OneProcess,
@@ -97,7 +97,7 @@ pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
     cells
 }
 
-/// The required figures, as far as their cells were measured.
+/// Compares the required figures with those of the cells that were measured.
 pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
     let find_as = |run_as, writers, batch, payload| {
         measured.iter().find(|row| {

@@ -1,17 +1,13 @@
 //! The log suite: row S's two tables at every durability level, beside a raw probe of the same disk.
 //!
-//! Owns: which cells there are (`cells`), one round of a cell (`round`), the report.
-//! A process of row S is a thread here (or a task, for the figures of many writers) that appends one batch after the other; probe and log take
-//! turns, and the ratio is the median of the rounds' ratios.
+//! Owns: the cells (`cells`), one round of a cell (`round`), the report. A process of row S is a thread here (or a
+//! task, for the figures of many writers) that appends one batch after the other. Probe and log take turns, and the
+//! ratio is the median of the rounds' ratios.
 
 mod cells;
 mod round;
 
-use std::{
-    path::PathBuf,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use thalweg_disk::RealDisk;
 use thalweg_log::Log;
@@ -23,10 +19,11 @@ use crate::{
     data::Values,
     latency::{Latencies, micros},
     load::search::parse_duration,
+    options::{require, within},
     probe::{Probe, Probed, Sync},
-    report::{Table, number},
+    report::{Table, cells, number},
     stats::{Summary, ratio},
-    usage::{self, Usage, Whose},
+    usage::{self},
 };
 
 /// Options of the log suite.
@@ -59,7 +56,7 @@ pub struct LogOptions {
     /// MiB of memory touched before, so that the machine's first touch is not measured.
     #[arg(long, default_value_t = 1024)]
     pub warm_mib: u64,
-    /// Feeds the payloads.
+    /// Seed of the payloads.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -70,22 +67,15 @@ const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl LogOptions {
     fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
-        if self.rounds == 0 || self.time.is_zero() {
-            return wrong("--rounds, --time", "must be above 0");
-        }
-        if self.processes.iter().any(|count| !(1..=1000).contains(count)) {
-            return wrong("--processes", "must be 1 to 1000");
-        }
+        require(self.rounds > 0 && !self.time.is_zero(), "--rounds, --time", "must be above 0")?;
+        self.processes.iter().try_for_each(|count| within("--processes", *count, 1000))?;
         let largest = self.batches.iter().max().copied().unwrap_or(0);
-        if self.batches.contains(&0) || largest.saturating_mul(self.payload) > MAX_BATCH_BYTES {
-            return wrong("--batches", "must be at least 1, and batch × payload at most 32 MiB");
-        }
-        Ok(())
+        let fits = !self.batches.contains(&0) && largest.saturating_mul(self.payload) <= MAX_BATCH_BYTES;
+        require(fits, "--batches", "must be at least 1, and batch × payload at most 32 MiB")
     }
 }
 
-/// What all rounds of a cell gave.
+/// Figures of all rounds of a cell.
 struct Measured {
     cell: Cell,
     rates: Vec<f64>,
@@ -101,9 +91,7 @@ struct Measured {
 /// Runs the suite.
 pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("log", scratch.path());
+    let (mut report, scratch) = Report::begin_below("log", options.dir.as_deref())?;
     let warmed = usage::warm_memory(options.warm_mib << 20);
     usage::reset_peak();
     let log = open(&scratch)?;
@@ -119,10 +107,8 @@ pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, 
     }
     log.close().map_err(BenchError::subject("log", "closing"))?;
     fill(&mut report, &measured);
-    report.cost = Usage::read(Whose::Own).since(&before);
     report.cost.fsyncs = Some(measured.iter().map(|cell| cell.fsyncs).sum());
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn open(scratch: &Scratch) -> Result<Log, BenchError> {
@@ -200,54 +186,23 @@ fn fill(report: &mut Report, measured: &[Measured]) {
 }
 
 fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
-    let mut table = Table::new(
-        purpose.title(),
-        &[
-            "durability",
-            "writers",
-            "as",
-            "batch",
-            "record B",
-            "records/s",
-            "± MAD",
-            "p50 ms",
-            "p99 ms",
-            "p99.9 ms",
-            "max ms",
-            "probe writes/s",
-            "probe p50 ms",
-            "appends of probe",
-            "CPU µs/append",
-            "fsyncs",
-            "appends/fsync",
-            "written B/payload B",
-        ],
-    );
+    let mut table = Table::new(purpose.title());
     for row in rows {
         let cell = &row.cell;
         let rates = Summary::of(&row.rates);
         let payload = (row.appends as usize * cell.batch * cell.payload) as f64;
         let ms = |times: &Latencies, percentile| micros(times.percentile(percentile)) / 1e3;
-        table.row(vec![
-            cell.level.name().into(),
-            cell.writers.into(),
-            cell.run_as.name().into(),
-            cell.batch.into(),
-            cell.payload.into(),
-            (rates.median * cell.batch as f64).into(),
-            (rates.mad * cell.batch as f64).into(),
-            ms(&row.times, 50.0).into(),
-            ms(&row.times, 99.0).into(),
-            ms(&row.times, 99.9).into(),
-            ms(&row.times, 100.0).into(),
-            Summary::of(&row.probe_rates).median.into(),
-            ms(&row.probe_times, 50.0).into(),
-            ratio(&row.rates, &row.probe_rates).into(),
-            (row.cpu_seconds * 1e6 / row.appends as f64).into(),
-            row.fsyncs.into(),
-            (row.appends as f64 / row.fsyncs as f64).into(),
-            row.written_bytes.map(|bytes| bytes as f64 / payload).into(),
-        ]);
+        table.row(cells! {
+            "durability" => cell.level.name(), "writers" => cell.writers, "as" => cell.run_as.name(),
+            "batch" => cell.batch, "record B" => cell.payload, "records/s" => rates.median * cell.batch as f64,
+            "± MAD" => rates.mad * cell.batch as f64, "p50 ms" => ms(&row.times, 50.0),
+            "p99 ms" => ms(&row.times, 99.0), "p99.9 ms" => ms(&row.times, 99.9), "max ms" => ms(&row.times, 100.0),
+            "probe writes/s" => Summary::of(&row.probe_rates).median, "probe p50 ms" => ms(&row.probe_times, 50.0),
+            "appends of probe" => ratio(&row.rates, &row.probe_rates),
+            "CPU µs/append" => row.cpu_seconds * 1e6 / row.appends as f64, "fsyncs" => row.fsyncs,
+            "appends/fsync" => row.appends as f64 / row.fsyncs as f64,
+            "written B/payload B" => row.written_bytes.map(|bytes| bytes as f64 / payload),
+        });
     }
     table
 }

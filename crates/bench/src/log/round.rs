@@ -20,7 +20,7 @@ use crate::{
     usage::{Cost, Usage, Whose},
 };
 
-/// What a round gave.
+/// Figures of a round.
 pub(super) struct Round {
     /// Appends per second.
     pub(super) rate: f64,
@@ -59,7 +59,7 @@ pub(super) fn run(
     cost.fsyncs = Some(log.stats().syncs - before.1);
     let mut all = Latencies::default();
     times.iter().for_each(|times| all.merge(times));
-    // Settling is not timed: what was left unsynced must not slow down whoever is measured next.
+    // Settling is not timed: unsynced bytes must not slow down the next measurement.
     log.sync().map_err(BenchError::subject("log", "syncing"))?;
     compare(log, first_lsn, values)?;
     Ok(Round { rate: all.count() as f64 / seconds, times: all, cost })
@@ -69,7 +69,7 @@ fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T, BenchError>>) -> 
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Writers of one round: as threads, or as tasks of one worker.
+/// The writers of one round: threads, or tasks of one worker.
 struct Writers<'a> {
     log: &'a Log,
     cell: &'a Cell,
@@ -183,7 +183,7 @@ fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Reads back what is still there of the round, and compares each payload with its index's.
+/// Reads back the records of the round that are still there, and compares each payload with its index's.
 fn compare(log: &Log, first: Lsn, values: &Values) -> Result<(), BenchError> {
     let wrong = |message: String| BenchError::WrongData { subject: "log".to_owned(), doing: "reading back", message };
     let from = first.max(log.start()).max(Lsn(log.end().0.saturating_sub(MAX_COMPARED)));

@@ -1,9 +1,9 @@
-//! What the machine itself carries: one bare stream over loopback with both ends here, and a bare round trip. The ruler that
-//! the server's figures are held against, measured in the same run.
+//! The machine's own speed: a bare stream over loopback with both ends here, and a bare round trip. The server's
+//! figures are compared with these, measured in the same run.
 //!
-//! One thread sends, one receives, nothing looks at the bytes. The two of a round trip are on cores of their own, where there are
-//! two: on one core they would wake each other four times as fast, which a server that has work beside cannot. QUIC is quinn as it comes, with the windows and socket buffers that
-//! the server has.
+//! One thread sends, one receives, and neither looks at the bytes. The two threads of a round trip run on cores of
+//! their own if there are two: on one core they would wake each other four times as fast, which a server with other
+//! work cannot. QUIC is quinn with its defaults, and with the server's windows and socket buffers.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -21,8 +21,8 @@ use rustls::{
 };
 use thalweg_transport::QuicOptions;
 
-use super::{crew, place::Carrier};
-use crate::{BenchError, latency::Latencies};
+use super::place::Carrier;
+use crate::{BenchError, latency::Latencies, load::crew::alone};
 
 pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -36,7 +36,7 @@ pub fn stream(carrier: Carrier, time: Duration) -> Result<f64, BenchError> {
     }
 }
 
-/// Times of round trips of so many bytes there, and as few as an ack has back.
+/// Measures round trips of this many bytes there, and as few as an ack has back.
 pub fn round_trips(carrier: Carrier, bytes: usize, time: Duration) -> Result<Latencies, BenchError> {
     match carrier {
         Carrier::Tcp | Carrier::Tls => {
@@ -51,22 +51,29 @@ const ANSWER: usize = 40;
 
 fn tcp_stream(time: Duration) -> io::Result<f64> {
     let listener = TcpListener::bind(ANY)?;
-    let mut sender = TcpStream::connect(listener.local_addr()?)?;
-    let (mut receiver, _) = listener.accept()?;
+    let sender = TcpStream::connect(listener.local_addr()?)?;
+    let (receiver, _) = listener.accept()?;
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let block = vec![7; CHUNK];
-            // Ends when the other side is closed.
-            while sender.write_all(&block).is_ok() {}
-        });
-        let mut block = vec![0; 4 * CHUNK];
-        let mut rate = Rate::begin(time);
-        while let Some(count) = rate.goes_on().then(|| receiver.read(&mut block)) {
-            rate.count(count?);
-        }
-        drop(receiver);
-        Ok(rate.per_second())
+        scope.spawn(move || send_tcp(sender));
+        Ok(receive_tcp(receiver, time))
     })
+}
+
+/// Sends until the other side is closed.
+pub(super) fn send_tcp(mut stream: TcpStream) {
+    let block = vec![7; CHUNK];
+    while stream.write_all(&block).is_ok() {}
+}
+
+/// Returns the bytes per second that come, for this time or until the other side closes.
+pub(super) fn receive_tcp(mut stream: TcpStream, time: Duration) -> f64 {
+    let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
+    while rate.goes_on()
+        && let Ok(count @ 1..) = stream.read(&mut block)
+    {
+        rate.count(count);
+    }
+    rate.per_second()
 }
 
 fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
@@ -97,8 +104,8 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
     })
 }
 
-/// Keeps this thread on the core of that number among those it may use, until the guard is dropped; where there is none it goes
-/// where it likes.
+/// Keeps this thread on the core of that number among those it may use, until the guard is dropped; where there is none
+/// it goes where it likes.
 fn stay_on(number: usize) -> Option<Stay> {
     let before = sched_getaffinity(None).ok()?;
     let core = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core)).nth(number)?;
@@ -108,7 +115,7 @@ fn stay_on(number: usize) -> Option<Stay> {
     Some(Stay { before })
 }
 
-/// A thread that is kept on a core.
+/// Keeps a thread on a core until it is dropped.
 struct Stay {
     before: CpuSet,
 }
@@ -119,8 +126,8 @@ impl Drop for Stay {
     }
 }
 
-/// Bytes over time, after a fifth of it as a warm-up.
-pub(super) struct Rate {
+/// Counts bytes over time, after a fifth of it as a warm-up.
+struct Rate {
     begun: Instant,
     from: Duration,
     time: Duration,
@@ -130,16 +137,16 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    pub(super) fn begin(time: Duration) -> Self {
+    fn begin(time: Duration) -> Self {
         let begun = Instant::now();
         Self { begun, from: time / 5, time, bytes: 0, first: None, last: begun }
     }
 
-    pub(super) fn goes_on(&self) -> bool {
+    fn goes_on(&self) -> bool {
         self.last - self.begun < self.time
     }
 
-    pub(super) fn count(&mut self, bytes: usize) {
+    fn count(&mut self, bytes: usize) {
         self.last = Instant::now();
         if self.first.is_some() {
             self.bytes += bytes as u64;
@@ -148,7 +155,7 @@ impl Rate {
         }
     }
 
-    pub(super) fn per_second(&self) -> f64 {
+    fn per_second(&self) -> f64 {
         let seconds = self.first.map_or(0.0, |first| (self.last - first).as_secs_f64());
         if seconds > 0.0 { self.bytes as f64 / seconds } else { f64::NAN }
     }
@@ -200,13 +207,12 @@ where
     let address = socket.local_addr()?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            crew::alone(async move {
-                let endpoint = Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?;
-                let connection = endpoint.connect_with(client_config, address, "localhost")?.await?;
+            alone(async move {
+                let connection = quic_client()?.connect_with(client_config, address, "localhost")?.await?;
                 client(connection).await
             })
         });
-        let brought = crew::alone(async move {
+        let brought = alone(async move {
             let runtime = Arc::new(TokioRuntime);
             let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
             let incoming = endpoint.accept().await.ok_or("the endpoint was closed")?;
@@ -223,23 +229,32 @@ where
 }
 
 fn quic_stream(time: Duration) -> Quic<f64> {
-    let client = |connection: quinn::Connection| async move {
-        let mut stream = connection.open_uni().await?;
-        let chunk = Bytes::from(vec![7; CHUNK]);
-        loop {
-            stream.write_chunk(chunk.clone()).await?;
-        }
-    };
-    quic_pair(client, |connection| async move {
-        let mut stream = connection.accept_uni().await?;
-        let mut rate = Rate::begin(time);
-        let mut chunks = [const { Bytes::new() }; 32];
-        while rate.goes_on() {
-            let Some(count) = stream.read_chunks(&mut chunks).await? else { break };
-            rate.count(chunks[..count].iter().map(Bytes::len).sum());
-        }
-        Ok(rate.per_second())
-    })
+    quic_pair(send_quic, |connection| receive_quic(connection, time))
+}
+
+/// Sends until the other side is closed, which is an error.
+pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
+    let mut stream = connection.open_uni().await?;
+    let chunk = Bytes::from(vec![7; CHUNK]);
+    loop {
+        stream.write_chunk(chunk.clone()).await?;
+    }
+}
+
+/// Returns the bytes per second that come, for this time or until the other side closes.
+pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) -> Quic<f64> {
+    let mut stream = connection.accept_uni().await?;
+    let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));
+    while rate.goes_on() {
+        let Ok(Some(count)) = stream.read_chunks(&mut chunks).await else { break };
+        rate.count(chunks[..count].iter().map(Bytes::len).sum());
+    }
+    Ok(rate.per_second())
+}
+
+/// Creates an endpoint that only dials.
+pub(super) fn quic_client() -> Quic<Endpoint> {
+    Ok(Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?)
 }
 
 fn quic_round_trips(bytes: usize, time: Duration) -> Quic<Latencies> {

@@ -1,25 +1,26 @@
-//! Whether a subscriber got what it should: everything, once, in order.
+//! Checks that a subscriber gets everything, once, in order.
 //!
-//! Owns: a subscriber's account of what came, in `O(1)` a run of consecutive messages, and the reckoning at the end.
-//! Does not own content ([`super::payload`]).
+//! Owns: a subscriber's account of the messages that came, in `O(1)` a run of consecutive messages, and the comparison
+//! at the end. Does not own content ([`super::payload`]).
 //!
-//! A subscriber expects the messages of each publisher as 0, 1, 2, ... A number above the expected one leaves a gap, which must in the
-//! end be what the server has said that it dropped; one below came twice or out of order, which nothing excuses.
-//! A member of a queue group sees some messages: numbers rise with gaps, and what all members of a group got, as count, sum
-//! and sum of squares modulo 2^64, must be what was published. Two losses and two duplicates can't balance all three unless they
-//! are the same messages, which then are out of order with someone. With several publishers the order across
-//! them is hashed: it must be the same for all subscribers.
+//! A subscriber expects the messages of each publisher as 0, 1, 2, ... A number above the expected one leaves a gap; in
+//! the end the gaps must be as many messages as the server reported as dropped. A number below came twice or out of
+//! order, which is always a fault. A member of a queue group gets some messages: their numbers rise with gaps. The
+//! count, the sum and the sum of squares (modulo 2^64) over all members of a group must be those of the published
+//! numbers. Two losses and two duplicates can't balance all three unless they are the same messages, which then are out
+//! of order at a member. With several publishers the order across them is hashed: it must be the same for all
+//! subscribers.
 
 use std::fmt;
 
 /// Consecutive messages of one publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Whose.
+    /// Number of the publisher.
     pub publisher: u32,
     /// Number of the first.
     pub first: u64,
-    /// How many.
+    /// Number of messages.
     pub count: u64,
 }
 
@@ -30,7 +31,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Forgets all; keeps the memory.
+    /// Drops all runs and keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.runs.clear();
@@ -45,7 +46,7 @@ impl Runs {
         }
     }
 
-    /// All of them, in order.
+    /// Returns all runs, in order.
     #[must_use]
     pub fn all(&self) -> &[Run] {
         &self.runs
@@ -55,14 +56,14 @@ impl Runs {
 /// Count, sum and sum of squares modulo 2^64 of the numbers of one publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// How many.
+    /// Count of the numbers.
     pub count: u64,
     sum: u64,
     squares: u64,
 }
 
 impl Sums {
-    /// Of the numbers below `count`: what was published.
+    /// Returns the sums of the numbers below `count`, which were published.
     #[must_use]
     pub fn published(count: u64) -> Self {
         let mut sums = Self::default();
@@ -95,46 +96,46 @@ impl Sums {
 /// Numbers stay below 2^40 in a run; wilder ones come of wrong data and must not overflow.
 const MASK: u64 = (1 << 40) - 1;
 
-/// Where a subscriber is with one publisher.
+/// A subscriber's position in one publisher's messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// `u64::MAX`: whatever comes first.
+    /// Next expected number; `u64::MAX` before the first message.
     next: u64,
     sums: Sums,
 }
 
-/// What a subscriber is to get.
+/// Share of the messages that a subscriber gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// Every message.
+    /// The subscriber gets every message.
     All,
-    /// Some, as a member of a queue group.
+    /// The subscriber gets some messages, as a member of a queue group.
     Some,
 }
 
-/// A subscriber's account.
+/// A subscriber's account of the messages that came.
 #[derive(Clone, Debug)]
 pub struct Account {
     share: Share,
     places: Vec<Place>,
     /// Messages that came.
     pub received: u64,
-    /// Messages that the server said it dropped.
+    /// Messages that the server reported as dropped.
     pub dropped: u64,
     /// Messages skipped by numbers that were higher than expected.
     gaps: u64,
-    /// Messages whose number had come by.
+    /// Messages with a number below the expected one.
     backwards: u64,
-    /// Messages of a publisher that there is not.
+    /// Messages of a publisher that does not exist.
     strangers: u64,
-    /// Messages whose content was not theirs.
+    /// Messages with the content of another message.
     pub wrong: u64,
     order: u64,
     last_publisher: u32,
 }
 
 impl Account {
-    /// Of a subscriber to so many publishers.
+    /// Creates the account of a subscriber to this many publishers.
     #[must_use]
     pub fn new(share: Share, publishers: usize) -> Self {
         Self {
@@ -151,14 +152,14 @@ impl Account {
         }
     }
 
-    /// Of one who comes when so many have published for a while: what comes of each is expected from its first message on.
+    /// Creates the account of a subscriber that joins late: each publisher is expected from its first message on.
     #[must_use]
     pub fn joining(publishers: usize) -> Self {
         let unheard = Place { next: u64::MAX, ..Place::default() };
         Self { places: vec![unheard; publishers], ..Self::new(Share::All, 0) }
     }
 
-    /// Takes what came.
+    /// Counts runs of messages that came.
     #[inline]
     pub fn take(&mut self, runs: &[Run]) {
         for run in runs {
@@ -192,7 +193,7 @@ impl Account {
         }
     }
 
-    /// Whether everything has come, or was said to be dropped.
+    /// Returns true if everything has come, or was reported as dropped.
     #[must_use]
     pub fn is_settled(&self, published: u64) -> bool {
         self.received + self.dropped >= published
@@ -205,7 +206,7 @@ impl Account {
             .then_some(self.order)
     }
 
-    /// What is wrong with it, given how many each publisher has sent.
+    /// Returns the account's faults, given how many messages each publisher has sent.
     #[must_use]
     pub fn faults(&self, published: &[u64]) -> Faults {
         let mut lost = 0;
@@ -223,23 +224,23 @@ impl Account {
     }
 }
 
-/// What went wrong, in messages; all zero is good.
+/// Number of messages that went wrong, by kind; all zero is good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Faults {
     /// Missing, or dropped and not said to be, or said to be and not dropped.
     pub lost: u64,
-    /// Came twice, or out of order.
+    /// Messages that came twice, or out of order.
     pub backwards: u64,
-    /// Content that was never sent.
+    /// Messages with content that was never sent.
     pub wrong: u64,
-    /// Of a publisher that there is not.
+    /// Messages of a publisher that does not exist.
     pub strangers: u64,
     /// Subscribers that saw another order across publishers than the first one.
     pub disagreeing: u64,
 }
 
 impl Faults {
-    /// Whether there is any.
+    /// Returns true if there is any fault.
     #[must_use]
     pub fn any(&self) -> bool {
         *self != Self::default()
@@ -259,7 +260,7 @@ impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} lost, {} twice or out of order, {} with wrong content, {} of nobody, {} subscribers with another order",
+            "{} lost, {} twice or out of order, {} with wrong content, {} of unknown publishers, {} subscribers with another order",
             self.lost, self.backwards, self.wrong, self.strangers, self.disagreeing
         )
     }
@@ -292,7 +293,7 @@ fn group_lost(members: &[&Account], published: &[u64]) -> u64 {
     let received: u64 = members.iter().map(|account| account.received).sum();
     let difference = (received + dropped).abs_diff(published.iter().sum());
     if difference > 0 || dropped > 0 {
-        return difference; // with drops nobody can say which
+        return difference; // with drops no count says which message is missing
     }
     let other = |&publisher: &usize| {
         let mut sums = Sums::default();

@@ -1,14 +1,14 @@
-//! When a run is over: receivers wait for as much as was sent, and no longer than somebody has patience.
+//! The end of a run: receivers wait for everything that was sent, and no longer than the run's patience.
 //!
-//! Owns: how much each publisher has sent, and waking tasks that sleep when that becomes known or the run is given up. A receiver
-//! looks at one atomic per turn.
+//! Owns: the number of messages that each publisher has sent, and waking sleeping tasks when the total becomes known or
+//! the run is given up. A receiver reads one atomic a turn.
 
 use std::{
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    task::Waker,
+    task::{Poll, Waker},
 };
 
 const UNKNOWN: u64 = u64::MAX;
@@ -26,7 +26,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Of a run with so many senders and receivers, the receivers in so many groups if they share.
+    /// Creates the end of a run; `groups` is the number of groups that receivers share messages in.
     #[must_use]
     pub fn new(senders: usize, receivers: usize, groups: usize) -> Self {
         Self {
@@ -40,12 +40,21 @@ impl Finish {
         }
     }
 
-    /// To be woken at the end: once a task, since its waker stays the same.
+    /// Enlists the current task. Call it once a task: its waker stays the same.
+    pub async fn enlist_task(&self) {
+        std::future::poll_fn(|cx| {
+            self.enlist(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Wakes this waker when the total becomes known, and at the end.
     pub fn enlist(&self, waker: &Waker) {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }
 
-    /// A sender has sent all that it will.
+    /// Reports how many messages a sender has sent in all.
     pub fn sent(&self, sender: usize, messages: u64) {
         self.sent[sender].store(messages, Ordering::Release);
         if self.running.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -54,20 +63,20 @@ impl Finish {
         }
     }
 
-    /// How much was sent by all, once all have.
+    /// Returns the number of messages that all senders have sent, once all are done.
     #[inline]
     #[must_use]
     pub fn total(&self) -> Option<u64> {
         Some(self.total.load(Ordering::Acquire)).filter(|total| *total != UNKNOWN)
     }
 
-    /// How much each has sent.
+    /// Returns the number of messages that each sender has sent.
     #[must_use]
     pub fn all_sent(&self) -> Vec<u64> {
         self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
     }
 
-    /// A member of a group has got so many more. Only all members together know when that is everything.
+    /// Counts messages that a member of a group received. Only all members together know when that is everything.
     pub fn group_received(&self, group: usize, messages: u64) {
         let have = self.groups[group].fetch_add(messages, Ordering::AcqRel) + messages;
         if self.total().is_some_and(|total| have >= total) {
@@ -75,33 +84,33 @@ impl Finish {
         }
     }
 
-    /// How much the members of a group have got.
+    /// Returns the number of messages that the members of a group have received.
     #[must_use]
     pub fn group_has(&self, group: usize) -> u64 {
         self.groups[group].load(Ordering::Acquire)
     }
 
-    /// A receiver has all that it will get.
+    /// Reports that a receiver has everything that it will get.
     pub fn received(&self) {
         if self.receiving.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.wake();
         }
     }
 
-    /// Whether nobody waits for anything any more.
+    /// Returns true if all receivers are done, or the run was given up.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_given_up() || self.receiving.load(Ordering::Acquire) == 0
     }
 
-    /// Ends the run for everybody.
+    /// Ends the run for all threads.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether it was given up.
+    /// Returns true if the run was given up.
     #[inline]
     #[must_use]
     pub fn is_given_up(&self) -> bool {
@@ -109,7 +118,7 @@ impl Finish {
     }
 
     fn wake(&self) {
-        // They stay: who was woken for the total may have to be woken again to give up.
+        // The wakers stay: a task that was woken for the total may have to be woken again to give up.
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake_by_ref);
     }
 }

@@ -1,8 +1,8 @@
 //! A channel with the protocol's begin behind it: frames out, frames in, kept alive.
 //!
-//! Owns: hello and welcome, pings, and what ends a channel. Does not own what the frames mean. The generator speaks the protocol
-//! itself instead of through the client crate: tasks, wakers and a channel of replies per message would be the generator's own
-//! cost, on the same cores as the server's.
+//! Owns: hello and welcome, pings, and what ends a channel. Does not own what the frames mean. The generator speaks the
+//! protocol itself instead of through the client crate: tasks, wakers and a channel of replies per message would be the
+//! generator's own cost, on the same cores as the server's.
 
 use std::{
     fmt, io,
@@ -23,25 +23,25 @@ use crate::BenchError;
 /// Longest wait for a welcome, and for the reply to a request of setup.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a channel is of no use any more.
+/// Error after which a channel is of no use any more.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// The transport failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The server ended the connection, and said why.
+    /// The server ended the connection with a reason.
     #[error("the server said goodbye: {0}")]
     Goodbye(String),
-    /// The server ended the connection without a word.
+    /// The server ended the connection without a reason.
     #[error("the server closed the connection")]
     Closed,
-    /// What came is not what the protocol allows.
+    /// The server sent something that the protocol does not allow.
     #[error("the server broke the protocol: {0}")]
     Protocol(String),
     /// A request was refused.
     #[error("refused: {0}")]
     Refused(String),
-    /// Nothing came in time.
+    /// No answer came in time.
     #[error("no answer within {0:?}")]
     Silent(Duration),
 }
@@ -62,20 +62,20 @@ impl From<DecodeError> for LineError {
 #[derive(Debug)]
 pub struct Line {
     channel: Channel,
-    /// Keeps the connection open, which other channels may share.
+    /// The connection, which other channels may share; it stays open while any of them exists.
     connection: std::rc::Rc<Connection>,
     decoder: Decoder,
-    /// What is to be sent.
+    /// Bytes to be sent.
     pub out: Outbox,
-    /// What was agreed on at the connection's begin.
+    /// Terms agreed on when the connection began.
     pub agreed: Agreed,
-    /// Requests that the server takes at a time.
+    /// Requests that the server takes concurrently.
     pub max_requests: u32,
     ping: Interval,
 }
 
 impl Line {
-    /// Dials, and says hello.
+    /// Dials and completes the handshake.
     pub async fn dial(dialer: &Dialer, endpoint: &Endpoint) -> Result<Self, BenchError> {
         let fail = |message: String| BenchError::Target { target: endpoint.address().to_owned(), message };
         let (connection, channel) = dialer.dial(endpoint).await.map_err(|error| fail(error.to_string()))?;
@@ -135,7 +135,7 @@ impl Line {
         }
     }
 
-    /// Puts a ping into what is to be sent, if it is time to.
+    /// Appends a ping to the bytes to be sent, if it is time to.
     pub fn keep_alive(&mut self, cx: &mut Context<'_>) {
         while self.ping.poll_tick(cx).is_ready() {
             // A ping always fits: it has no field of variable length.
@@ -229,7 +229,7 @@ pub fn body<'a>(raw: &RawFrame<'a>) -> &'a [u8] {
     raw.payload.get(usize::from(raw.header.fields)..).unwrap_or_default()
 }
 
-/// A frame that has no place where it came.
+/// Returns the error of a frame that does not belong where it came.
 #[must_use]
 pub fn unexpected(raw: RawFrame<'_>) -> LineError {
     match ServerFrame::decode(raw) {
@@ -237,7 +237,7 @@ pub fn unexpected(raw: RawFrame<'_>) -> LineError {
         Ok(envelope) => match envelope.frame {
             ServerFrame::Ended(ended) => LineError::Refused(format!("{}: {}", ended.code, ended.message)),
             ServerFrame::Failed(failed) => LineError::Refused(format!("{}: {}", failed.code, failed.message)),
-            other => LineError::Protocol(format!("a {} frame came, which nobody waits for", other.kind().name())),
+            other => LineError::Protocol(format!("a {} frame came that no request waits for", other.kind().name())),
         },
     }
 }

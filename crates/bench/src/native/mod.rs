@@ -1,16 +1,17 @@
 //! The load generator of the native protocol.
 //!
-//! It shares the machine's cores with the server, so it does as little as it can for each message: payloads are one copy, checks
-//! one comparison, messages of a batch are counted as a run, and all that came with one read has one time of arrival.
+//! It shares the machine's cores with the server, so it does as little as it can for each message: payloads are one
+//! copy, checks one comparison, messages of a batch are counted as a run, and all that came with one read has one time
+//! of arrival.
 //!
-//! Parts: [`crew`] are its threads, [`mod@line`] a channel of the protocol, [`alarm`] a clock and a fine timer, [`payload`] makes and
-//! judges what messages carry, [`check`] whether each subscriber got everything, once, in order, [`finish`] when a run is
-//! over, [`requests`] drives what is asked and answered, [`server`] which one it is and [`place`] over what it is reached, [`bare`] what the machine carries without it.
+//! Parts: [`mod@line`] is a channel of the protocol and [`drive`] its loop, [`payload`] makes and judges what messages
+//! carry, [`check`] tells whether each subscriber got everything, once, in order, [`finish`] when a run is over,
+//! [`requests`] sends requests and counts replies, [`server`] reaches or starts a server and [`place`] names its port
+//! and transport. [`bare`] and [`relay`] measure what the machine carries without a server.
 
-pub mod alarm;
 pub mod bare;
 pub mod check;
-pub mod crew;
+pub mod drive;
 pub mod finish;
 pub mod line;
 pub mod options;

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use crate::{BenchError, load::search::parse_duration};
+use crate::{
+    BenchError,
+    load::search::parse_duration,
+    options::{require, within},
+};
 
-/// How long, how often, with how many threads.
+/// Duration, number and threads of the runs.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadOptions {
     /// Counted time of each run.
@@ -13,7 +17,7 @@ pub struct LoadOptions {
     /// Time before it that is not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Wait after the last request for what is still under way.
+    /// Wait after the last request for outstanding replies.
     #[arg(long, default_value = "5s", value_parser = parse_duration)]
     pub give_up: Duration,
     /// Runs of each scenario; the median is reported.
@@ -25,24 +29,21 @@ pub struct LoadOptions {
     /// The generator's own lateness (99th percentile) above which a scheduled run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Feeds content and arrivals.
+    /// Seed of content and arrivals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
 impl LoadOptions {
-    /// Whether they make sense.
+    /// Returns an error if the options make no sense.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--workers", self.workers, 1024)?;
-        within("--rounds", self.rounds as usize, 100)?;
-        if self.duration.is_zero() || self.duration > Duration::from_secs(3600) {
-            let message = "must be above 0 and at most an hour".to_owned();
-            return Err(BenchError::Option { option: "--duration", message });
-        }
-        Ok(())
+        within("--rounds", self.rounds, 100)?;
+        let is_valid = !self.duration.is_zero() && self.duration <= Duration::from_secs(3600);
+        require(is_valid, "--duration", "must be above 0 and at most an hour")
     }
 
-    /// For the report.
+    /// Describes the options, for the report.
     #[must_use]
     pub fn describe(&self) -> String {
         format!(
@@ -54,23 +55,4 @@ impl LoadOptions {
             self.seed
         )
     }
-}
-
-/// What is left of `all` by `--only`; an error that says what there is if nothing is.
-pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, BenchError> {
-    let Some(part) = part else { return Ok(all) };
-    let names = all.iter().map(&name).collect::<Vec<_>>().join(", ");
-    let left: Vec<T> = all.into_iter().filter(|one| name(one).contains(part)).collect();
-    if left.is_empty() {
-        return Err(BenchError::Option { option: "--only", message: format!("{part:?} is in none of: {names}") });
-    }
-    Ok(left)
-}
-
-/// Whether an option is 1 to `most`.
-pub fn within(option: &'static str, value: usize, most: usize) -> Result<(), BenchError> {
-    if (1..=most).contains(&value) {
-        return Ok(());
-    }
-    Err(BenchError::Option { option, message: format!("must be 1 to {most}") })
 }

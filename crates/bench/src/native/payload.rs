@@ -1,33 +1,35 @@
-//! What messages carry: who sent it, which one it is, when it was due, and content that follows from these.
+//! Payloads of messages: publisher, sequence number, due time, and content that follows from these.
 //!
 //! ```text
 //! payload := sequence u64 | due u64 | publisher u32 | check u32 | content        little-endian; 24 bytes and more
 //! ```
-//! Owns: making payloads and judging what came back. Does not own what order they should come in ([`super::check`]).
+//! Owns: making payloads and judging those that come back. Does not own their order ([`super::check`]).
 //!
-//! `due` is in nanoseconds since the run's begin: the moment from which the message's time counts. Content is a window
-//! into one pool of random bytes that lies in the processor's nearest cache, at a place that follows from publisher and
-//! sequence: making it is one copy, judging it one comparison, and content of another message is wrong content. The check is
-//! over the three fields before it.
+//! `due` is in nanoseconds since the run's start: the message's time counts from there. Content is a window into one
+//! pool of random bytes that lies in the processor's nearest cache; its position follows from publisher and sequence.
+//! So making content is one copy, judging it is one comparison, and content of another message is wrong content. The
+//! check covers the three fields before it.
 
-use crate::random::{Rng, stir};
+use rand::Rng as _;
 
-/// Bytes before the content: the smallest payload.
+use crate::random::{generator, stir};
+
+/// Bytes before the content, which is also the smallest payload.
 pub const HEAD_BYTES: usize = 24;
 
-/// Places in the pool at which a window may begin.
+/// Positions in the pool at which a window may begin.
 const PLACES: usize = 4096;
 
 /// Bytes of a line that [`Depth::Spot`] compares.
 const LINE: usize = 64;
 
-/// How much of a payload is compared.
+/// Share of a payload that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// All of it.
+    /// All bytes are compared.
     Full,
-    /// The head, the last 16 bytes and a line of 64 at a place that moves with the sequence, so every byte is looked at once
-    /// in so many messages.
+    /// The head, the last 16 bytes and a line of 64 bytes at a position that moves with the sequence: over many
+    /// messages every byte is compared.
     Spot,
 }
 
@@ -36,9 +38,9 @@ pub enum Depth {
 pub struct Head {
     /// Number of the message among its publisher's, from 0.
     pub sequence: u64,
-    /// When it was due.
+    /// Time at which the message was due.
     pub due: u64,
-    /// Who sent it.
+    /// Number of the publisher.
     pub publisher: u32,
 }
 
@@ -70,11 +72,11 @@ pub struct Payloads {
 }
 
 impl Payloads {
-    /// Payloads of `len` bytes, at least [`HEAD_BYTES`].
+    /// Creates payloads of `len` bytes, at least [`HEAD_BYTES`].
     #[must_use]
     pub fn new(len: usize, seed: u64, depth: Depth) -> Self {
         assert!(len >= HEAD_BYTES, "options are checked against HEAD_BYTES");
-        let mut rng = Rng::new(seed ^ 0x7061_796c_6f61_6473);
+        let mut rng = generator(seed ^ 0x7061_796c_6f61_6473);
         let content = len - HEAD_BYTES;
         let pool = (0..(PLACES + content).div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
         Self { pool, content, seed, depth }
@@ -93,7 +95,7 @@ impl Payloads {
         out.extend_from_slice(self.content_of(head));
     }
 
-    /// The head of a payload, if all that is compared is right.
+    /// Returns the head of a payload if everything that is compared is right.
     #[inline]
     #[must_use]
     pub fn judge(&self, payload: &[u8]) -> Option<Head> {

@@ -1,12 +1,13 @@
-//! Where the server's native port is, and what the connections go over.
+//! A server's native port, and the transport of connections to it.
 
 use serde::Serialize;
 use thalweg_transport::{Dialer, Endpoint};
+use thalweg_wire::{Frame, ServerFrame};
 
 use super::line::{Line, LineError};
-use crate::BenchError;
+use crate::{BenchError, load::crew::alone};
 
-/// What connections go over.
+/// Transport of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
@@ -20,7 +21,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    /// As people write it.
+    /// Returns the transport's usual name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -31,18 +32,18 @@ impl Carrier {
     }
 }
 
-/// A native port.
+/// A native port and the transport to it.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Over what.
+    /// Transport.
     pub carrier: Carrier,
-    /// How it is dialled.
+    /// Address, and the trust in the server's certificate.
     pub endpoint: Endpoint,
 }
 
 impl Place {
-    /// Opens those of `connections` that `mine` chooses, with `streams` channels each; gives the channels with their numbers. Where a
-    /// connection has but one channel, each of them is a connection of its own.
+    /// Opens those of `connections` that `mine` chooses, with `streams` channels each; gives the channels with their
+    /// numbers. Where a connection has but one channel, each of them is a connection of its own.
     pub async fn open(
         &self,
         connections: usize,
@@ -70,7 +71,20 @@ impl Place {
         Ok(lines)
     }
 
-    /// One channel, for setup.
+    /// Sends one request of setup on a channel of its own; `read` takes the reply that it must have.
+    pub fn ask<'a, F: Frame<'a>, T>(
+        &self,
+        doing: &'static str,
+        request: &F,
+        read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
+    ) -> Result<T, BenchError> {
+        alone(async {
+            let asked = self.line().await?.ask(request, read).await;
+            asked.map_err(BenchError::subject(self.endpoint.address(), doing))
+        })
+    }
+
+    /// Opens one channel, for setup.
     pub async fn line(&self) -> Result<Line, BenchError> {
         Line::dial(&Dialer::new(), &self.endpoint).await
     }

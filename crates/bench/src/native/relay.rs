@@ -1,7 +1,8 @@
-//! What the machine carries in two hops: a sender, a relay that copies each byte to so many receivers, and these. The ruler for
-//! figures of publish and subscribe, where every byte is received twice: by the server and by each subscriber.
+//! The machine's own speed in two hops: a sender, a relay that copies each byte to a number of receivers, and the
+//! receivers. Figures of publish and subscribe are compared with it, since there, too, every byte is received twice: by
+//! the server and by each subscriber.
 //!
-//! The relay is what a server can at best be that looks at nothing: read, write to each. Sender, relay and receivers are
+//! The relay is the best that a server could be: it reads, and writes to each receiver. Sender, relay and receivers are
 //! threads of this process (receivers over QUIC share one), on the cores that generator and server share otherwise.
 
 use std::{
@@ -16,15 +17,14 @@ use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, TokioRuntime, Va
 use tokio::task::JoinSet;
 
 use super::{
-    bare::{ANY, CHUNK, Quic, Rate, quic_configs, quic_socket},
-    crew,
+    bare::{ANY, CHUNK, Quic, quic_client, quic_configs, quic_socket, receive_quic, receive_tcp, send_quic, send_tcp},
     place::Carrier,
 };
-use crate::BenchError;
+use crate::{BenchError, load::crew::alone};
 
 const SUBJECT: &str = "a bare relay";
 
-/// Bytes per second that so many receivers get together through a relay.
+/// Returns the bytes per second that this many receivers get together through a relay.
 pub fn stream(carrier: Carrier, receivers: usize, time: Duration) -> Result<f64, BenchError> {
     match carrier {
         Carrier::Tcp | Carrier::Tls => tcp(receivers, time).map_err(BenchError::subject(SUBJECT, "over TCP")),
@@ -38,15 +38,11 @@ fn tcp(receivers: usize, time: Duration) -> io::Result<f64> {
         let near = TcpStream::connect(listener.local_addr()?)?;
         Ok((near, listener.accept()?.0))
     };
-    let (mut sender, mut incoming) = pair()?;
+    let (sender, mut incoming) = pair()?;
     let (nears, mut outgoing): (Vec<_>, Vec<_>) =
         (0..receivers).map(|_| pair()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let block = vec![7; CHUNK];
-            // Ends when the relay does.
-            while sender.write_all(&block).is_ok() {}
-        });
+        scope.spawn(move || send_tcp(sender));
         scope.spawn(move || {
             let mut block = vec![0; 4 * CHUNK];
             // Ends when the first receiver is gone.
@@ -56,15 +52,7 @@ fn tcp(receivers: usize, time: Duration) -> io::Result<f64> {
                 }
             }
         });
-        let receive = |mut near: TcpStream| {
-            scope.spawn(move || {
-                let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
-                while let (true, Ok(count @ 1..)) = (rate.goes_on(), near.read(&mut block)) {
-                    rate.count(count);
-                }
-                rate.per_second()
-            })
-        };
+        let receive = |near: TcpStream| scope.spawn(move || receive_tcp(near, time));
         let threads: Vec<_> = nears.into_iter().map(receive).collect();
         Ok(threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).sum())
     })
@@ -76,7 +64,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
     let address = socket.local_addr()?;
     std::thread::scope(|scope| {
         let relay = scope.spawn(move || {
-            crew::alone(async move {
+            alone(async move {
                 let runtime = Arc::new(TokioRuntime);
                 let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
                 let ended = relay(&endpoint, receivers).await;
@@ -86,11 +74,11 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let config = client_config.clone();
-        // Receivers connect first: the relay tells them apart from the sender by that.
+        // Receivers connect first: that is how the relay distinguishes them from the sender.
         let (connected, all_connected) = std::sync::mpsc::channel();
         let receiving = scope.spawn(move || {
-            crew::alone(async move {
-                let endpoint = client()?;
+            alone(async move {
+                let endpoint = quic_client()?;
                 let mut connections = Vec::new();
                 for _ in 0..receivers {
                     connections.push(connect(&endpoint, &config, address).await?);
@@ -100,10 +88,10 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let sent = all_connected.recv().map_err(|_| "no receiver could connect".into()).and_then(|()| {
-            crew::alone(async move {
-                let endpoint = client()?;
+            alone(async move {
+                let endpoint = quic_client()?;
                 let connection = connect(&endpoint, &client_config, address).await?;
-                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(send(&connection).await)
+                send_quic(connection).await
             })
         });
         let brought = receiving.join().map_err(|_| "the receivers' thread panicked")?;
@@ -113,20 +101,8 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
     })
 }
 
-fn client() -> Quic<Endpoint> {
-    Ok(Endpoint::new(EndpointConfig::default(), None, quic_socket()?, Arc::new(TokioRuntime))?)
-}
-
 async fn connect(endpoint: &Endpoint, config: &ClientConfig, address: SocketAddr) -> Quic<Connection> {
     Ok(endpoint.connect_with(config.clone(), address, "localhost")?.await?)
-}
-
-async fn send(connection: &Connection) -> Quic<()> {
-    let mut stream = connection.open_uni().await?;
-    let chunk = Bytes::from(vec![7; CHUNK]);
-    loop {
-        stream.write_chunk(chunk.clone()).await?;
-    }
 }
 
 async fn relay(endpoint: &Endpoint, receivers: usize) -> Quic<()> {
@@ -151,20 +127,15 @@ async fn receive_all(connections: Vec<Connection>, time: Duration) -> Quic<f64> 
     let mut tasks = JoinSet::new();
     for connection in connections {
         tasks.spawn_local(async move {
-            let mut stream = connection.accept_uni().await.ok()?;
-            let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));
-            while rate.goes_on() {
-                let Ok(Some(count)) = stream.read_chunks(&mut chunks).await else { break };
-                rate.count(chunks[..count].iter().map(Bytes::len).sum());
-            }
+            let rate = receive_quic(connection.clone(), time).await;
             // Ends the relay, and with it the others' streams.
             connection.close(VarInt::from_u32(0), b"");
-            Some(rate.per_second())
+            rate
         });
     }
     let mut sum = 0.0;
     while let Some(one) = tasks.join_next().await {
-        sum += one?.ok_or("a receiver got no stream")?;
+        sum += one??;
     }
     Ok(sum)
 }

@@ -1,19 +1,15 @@
-//! Requests and replies: so many under way on each channel, sent as replies come or by a schedule.
+//! Requests and replies of the native protocol: a number of them under way on each channel, sent as replies come or by
+//! a schedule.
 //!
-//! Owns: ids, pacing, times, and the threads of such a run. Does not own what is asked or what a right answer is: that is a
-//! [`Work`]'s.
+//! Owns: request ids, times, counts, and the threads of such a run. Does not own what is asked or what a right answer
+//! is (a [`Work`] does), pacing ([`crate::load::pace`]), and the loop of a channel ([`super::drive`]).
 //!
-//! What can be asked is asked before the channel is written, and all that came with a read is answered before it is written again:
-//! many requests share a call to the kernel.
+//! Replies may come in any order: a request's id is its slot plus 1.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
+    ops::Range,
     rc::Rc,
-    sync::{
-        Barrier, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -22,78 +18,79 @@ use thalweg_wire::RawFrame;
 use tokio::task::JoinSet;
 
 use super::{
-    alarm::{Alarm, Clock},
-    crew::{self, Effort},
+    drive::{Next, Session, drive},
     line::{Line, LineError},
+    options::LoadOptions,
     place::Place,
 };
 use crate::{
     BenchError,
-    latency::Latencies,
+    latency::{Latencies, nanos},
     load::{
-        schedule::{Arrivals, Schedule},
-        validity::{MAX_BUSY, Validity},
+        crew::{self, Clock},
+        pace::{Pace, Pacer},
+        validity::{Validity, saturated},
     },
     report::duration,
-    usage::{Cost, Usage, Whose},
+    usage::Cost,
 };
 
-/// What is asked on a channel, and what answers are right.
+/// The requests of a channel, and the judgement of their answers.
 pub trait Work: Send + 'static {
-    /// Appends a request with this id, one that waits in `slot`; false: there is nothing more to ask.
+    /// Appends a request with this id, which waits in `slot`; false if there is nothing more to ask.
     fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError>;
 
-    /// Judges the reply to the request in `slot`: how many items it carried or acked, or what is wrong with it.
+    /// Judges the reply to the request in `slot`: returns how many items it carried or acked, or what is wrong with it.
     fn judge(&mut self, slot: usize, reply: RawFrame<'_>) -> Result<u64, LineError>;
 }
 
-/// A run.
+/// Everything that a run does.
 #[derive(Clone, Debug)]
 pub struct CallPlan {
-    /// Where the server is.
+    /// Address of the server, and the transport.
     pub place: Place,
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Streams of each.
+    /// Streams of each connection.
     pub streams: usize,
     /// Requests under way, over all channels.
     pub in_flight: usize,
-    /// Requests per second by a schedule; as replies come without it.
-    pub rate: Option<(f64, Arrivals)>,
-    /// Asked but not counted.
-    pub warmup: Duration,
-    /// Counted.
-    pub duration: Duration,
-    /// Longest wait for the last replies.
-    pub give_up: Duration,
-    /// See [`crate::pubsub::plan::Plan::max_lag`].
-    pub max_lag: Duration,
-    /// Feeds arrivals.
-    pub seed: u64,
-    /// Threads.
-    pub workers: usize,
+    /// How requests are paced.
+    pub pace: Pace,
+    /// Times, threads and seed.
+    pub load: LoadOptions,
 }
 
-/// What came of a run.
+impl CallPlan {
+    /// Returns the plan of a setup, which is not measured: it ends when there is nothing more to ask, and otherwise
+    /// after `time`.
+    #[must_use]
+    pub fn setup(place: &Place, in_flight: usize, time: Duration, load: &LoadOptions) -> Self {
+        let load = LoadOptions { warmup: Duration::ZERO, duration: time, workers: 1, ..load.clone() };
+        Self { place: place.clone(), connections: 1, streams: 1, in_flight, pace: Pace::Closed, load }
+    }
+}
+
+/// Counts of a run.
 #[derive(Debug, Default)]
 pub struct CallCounts {
-    /// From the moment a request was due to its reply; in a closed loop it is due when it can be sent.
+    /// Response times, from the moment a request was due; in a closed loop it is due when it can be sent.
     pub times: Latencies,
-    /// How late requests were sent although there was a free slot.
+    /// Time by which requests were sent late although there was a free slot.
     pub lag: Latencies,
     /// Replies that came within the counted time.
     pub replies: u64,
-    /// Items of these.
+    /// Items of these replies.
     pub items: u64,
-    /// Bytes received within it.
+    /// Bytes received within the counted time.
     pub received_bytes: u64,
-    /// Replies in all.
+    /// All replies.
     pub all_replies: u64,
-    /// Items in all.
+    /// Items of all replies.
     pub all_items: u64,
     /// Requests that had no reply in the end.
     pub unanswered: u64,
-    /// The first thing that went wrong, in words.
+    /// First problem, in words.
     pub problem: Option<String>,
 }
 
@@ -122,278 +119,173 @@ pub struct CallOutcome {
     pub items_rate: f64,
     /// Bytes received per second.
     pub received_rate: f64,
-    /// What the server used.
+    /// Resources the server used.
     pub server: Cost,
     /// CPU seconds of the generator's threads.
     pub generator_cpu: f64,
-    /// Share of its time that the busiest of them was busy.
+    /// Share of its time that the busiest of them was running.
     pub busiest: f64,
-    /// Whether to believe it.
+    /// Validity of the figures.
     pub validity: Validity,
 }
 
-/// Runs a plan; `make` gives each channel, by its number, what it asks. Gives that back too, in the order of the channels.
+/// Runs a plan; `make` returns the work of each channel, by its number. Returns the works too, in the order of the
+/// channels.
 pub fn run<W: Work>(
     plan: &CallPlan,
     server: Option<u32>,
     make: impl Fn(usize) -> W + Sync,
 ) -> Result<(CallOutcome, Vec<W>), BenchError> {
-    let workers = plan.workers.clamp(1, plan.connections.max(1));
-    let stage = Stage {
-        plan,
-        clock: Clock::start(),
-        begin: OnceLock::new(),
-        before: OnceLock::new(),
-        barrier: Barrier::new(workers),
-        failed: AtomicBool::new(false),
-        server,
-        make,
+    let workers = plan.load.workers.clamp(1, plan.connections.max(1));
+    let open = async |number| {
+        let mine = |connection: usize| connection % workers == number;
+        plan.place.open(plan.connections, plan.streams, mine).await
     };
-    let brought = crew::run(workers, |number| stage.work(number, workers));
+    let crew = crew::run(workers, server, open, async |lines, clock| call(plan, clock, lines, &make).await)?;
     let (mut counts, mut works) = (CallCounts::default(), Vec::new());
-    let (mut generator_cpu, mut busiest) = (0.0, 0.0_f64);
-    for one in brought {
-        let one: Brought<W> = one?;
-        counts.merge(one.counts);
-        works.extend(one.works);
-        generator_cpu += one.cpu.as_secs_f64();
-        busiest = busiest.max(one.busy);
+    for (more, of_thread) in crew.brought {
+        counts.merge(more);
+        works.extend(of_thread);
     }
     works.sort_by_key(|(channel, _)| *channel);
-    let cost = match (server, stage.before.get()) {
-        (Some(id), Some(before)) => Usage::read(Whose::Process(id)).since(before),
-        _ => Cost::default(),
-    };
-    let seconds = plan.duration.as_secs_f64();
-    let mut outcome = CallOutcome {
+    let seconds = plan.load.duration.as_secs_f64();
+    let outcome = CallOutcome {
         rate: counts.replies as f64 / seconds,
         items_rate: counts.items as f64 / seconds,
         received_rate: counts.received_bytes as f64 / seconds,
-        server: cost,
-        generator_cpu,
-        busiest,
-        validity: Validity::Good,
+        server: crew.server.unwrap_or_default(),
+        generator_cpu: crew.generator_cpu,
+        busiest: crew.busiest,
+        validity: judge(plan, &counts, crew.busiest),
         counts,
     };
-    outcome.validity = judge(plan, &outcome);
     Ok((outcome, works.into_iter().map(|(_, work)| work).collect()))
 }
 
-fn judge(plan: &CallPlan, outcome: &CallOutcome) -> Validity {
-    let counts = &outcome.counts;
+fn judge(plan: &CallPlan, counts: &CallCounts, busiest: f64) -> Validity {
     if let Some(problem) = &counts.problem {
         return Validity::Errors(problem.clone());
     }
     if counts.replies == 0 {
         return Validity::Errors("no reply came in the counted time".to_owned());
     }
-    if let Some((rate, _)) = plan.rate {
-        let lag = counts.lag.percentile(99.0);
-        if lag > plan.max_lag || outcome.busiest > MAX_BUSY {
-            return Validity::Saturated(format!(
-                "the generator was late by {} at its 99th percentile and {:.0} % busy: lower the rate, or add --workers",
-                duration(lag),
-                100.0 * outcome.busiest
-            ));
+    if let Pace::Open { rate, .. } = plan.pace {
+        if let Some(validity) = saturated(&counts.lag, plan.load.max_lag, busiest) {
+            return validity;
         }
-        // A quarter of a second of backlog at the end tells in the times; more is not keeping up.
+        // A quarter of a second of backlog at the end shows in the times; more is not keeping up.
         if (counts.replies as f64) < 0.97 * counts.times.count() as f64 - rate / 4.0 {
-            return Validity::Overloaded(format!("{:.0} of {rate:.0} requests/s answered", outcome.rate));
+            let answered = counts.replies as f64 / plan.load.duration.as_secs_f64();
+            return Validity::Overloaded(format!("{answered:.0} of {rate:.0} requests/s answered"));
         }
     }
     match counts.unanswered {
         0 => Validity::Good,
         unanswered => {
-            Validity::Overloaded(format!("{unanswered} requests had no reply {} after the end", duration(plan.give_up)))
+            let waited = duration(plan.load.give_up);
+            Validity::Overloaded(format!("{unanswered} requests had no reply {waited} after the end"))
         }
     }
 }
 
-struct Brought<W> {
-    counts: CallCounts,
-    works: Vec<(usize, W)>,
-    cpu: Duration,
-    busy: f64,
-}
-
-struct Stage<'a, M> {
-    plan: &'a CallPlan,
+/// Runs the callers of one thread, until all have ended or the patience has.
+async fn call<W: Work>(
+    plan: &CallPlan,
     clock: Clock,
-    begin: OnceLock<u64>,
-    before: OnceLock<Usage>,
-    barrier: Barrier,
-    failed: AtomicBool,
-    server: Option<u32>,
-    make: M,
-}
-
-impl<W: Work, M: Fn(usize) -> W + Sync> Stage<'_, M> {
-    async fn work(&self, number: usize, workers: usize) -> Result<Brought<W>, BenchError> {
-        let plan = self.plan;
-        let mine = |connection: usize| connection % workers == number;
-        let lines = plan.place.open(plan.connections, plan.streams, mine).await;
-        self.failed.fetch_or(lines.is_err(), Ordering::AcqRel);
-        if self.barrier.wait().is_leader() {
-            let _ = self.before.set(self.server.map(|id| Usage::read(Whose::Process(id))).unwrap_or_default());
-            let _ = self.begin.set(self.clock.now() + 1_000_000);
-        }
-        self.barrier.wait();
-        let lines = lines?;
-        if self.failed.load(Ordering::Acquire) {
-            // Another thread says why.
-            return Ok(Brought { counts: CallCounts::default(), works: Vec::new(), cpu: Duration::ZERO, busy: 0.0 });
-        }
-        let begin = *self.begin.get().expect("set between the barriers");
-        let (counts, over) = (Rc::new(RefCell::new(CallCounts::default())), Rc::new(std::cell::Cell::new(false)));
-        let effort = Effort::begin();
-        let mut tasks: JoinSet<(usize, W)> = JoinSet::new();
-        for (channel, line) in lines {
-            let work = (self.make)(channel);
-            let caller = Caller::new(
-                line,
-                channel,
-                work,
-                plan,
-                begin,
-                Pulse { clock: self.clock, counts: Rc::clone(&counts), over: Rc::clone(&over) },
-            );
-            match caller {
-                Ok(caller) => drop(tasks.spawn_local(async move { (channel, caller.run().await) })),
-                Err(error) => counts.borrow_mut().problem = Some(error.to_string()),
-            }
-        }
-        let end = begin + nanos(plan.warmup + plan.duration + plan.give_up);
-        let patience = Duration::from_nanos(end.saturating_sub(self.clock.now()));
-        let mut works = Vec::new();
-        let all = async {
-            while let Some(ended) = tasks.join_next().await {
-                match ended {
-                    Ok(work) => works.push(work),
-                    Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-                }
-            }
-        };
-        let in_time = tokio::time::timeout(patience, all).await.is_ok();
-        let (cpu, busy) = effort.end();
-        if !in_time {
-            counts.borrow_mut().unanswered += tasks.len() as u64;
-            tasks.shutdown().await;
-        }
-        let counts = counts.take();
-        Ok(Brought { counts, works, cpu, busy })
+    lines: Vec<(usize, Line)>,
+    make: impl Fn(usize) -> W,
+) -> (CallCounts, Vec<(usize, W)>) {
+    let shared = Rc::new(Shared { clock, counts: RefCell::default(), is_over: Cell::new(false) });
+    let mut tasks: JoinSet<(usize, W)> = JoinSet::new();
+    for (channel, line) in lines {
+        let caller = Caller::new(&line, channel, make(channel), plan, Rc::clone(&shared));
+        tasks.spawn_local(async move { (channel, caller.run(line).await) });
     }
+    let end = nanos(plan.load.warmup + plan.load.duration + plan.load.give_up);
+    let mut works = Vec::new();
+    let all = async {
+        while let Some(ended) = tasks.join_next().await {
+            works.push(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
+        }
+    };
+    if tokio::time::timeout(Duration::from_nanos(end.saturating_sub(clock.now())), all).await.is_err() {
+        shared.counts.borrow_mut().unanswered += tasks.len() as u64;
+        tasks.shutdown().await;
+    }
+    (shared.counts.take(), works)
 }
 
-/// What the callers of a thread share.
-struct Pulse {
+/// Data that the callers of a thread share.
+struct Shared {
     clock: Clock,
-    counts: Rc<RefCell<CallCounts>>,
-    /// Something went wrong: nobody goes on.
-    over: Rc<std::cell::Cell<bool>>,
+    counts: RefCell<CallCounts>,
+    /// True if something went wrong: no caller goes on.
+    is_over: Cell<bool>,
 }
 
-/// A channel and what is asked on it.
+/// A channel's work, and its requests under way.
 struct Caller<W> {
-    line: Line,
     work: W,
-    pulse: Pulse,
+    pacer: Pacer,
+    shared: Rc<Shared>,
     /// When each request under way was due.
     due: Vec<u64>,
     free: Vec<usize>,
-    /// Since when there has been a free slot without a break.
+    /// Time since which there has always been a free slot.
     free_since: u64,
-    schedule: Option<Schedule>,
-    alarm: Alarm,
-    begin: u64,
-    counted: std::ops::Range<u64>,
-    /// The work has nothing more to ask.
-    dry: bool,
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    counted: Range<u64>,
+    /// When requests were last composed.
+    now: u64,
+    /// True if the work has nothing more to ask.
+    is_dry: bool,
 }
 
 impl<W: Work> Caller<W> {
-    fn new(line: Line, channel: usize, work: W, plan: &CallPlan, begin: u64, pulse: Pulse) -> Result<Self, LineError> {
+    fn new(line: &Line, channel: usize, work: W, plan: &CallPlan, shared: Rc<Shared>) -> Self {
         let channels = plan.connections * plan.streams;
         let slots = plan.in_flight / channels + usize::from(channel < plan.in_flight % channels);
         let slots = slots.min(line.max_requests as usize);
-        let from = begin + nanos(plan.warmup);
-        let schedule = plan.rate.map(|(rate, arrivals)| Schedule::new(arrivals, rate, channel, channels, plan.seed));
-        Ok(Self {
-            line,
+        let counted = plan.pace.counted(plan.load.warmup, plan.load.duration);
+        Self {
             work,
-            pulse,
+            pacer: Pacer::new(plan.pace, counted.clone(), channel, channels, plan.load.seed),
+            shared,
             due: vec![0; slots],
             free: (0..slots).rev().collect(),
-            free_since: begin,
-            schedule,
-            alarm: Alarm::new()?,
-            begin,
-            counted: from..from + nanos(plan.duration),
-            dry: slots == 0,
-        })
+            free_since: 0,
+            counted,
+            now: 0,
+            is_dry: slots == 0,
+        }
     }
 
-    async fn run(mut self) -> W {
-        let ended = std::future::poll_fn(|cx| self.poll(cx)).await;
-        if let Err(error) = ended {
-            self.pulse.over.set(true);
-            self.pulse.counts.borrow_mut().problem.get_or_insert_with(|| error.to_string());
+    async fn run(mut self, mut line: Line) -> W {
+        let clock = self.shared.clock;
+        if let Err(error) = drive(&mut line, &clock, &mut self).await {
+            self.shared.is_over.set(true);
+            self.shared.counts.borrow_mut().problem.get_or_insert_with(|| error.to_string());
         }
         self.work
     }
 
-    fn under_way(&self) -> usize {
-        self.due.len() - self.free.len()
+    fn asks_no_more(&self) -> bool {
+        self.is_dry || self.shared.is_over.get()
     }
+}
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LineError>> {
-        loop {
-            let now = self.pulse.clock.now();
-            self.ask(now)?;
-            self.line.keep_alive(cx);
-            let sent = self.line.poll_send(cx)?;
-            match self.line.poll_receive(cx)? {
-                Poll::Ready(bytes) => {
-                    self.receive(bytes)?;
-                    continue;
-                }
-                Poll::Pending => {}
-            }
-            let asks_no_more = self.dry || self.pulse.over.get() || now >= self.counted.end;
-            if self.under_way() == 0 && asks_no_more {
-                return Poll::Ready(Ok(()));
-            }
-            if sent.is_pending() || self.free.is_empty() || asks_no_more {
-                return Poll::Pending; // for the socket
-            }
-            let next = self.schedule.as_ref().map_or(self.begin, |schedule| self.begin + schedule.peek());
-            ready!(self.alarm.poll(cx, &self.pulse.clock, next.min(self.counted.end)))?;
-        }
-    }
-
-    /// Asks as much as is due and has a slot.
-    fn ask(&mut self, now: u64) -> Result<(), LineError> {
-        if self.dry || self.pulse.over.get() || now < self.begin {
-            return Ok(());
-        }
-        while let Some(&slot) = self.free.last() {
-            let due = match &mut self.schedule {
-                None if now < self.counted.end => now,
-                Some(schedule) if self.begin + schedule.peek() <= now.min(self.counted.end - 1) => {
-                    self.begin + schedule.take()
-                }
-                _ => return Ok(()),
-            };
+impl<W: Work> Session for Caller<W> {
+    fn compose(&mut self, line: &mut Line) -> Result<(), LineError> {
+        self.now = self.shared.clock.now();
+        while let Some(&slot) = self.free.last().filter(|_| !self.asks_no_more()) {
+            let Some(due) = self.pacer.next_due(self.now).filter(|due| *due <= self.now) else { break };
             let id = u32::try_from(slot).unwrap_or(u32::MAX - 1) + 1;
-            if !self.work.ask(slot, id, &mut self.line.out)? {
-                self.dry = true;
-                return Ok(());
+            if !self.work.ask(slot, id, &mut line.out)? {
+                self.is_dry = true;
+                break;
             }
-            if self.schedule.is_some() && self.free_since <= due && self.counted.contains(&due) {
-                self.pulse.counts.borrow_mut().lag.record_nanos(now - due);
+            self.pacer.take();
+            if self.pacer.is_open() && self.free_since <= due && self.counted.contains(&due) {
+                self.shared.counts.borrow_mut().lag.record_nanos(self.now - due);
             }
             self.free.pop();
             self.due[slot] = due;
@@ -401,15 +293,15 @@ impl<W: Work> Caller<W> {
         Ok(())
     }
 
-    fn receive(&mut self, bytes: usize) -> Result<(), LineError> {
-        let now = self.pulse.clock.now();
-        let mut counts = self.pulse.counts.borrow_mut();
-        let counted = self.counted.contains(&now);
-        counts.received_bytes += if counted { bytes as u64 } else { 0 };
+    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
+        let now = self.shared.clock.now();
+        let mut counts = self.shared.counts.borrow_mut();
+        let is_counted = self.counted.contains(&now);
+        counts.received_bytes += if is_counted { bytes as u64 } else { 0 };
         if self.free.is_empty() {
             self.free_since = now;
         }
-        while let Some(raw) = self.line.frame()? {
+        while let Some(raw) = line.frame()? {
             let slot = (raw.header.id as usize).wrapping_sub(1);
             if slot >= self.due.len() {
                 return Err(super::line::unexpected(raw));
@@ -418,7 +310,7 @@ impl<W: Work> Caller<W> {
             self.free.push(slot);
             counts.all_replies += 1;
             counts.all_items += items;
-            if counted {
+            if is_counted {
                 counts.replies += 1;
                 counts.items += items;
             }
@@ -427,5 +319,14 @@ impl<W: Work> Caller<W> {
             }
         }
         Ok(())
+    }
+
+    fn next(&mut self, is_blocked: bool) -> Next {
+        let due = self.pacer.next_due(self.now).filter(|_| !self.asks_no_more());
+        match due {
+            None if self.free.len() == self.due.len() => Next::Done,
+            Some(due) if !is_blocked && !self.free.is_empty() => Next::Due(due),
+            _ => Next::Channel,
+        }
     }
 }

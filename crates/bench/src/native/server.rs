@@ -9,9 +9,12 @@ use serde::Serialize;
 use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 
 use super::place::{Carrier, Place};
-use crate::{BenchError, Progress, Scratch, load::target::Target};
+use crate::{
+    BenchError, Progress, Scratch,
+    load::target::{NativePort, Target},
+};
 
-/// Where the server is.
+/// The measured server's address, or how one is started.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerOptions {
     /// Native port of a server that runs already, as host:port. Without it one is started in a process of its own.
@@ -32,7 +35,7 @@ pub struct ServerOptions {
     /// Directory below which the started server keeps its data; decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// What connections go over; several, separated by commas, are measured one after the other.
+    /// Transport of connections; several, separated by commas, are measured one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "tcp")]
     pub transport: Vec<Carrier>,
 }
@@ -41,7 +44,7 @@ pub struct ServerOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
-    /// The default.
+    /// The server's default.
     Balanced,
     /// Small batches, short queues.
     Latency,
@@ -50,7 +53,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// As the server's option has it.
+    /// Returns the name that the server's option has.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,7 +67,7 @@ impl Profile {
 /// A server to be measured.
 #[derive(Debug)]
 pub struct Server {
-    /// Its native port.
+    /// Address of its native port.
     pub address: SocketAddr,
     /// Its process, if it is known.
     pub process: Option<u32>,
@@ -105,24 +108,19 @@ impl Server {
         knob: Option<&str>,
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
-        let binary = match &options.server_binary {
-            Some(binary) => binary.clone(),
-            None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
-        };
         let data = scratch.fresh("data")?;
         let mut more = options.server_arg.clone();
         more.extend(profile.map(|profile| format!("--profile={}", profile.name())));
         more.extend(knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned));
-        progress.step(&format!("starting {} serve {}", binary.display(), more.join(" ")));
-        let target = Target::start_with_native(&binary, &data, &more)?;
-        let fail = |message: String| BenchError::Target { target: binary.display().to_string(), message };
+        let target = Target::start(options.server_binary.as_deref(), &data, NativePort::Free, &more, progress)?;
+        let fail = |message: String| BenchError::Target { target: target.host.clone(), message };
         let address = target.native.ok_or_else(|| fail("it has no native port".to_owned()))?;
         let trust = certificate(&data).map(|path| Trust::pem_file(&path)).transpose();
         let trust = trust.map_err(|error| fail(error.to_string()))?;
         Ok(Self { address, process: target.process(), trust, own: Some(target) })
     }
 
-    /// Its native port over one of the transports.
+    /// Returns its native port over one of the transports.
     pub fn place(&self, carrier: Carrier) -> Result<Place, BenchError> {
         let address = self.address.to_string();
         let trust = || {
@@ -139,7 +137,7 @@ impl Server {
         Ok(Place { carrier, endpoint })
     }
 
-    /// For the report.
+    /// Describes the server, for the report.
     #[must_use]
     pub fn name(&self) -> String {
         match (&self.own, self.process) {
@@ -151,13 +149,11 @@ impl Server {
     /// A counter from its metrics, summed over labels; only of a server of our own, whose HTTP port is known.
     #[must_use]
     pub fn metric(&self, name: &str) -> Option<f64> {
-        let (_, text) = self.own.as_ref()?.get("/metrics").filter(|(status, _)| *status == 200)?;
-        let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
-        lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        self.own.as_ref()?.metric(name)
     }
 }
 
-/// The certificate that the server has made for itself.
+/// Returns the path of the certificate that the server has made for itself.
 fn certificate(data: &Path) -> Option<PathBuf> {
     Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists())
 }

@@ -1,12 +1,12 @@
 //! The subjects suite: publish and subscribe over the native protocol, end to end.
 //!
-//! Every message of every subscription is checked, and timed from the moment at which it was due to the read that brought it.
-//! In an open loop that moment is scheduled before the run; in a closed loop it is when the batch was composed, and only the
-//! rate means something.
+//! Every message of every subscription is checked, and timed from the moment at which it was due to the read that
+//! brought it. In an open loop that moment is scheduled before the run. In a closed loop it is when the batch was
+//! composed, and only the rate means something.
 //!
-//! Parts: [`plan`] says what a run does, [`publisher`] and [`subscriber`] are the two sides of it, [`recorder`] counts, [`stage`]
-//! puts them on threads and judges; `scenario` are the lines of the report and presets of them, `suite` goes through them,
-//! `report` tells what came of them.
+//! Parts: [`plan`] is what a run does, [`publisher`] and [`subscriber`] are its two sides, [`recorder`] counts,
+//! [`stage`] puts them on threads and judges; `scenario` has the lines of the report and their presets, `suite` goes
+//! through them, `report` shows the figures.
 
 mod options;
 pub mod plan;

@@ -1,11 +1,14 @@
-//! What can be typed after `thalweg bench pubsub`.
+//! Options of `thalweg bench pubsub`.
 
 use std::{path::PathBuf, time::Duration};
 
 use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES};
 use thalweg_wire::Policy;
 
-use super::{plan::Unit, publisher::batch_bytes, scenario::Preset};
+use super::{
+    publisher::batch_bytes,
+    scenario::{Preset, Unit},
+};
 use crate::{
     BenchError,
     load::{
@@ -13,10 +16,11 @@ use crate::{
         search::{Objective, parse_duration},
     },
     native::{
-        options::{LoadOptions, within},
-        payload::HEAD_BYTES,
+        options::LoadOptions,
+        payload::{Depth, HEAD_BYTES},
         server::{Profile, ServerOptions},
     },
+    options::{rate_within, require, within},
 };
 
 /// Options of the subjects suite.
@@ -54,7 +58,7 @@ pub struct PubsubOptions {
     /// Streams of each; over TCP each is a connection of its own.
     #[arg(long, default_value_t = 1)]
     pub subscriber_streams: usize,
-    /// What the server does when a subscription's queue is full.
+    /// Policy of the server when a subscription's queue is full.
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyChoice,
     /// Messages that may wait in it; 0: the server's bound.
@@ -79,11 +83,11 @@ pub struct PubsubOptions {
     /// throughput, never for latency.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// How they spread over time.
+    /// Spread of the messages over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
-    /// Schedule single messages instead of batches: those that are due go out together, and one waits for others at most so
-    /// long, such as 250us.
+    /// Schedule single messages instead of batches: those that are due go out together, and one waits for others at
+    /// most so long, such as 250us.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub linger: Option<Duration>,
     /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
@@ -92,7 +96,8 @@ pub struct PubsubOptions {
     /// Rate above which the search does not go.
     #[arg(long, default_value_t = 2e7)]
     pub max_rate: f64,
-    /// Compare every byte also of messages above 512 B, of which otherwise head, end and a line that moves are compared.
+    /// Compare every byte also of messages above 512 B, of which otherwise head, end and a line that moves are
+    /// compared.
     #[arg(long)]
     pub verify_all: bool,
     /// Time of a bare stream over the same transport, before each run; 0: none.
@@ -105,17 +110,17 @@ pub struct PubsubOptions {
     pub(super) load: LoadOptions,
 }
 
-/// What the server does at a full queue.
+/// Policy of the server at a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum PolicyChoice {
-    /// Publishers wait.
+    /// Publishers wait for room.
     #[default]
     Block,
-    /// What comes is dropped.
+    /// The server drops new messages.
     DropNew,
-    /// What has waited longest is dropped.
+    /// The server drops the messages that have waited longest.
     DropOld,
-    /// The connection ends.
+    /// The server ends the connection.
     Disconnect,
 }
 
@@ -130,45 +135,37 @@ impl From<PolicyChoice> for Policy {
     }
 }
 
-/// Most channels of either side.
+/// Largest number of channels of either side.
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {
+    /// Returns how much of a payload of this size is compared.
+    pub(super) fn depth(&self, payload_bytes: usize) -> Depth {
+        if payload_bytes <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
+    }
+
     pub(super) fn unit(&self) -> Unit {
         self.linger.map_or(Unit::Batch, |linger| Unit::Message { linger })
     }
 
     pub(super) fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: String| Err(BenchError::Option { option, message });
         self.load.check()?;
-        if !(HEAD_BYTES..MAX_RECORD_BYTES).contains(&self.payload) {
-            return wrong("--payload", format!("must be {HEAD_BYTES} to {}", MAX_RECORD_BYTES - 1));
-        }
-        within("--batch", self.batch as usize, MAX_PUBLISH_MESSAGES as usize)?;
-        if batch_bytes(self.batch, self.payload) > MAX_PUBLISH_BYTES {
-            return wrong(
-                "--batch",
-                format!("a batch of {} × {} B is above {MAX_PUBLISH_BYTES}", self.batch, self.payload),
-            );
-        }
+        let fits = (HEAD_BYTES..MAX_RECORD_BYTES).contains(&self.payload);
+        require(fits, "--payload", format!("must be {HEAD_BYTES} to {}", MAX_RECORD_BYTES - 1))?;
+        within("--batch", self.batch, MAX_PUBLISH_MESSAGES as usize)?;
+        let above = format!("a batch of {} × {} B is above {MAX_PUBLISH_BYTES}", self.batch, self.payload);
+        require(batch_bytes(self.batch, self.payload) <= MAX_PUBLISH_BYTES, "--batch", above)?;
         within("--publishers", self.publishers, 10_000)?;
         within("--fan-out", self.fan_out, MAX_CHANNELS)?;
         within("--fan-out, --queue-members", self.fan_out.saturating_mul(self.queue_members.max(1)), 100_000)?;
         within("--connections, --streams", self.connections.unwrap_or(1).saturating_mul(self.streams), MAX_CHANNELS)?;
         let subscribing = self.subscriber_connections.unwrap_or(1).saturating_mul(self.subscriber_streams);
         within("--subscriber-connections, --subscriber-streams", subscribing, MAX_CHANNELS)?;
-        if self.window_messages == 0 || self.window_bytes == 0 {
-            return wrong(
-                "--window-messages, --window-bytes",
-                "nothing would ever be sent: must be above 0".to_owned(),
-            );
-        }
-        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e9) {
-            return wrong("--rate", "must be above 0 and at most a billion".to_owned());
-        }
-        if self.linger.is_some() && self.rate.is_none() && self.search.is_none() && self.preset.is_none() {
-            return wrong("--linger", "is about messages on a schedule: give --rate or --search".to_owned());
-        }
-        Ok(())
+        let can_send = self.window_messages > 0 && self.window_bytes > 0;
+        require(can_send, "--window-messages, --window-bytes", "nothing would ever be sent: must be above 0")?;
+        rate_within(self.rate, 1_000_000_000)?;
+        let is_scheduled = self.rate.is_some() || self.search.is_some() || self.preset.is_some();
+        let is_valid = self.linger.is_none() || is_scheduled;
+        require(is_valid, "--linger", "is about messages on a schedule: give --rate or --search")
     }
 }

@@ -1,29 +1,22 @@
 //! The publishing side of a channel: batches composed in place, when they are due or as fast as they go.
 
-use std::{
-    collections::VecDeque,
-    rc::Rc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{collections::VecDeque, rc::Rc, time::Duration};
 
 use bytes::Bytes;
 use thalweg_wire::{Frame as _, Kind, Published, batch::put_publish_prefix};
 
-use super::{
-    plan::{Pace, Plan, Unit},
-    recorder::Shared,
-};
+use super::{plan::Plan, recorder::Shared, scenario::Unit};
 use crate::{
-    load::schedule::Schedule,
+    latency::nanos,
+    load::pace::{Pace, Pacer},
     native::{
-        alarm::Alarm,
+        drive::{Next, Session, drive},
         line::{Line, LineError, body, unexpected},
         payload::{Head, Payloads},
     },
 };
 
-/// The subject of all.
+/// The subject of all messages.
 pub const SUBJECT: &[u8] = b"bench.pubsub";
 
 /// Bytes gathered before they are written, unless a batch is larger.
@@ -31,241 +24,163 @@ const WRITE_BYTES: usize = 64 << 10;
 /// Larger batches lie in memory of their own, which is used again, instead of in the channel's buffer.
 const OWN_BYTES: usize = 32 << 10;
 
-/// One who publishes: its number, how far it is, and its part of the schedule.
+/// A publisher: its number, how far it is, and its part of the schedule.
 #[derive(Debug)]
 struct Publisher {
     number: u32,
     next: u64,
-    schedule: Option<Schedule>,
-    /// Messages that are due and not sent, where each is scheduled by itself.
+    pacer: Pacer,
+    /// When the messages that wait for a batch were due, where messages are scheduled one by one.
     waiting: VecDeque<u64>,
 }
 
-/// A channel and those who publish on it.
+/// The publishers of a channel.
 pub struct PublishChannel {
-    line: Line,
     publishers: Vec<Publisher>,
     shared: Rc<Shared>,
     payloads: Rc<Payloads>,
-    alarm: Alarm,
     batch: u32,
     unit: Unit,
-    /// Ids that are free; all of them when nothing waits for an ack. Empty from the begin if none are asked for.
+    /// Free request ids; all of them when nothing waits for an ack. Always empty if acks are not asked for.
     free: Vec<u32>,
     acked: bool,
     unacked: usize,
-    /// Publishes stop here, in nanoseconds of the clock.
-    until: u64,
-    counted_from: u64,
-    /// The last write did not go through at once: what is late from then on is the server's doing.
-    blocked: bool,
+    /// When batches were last composed.
+    now: u64,
+    /// The last write did not take everything: lateness from then on is the server's doing.
+    is_blocked: bool,
+    /// All is published and acked, and the counts are reported.
+    is_reported: bool,
     pool: Pool,
     delivered: u64,
     missed: u64,
 }
 
 impl PublishChannel {
-    /// Of the publishers `numbers` of the plan. `begin` is when the load begins.
+    /// Creates the publishers `numbers` of the plan.
     pub fn new(
-        line: Line,
+        line: &Line,
         numbers: impl Iterator<Item = usize>,
-        plan: &Plan,
+        plan: &Plan<'_>,
         shared: Rc<Shared>,
         payloads: Rc<Payloads>,
-    ) -> Result<Self, LineError> {
-        let schedule = |number: usize| match (plan.pace, plan.unit) {
-            (Pace::Closed, _) => None,
-            (Pace::Open { rate, arrivals }, unit) => {
-                let per_second = if unit == Unit::Batch { rate / f64::from(plan.batch) } else { rate };
-                Some(Schedule::new(arrivals, per_second, number, plan.publishers, plan.seed))
+    ) -> Self {
+        let scenario = plan.scenario;
+        let pace = match (plan.pace, scenario.unit) {
+            (Pace::Open { rate, arrivals }, Unit::Batch) => {
+                Pace::Open { rate: rate / f64::from(scenario.batch), arrivals }
             }
+            (pace, _) => pace,
         };
-        let publishers = numbers
-            .map(|number| Publisher {
-                number: u32::try_from(number).unwrap_or(u32::MAX),
-                next: 0,
-                schedule: schedule(number),
-                waiting: VecDeque::new(),
-            })
-            .collect();
-        let in_flight = plan.in_flight.min(line.max_requests);
-        Ok(Self {
-            line,
-            publishers,
-            alarm: Alarm::new()?,
-            batch: plan.batch,
-            unit: plan.unit,
-            free: (1..=in_flight).rev().collect(),
-            acked: plan.in_flight > 0,
+        let pacer = |number| Pacer::new(pace, 0..shared.counted.end, number, scenario.publishers, plan.load.seed);
+        let publisher = |number: usize| Publisher {
+            number: u32::try_from(number).unwrap_or(u32::MAX),
+            next: 0,
+            pacer: pacer(number),
+            waiting: VecDeque::new(),
+        };
+        Self {
+            publishers: numbers.map(publisher).collect(),
+            batch: scenario.batch,
+            unit: scenario.unit,
+            free: (1..=scenario.in_flight.min(line.max_requests)).rev().collect(),
+            acked: scenario.in_flight > 0,
             unacked: 0,
-            until: shared.begin + plan.counted().end,
-            counted_from: shared.begin + plan.counted().start,
-            blocked: false,
+            now: 0,
+            is_blocked: false,
+            is_reported: false,
             pool: Pool::default(),
             delivered: 0,
             missed: 0,
             shared,
             payloads,
-        })
+        }
     }
 
-    /// Publishes until the time is up, and says how much it was.
-    pub async fn run(mut self) -> Result<(), LineError> {
-        let mut enlisted = false;
-        let ended = std::future::poll_fn(|cx| {
-            if !std::mem::replace(&mut enlisted, true) {
-                self.shared.finish.enlist(cx.waker());
-            }
-            self.poll(cx)
-        })
-        .await;
-        for publisher in &self.publishers {
-            self.shared.finish.sent(publisher.number as usize, publisher.next);
+    /// Publishes until the time is up, and reports how much. The channel stays open until all subscribers are done:
+    /// closing a connection may end what is still under way on it.
+    pub async fn run(mut self, mut line: Line) -> Result<(), LineError> {
+        let shared = Rc::clone(&self.shared);
+        shared.finish.enlist_task().await;
+        let ended = drive(&mut line, &shared.clock, &mut self).await;
+        if self.is_reported {
+            return Ok(());
         }
-        self.count_acks();
-        // Stays open until all is over: closing a connection may end what is still under way on it.
-        if ended.is_ok() {
-            self.linger().await;
-        }
+        self.report();
         ended
     }
 
-    fn count_acks(&self) {
+    fn report(&mut self) {
+        self.is_reported = true;
+        for publisher in &self.publishers {
+            self.shared.finish.sent(publisher.number as usize, publisher.next);
+        }
         let mut recorder = self.shared.recorder.borrow_mut();
         recorder.acked_deliveries += self.delivered;
         recorder.acked_misses += self.missed;
     }
 
-    /// Reads, and answers pings, until everybody is done.
-    async fn linger(&mut self) {
-        std::future::poll_fn(|cx| {
-            loop {
-                if self.shared.finish.is_over() || self.receive().is_err() {
-                    return Poll::Ready(());
-                }
-                self.line.keep_alive(cx);
-                let _ = self.line.poll_send(cx);
-                match self.line.poll_receive(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Ok(_)) => {}
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
-                }
-            }
-        })
-        .await;
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LineError>> {
-        loop {
-            if self.shared.finish.is_given_up() {
-                return Poll::Ready(Ok(()));
-            }
-            let now = self.shared.clock.now();
-            self.compose(now);
-            self.line.keep_alive(cx);
-            let sent = self.line.poll_send(cx)?;
-            self.blocked = sent.is_pending();
-            let arrived = match self.line.poll_receive(cx)? {
-                Poll::Ready(_) => {
-                    self.receive()?;
-                    true
-                }
-                Poll::Pending => false,
-            };
-            if self.blocked {
-                return Poll::Pending;
-            }
-            let over = now >= self.until && !self.any_due_before_the_end();
-            if over && self.unacked == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            if arrived {
-                continue; // there may be more
-            }
-            if over || (self.acked && self.free.is_empty()) {
-                return Poll::Pending; // for acks
-            }
-            match self.next_due() {
-                Some(at) if at > now => ready!(self.alarm.poll(cx, &self.shared.clock, at))?,
-                // At once, but those who receive on the same thread have a turn before.
-                _ => {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-            }
-        }
-    }
-
-    /// Composes what is due, as much as goes into one write.
-    fn compose(&mut self, now: u64) {
-        let (mut index, mut idle) = (0, 0);
-        while idle < self.publishers.len() && self.line.out.len() < WRITE_BYTES {
-            if self.acked && self.free.is_empty() {
-                return;
-            }
-            match self.compose_one(index, now) {
-                true => idle = 0,
-                false => idle += 1,
-            }
-            index = (index + 1) % self.publishers.len();
-        }
-    }
-
     /// Composes a batch of one publisher, if one is due.
-    fn compose_one(&mut self, index: usize, now: u64) -> bool {
-        let publisher = &mut self.publishers[index];
-        let Some(schedule) = &mut publisher.schedule else {
-            if now >= self.until {
-                return false;
-            }
-            self.put(index, self.batch, |_| now);
-            return true;
-        };
-        let begin = self.shared.begin;
-        let due = |schedule: &Schedule| begin + schedule.peek();
+    fn compose_one(&mut self, index: usize, line: &mut Line) -> bool {
+        let now = self.now;
+        let Publisher { pacer, waiting, .. } = &mut self.publishers[index];
+        let Some(due) = pacer.next_due(now).or(waiting.front().copied()) else { return false };
         match self.unit {
-            Unit::Batch => {
-                let at = due(schedule);
-                if at > now || at >= self.until {
-                    return false;
+            Unit::Message { linger } if pacer.is_open() => {
+                while waiting.len() < self.batch as usize
+                    && let Some(due) = pacer.scheduled().filter(|due| *due <= now)
+                {
+                    pacer.take();
+                    waiting.push_back(due);
                 }
-                schedule.take();
-                self.lag(at, now);
-                self.put(index, self.batch, |_| at);
+                let Some(ready_at) = ready_at(waiting, self.batch, linger).filter(|at| *at <= now) else {
+                    return false;
+                };
+                let mut waiting = std::mem::take(waiting);
+                self.lag(ready_at);
+                self.put(line, index, waiting.len() as u32, |at| waiting[at]);
+                waiting.clear();
+                self.publishers[index].waiting = waiting;
             }
-            Unit::Message { linger } => {
-                while publisher.waiting.len() < self.batch as usize && due(schedule) <= now.min(self.until - 1) {
-                    publisher.waiting.push_back(begin + schedule.take());
+            _ if due > now => return false,
+            _ => {
+                pacer.take();
+                if pacer.is_open() {
+                    self.lag(due);
                 }
-                let Some(ready_at) = ready_at(&publisher.waiting, self.batch, linger) else { return false };
-                if ready_at > now {
-                    return false;
-                }
-                let waiting = std::mem::take(&mut publisher.waiting);
-                self.lag(ready_at, now);
-                self.put(index, waiting.len() as u32, |at| waiting[at]);
-                let publisher = &mut self.publishers[index];
-                publisher.waiting = waiting;
-                publisher.waiting.clear();
+                self.put(line, index, self.batch, |_| due);
             }
         }
         true
     }
 
-    fn lag(&self, due: u64, now: u64) {
-        if !self.blocked && due >= self.counted_from {
-            self.shared.recorder.borrow_mut().lag.record_nanos(now - due);
+    fn lag(&self, due: u64) {
+        if !self.is_blocked && due >= self.shared.counted.start {
+            self.shared.recorder.borrow_mut().lag.record_nanos(self.now - due);
         }
     }
 
-    /// Puts a publish frame of one batch behind what is to be sent.
-    fn put(&mut self, index: usize, count: u32, due: impl Fn(usize) -> u64) {
+    /// Returns the next time at which something is due; `None` if nothing will be.
+    fn next_due(&self) -> Option<u64> {
+        let next = |publisher: &Publisher| {
+            let arrival = publisher.pacer.next_due(self.now);
+            let ready = match self.unit {
+                Unit::Batch => None,
+                Unit::Message { linger } => publisher.waiting.front().map(|first| first + nanos(linger)),
+            };
+            arrival.into_iter().chain(ready).min()
+        };
+        self.publishers.iter().filter_map(next).min()
+    }
+
+    /// Appends a publish frame of one batch to the bytes to be sent.
+    fn put(&mut self, line: &mut Line, index: usize, count: u32, due: impl Fn(usize) -> u64) {
         let publisher = &mut self.publishers[index];
         let id = if self.acked { self.free.pop().unwrap_or(0) } else { 0 };
         self.unacked += usize::from(self.acked);
         let payload_bytes = self.payloads.payload_bytes();
         let len = batch_bytes(count, payload_bytes);
-        put_publish_prefix(self.line.out.buffer(), id, len).expect("options keep batches below the largest frame");
+        put_publish_prefix(line.out.buffer(), id, len).expect("options keep batches below the largest frame");
         let first = publisher.next;
         publisher.next += u64::from(count);
         let number = publisher.number;
@@ -279,40 +194,28 @@ impl PublishChannel {
             }
         };
         if len <= OWN_BYTES {
-            fill(self.line.out.buffer());
+            fill(line.out.buffer());
         } else {
             let bytes = self.pool.fill(fill);
-            self.line.out.share(bytes);
+            line.out.share(bytes);
         }
     }
+}
 
-    /// When something is due next; `None`: at once.
-    fn next_due(&self) -> Option<u64> {
-        let begin = self.shared.begin;
-        let next = |publisher: &Publisher| {
-            let schedule = publisher.schedule.as_ref()?;
-            let arrival = begin + schedule.peek();
-            Some(match self.unit {
-                Unit::Batch => arrival,
-                Unit::Message { linger } => {
-                    publisher.waiting.front().map_or(arrival, |first| arrival.min(first + nanos(linger)))
-                }
-            })
-        };
-        let soonest = self.publishers.iter().map(next).min().flatten()?;
-        Some(soonest.min(self.until))
+impl Session for PublishChannel {
+    /// Composes the batches that are due, as many as go into one write.
+    fn compose(&mut self, line: &mut Line) -> Result<(), LineError> {
+        self.now = self.shared.clock.now();
+        let (mut index, mut idle) = (0, 0);
+        while idle < self.publishers.len() && line.out.len() < WRITE_BYTES && !(self.acked && self.free.is_empty()) {
+            idle = if self.compose_one(index, line) { 0 } else { idle + 1 };
+            index = (index + 1) % self.publishers.len();
+        }
+        Ok(())
     }
 
-    fn any_due_before_the_end(&self) -> bool {
-        self.publishers.iter().any(|publisher| {
-            let scheduled =
-                publisher.schedule.as_ref().is_some_and(|schedule| self.shared.begin + schedule.peek() < self.until);
-            scheduled || !publisher.waiting.is_empty()
-        })
-    }
-
-    fn receive(&mut self) -> Result<(), LineError> {
-        while let Some(raw) = self.line.frame()? {
+    fn receive(&mut self, line: &mut Line, _: usize) -> Result<(), LineError> {
+        while let Some(raw) = line.frame()? {
             if raw.header.kind != Kind::Published as u16 {
                 return Err(unexpected(raw));
             }
@@ -320,15 +223,32 @@ impl PublishChannel {
             self.delivered += published.delivered;
             self.missed += published.missed;
             self.unacked -= 1;
-            let id = raw.header.id;
-            self.free.push(id);
+            self.free.push(raw.header.id);
         }
         Ok(())
     }
-}
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    fn next(&mut self, is_blocked: bool) -> Next {
+        self.is_blocked = is_blocked;
+        let finish = &self.shared.finish;
+        if finish.is_given_up() || (self.is_reported && finish.is_over()) {
+            return Next::Done;
+        }
+        if is_blocked || (self.acked && self.free.is_empty()) {
+            return Next::Channel;
+        }
+        match self.next_due() {
+            None => {
+                if self.unacked == 0 && !self.is_reported {
+                    self.report();
+                }
+                Next::Channel // for acks, and for the end of the run
+            }
+            Some(at) if at > self.now => Next::Due(at),
+            // Something is due, but subscribers on the same thread have a turn before.
+            Some(_) => Next::Yield,
+        }
+    }
 }
 
 /// When the messages that wait go out: when there are enough for a batch, or the first has waited long enough.
@@ -340,13 +260,13 @@ fn ready_at(waiting: &VecDeque<u64>, batch: u32, linger: Duration) -> Option<u64
     })
 }
 
-/// Bytes of a batch of so many payloads.
+/// Returns the bytes of a batch of this many payloads.
 #[must_use]
 pub fn batch_bytes(count: u32, payload_bytes: usize) -> usize {
     12 + SUBJECT.len() + count as usize * (5 + payload_bytes)
 }
 
-/// Checksum (none), count, subject, no subject for replies.
+/// Appends checksum (none), count, subject, and no subject for replies.
 fn put_batch_head(out: &mut Vec<u8>, count: u32) {
     out.extend_from_slice(&0_u32.to_le_bytes());
     out.extend_from_slice(&count.to_le_bytes());
@@ -355,7 +275,7 @@ fn put_batch_head(out: &mut Vec<u8>, count: u32) {
     out.extend_from_slice(&0_u16.to_le_bytes());
 }
 
-/// A record that is only a payload.
+/// Appends the head of a record that is only a payload.
 #[inline]
 pub fn put_record_head(out: &mut Vec<u8>, payload_bytes: usize) {
     let mut head = [0; 5];
@@ -363,7 +283,7 @@ pub fn put_record_head(out: &mut Vec<u8>, payload_bytes: usize) {
     out.extend_from_slice(&head);
 }
 
-/// Memory for batches, used again when they have been sent: fresh pages would cost more than what is written to them.
+/// Memory of batches, reused when they have been sent: fresh pages would cost more than writing to them.
 #[derive(Debug, Default)]
 struct Pool {
     free: std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>,

@@ -1,16 +1,17 @@
-//! What a thread of the generator counts, and what its tasks share.
+//! Counts of a generator thread, and the data that its tasks share.
 
-use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
+use std::{cell::RefCell, ops::Range, sync::Arc};
 
 use crate::{
     latency::Latencies,
-    native::{alarm::Clock, check::Account, finish::Finish},
+    load::crew::Clock,
+    native::{check::Account, finish::Finish},
 };
 
 /// One thread's counts, merged at the end.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    /// From the moment a message was due to its arrival, one for each subscription that got it.
+    /// Times from the moment a message was due to its arrival, one for each subscription that got it.
     pub times: Latencies,
     /// How late batches were composed although nothing held them up: the generator's own fault.
     pub lag: Latencies,
@@ -18,26 +19,24 @@ pub struct Recorder {
     pub deliveries: u64,
     /// Bytes read from subscribers' channels within it.
     pub received_bytes: u64,
-    /// Deliveries in all.
+    /// All deliveries.
     pub all_deliveries: u64,
     /// When the last one of those due within the counted time came, in nanoseconds since that began.
     pub last: u64,
-    /// Subscriptions that acks said had the batches.
+    /// Subscriptions that had room for a batch, by the acks.
     pub acked_deliveries: u64,
-    /// Those that acks said had no room.
+    /// Subscriptions that had no room for a batch, by the acks.
     pub acked_misses: u64,
     /// Accounts of subscriptions, with the group of each.
     pub accounts: Vec<(usize, Account)>,
-    /// The first thing that went wrong, in words.
+    /// First problem, in words.
     pub problem: Option<String>,
 }
 
 impl Recorder {
     /// Remembers the first problem.
     pub fn problem(&mut self, what: impl FnOnce() -> String) {
-        if self.problem.is_none() {
-            self.problem = Some(what());
-        }
+        self.problem.get_or_insert_with(what);
     }
 
     /// Adds another thread's counts.
@@ -55,17 +54,15 @@ impl Recorder {
     }
 }
 
-/// What the tasks of a thread share.
+/// Data that the tasks of a thread share.
 #[derive(Debug)]
 pub struct Shared {
-    /// The run's.
+    /// Clock of the run.
     pub clock: Clock,
-    /// When the load begins, in its nanoseconds.
-    pub begin: u64,
-    /// The counted time, in its nanoseconds.
+    /// Counted time, in nanoseconds of the clock.
     pub counted: Range<u64>,
-    /// When the run is over, for all threads.
+    /// End of the run, for all threads.
     pub finish: Arc<Finish>,
     /// This thread's counts.
-    pub recorder: Rc<RefCell<Recorder>>,
+    pub recorder: RefCell<Recorder>,
 }

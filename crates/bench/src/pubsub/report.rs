@@ -6,7 +6,6 @@ use thalweg_wire::{Batch, BatchWriter, Checksum};
 
 use super::{
     options::PubsubOptions,
-    plan::Pace,
     publisher::SUBJECT,
     scenario::{Scenario, pace_name, policy_name},
     stage::Outcome,
@@ -17,7 +16,8 @@ use crate::{
     Report,
     latency::{Latencies, micros},
     load::{
-        search::{Knee, Limit, Objective, Trial},
+        pace::Pace,
+        search::{Objective, Trial},
         validity::{MAX_BUSY, Validity},
     },
     native::{
@@ -25,17 +25,17 @@ use crate::{
         payload::{Depth, Head, Payloads},
         place::Carrier,
     },
-    report::{Cell, Check, Table, Verdict, mebibytes},
+    report::{Check, Table, cells, mebibytes},
     stats::{Summary, median, ratio},
 };
 
-/// What holds for the whole report.
+/// Adds the conditions of the whole report.
 pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
     report.condition("durability", "none: subjects store nothing");
     report.condition("load", options.load.describe());
     let sizes: std::collections::BTreeSet<usize> = scenarios.iter().map(|scenario| scenario.payload_bytes).collect();
     let cost = |bytes: usize| {
-        let depth = if bytes <= 512 || options.verify_all { Depth::Full } else { Depth::Spot };
+        let depth = options.depth(bytes);
         format!(
             "{:.1} ns for {bytes} B ({})",
             checker_nanos(bytes, depth),
@@ -43,35 +43,20 @@ pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Sce
         )
     };
     report.condition("checking a message, alone", sizes.into_iter().map(cost).collect::<Vec<_>>().join(", "));
-    let columns = [
-        "scenario",
-        "transport",
-        "payload B",
-        "batch",
-        "publishers",
-        "subscriptions",
-        "acks",
-        "policy",
-        "profile",
-        "pace",
-    ];
-    let mut table = Table::new("conditions: publishers and subscriptions with their connections × streams", &columns);
+    let mut table = Table::new("conditions: publishers and subscriptions with their connections × streams");
     for scenario in scenarios {
-        table.row(vec![
-            scenario.name.as_str().into(),
-            scenario.carrier.name().into(),
-            scenario.payload_bytes.into(),
-            u64::from(scenario.batch).into(),
-            scenario.publishers_name().into(),
-            scenario.subscribers_name().into(),
-            match scenario.in_flight {
-                0 => "none".into(),
-                in_flight => format!("up to {in_flight} waited for").into(),
-            },
-            policy_name(scenario.policy).into(),
-            scenario.profile.map_or("as started", |profile| profile.name()).into(),
-            scenario.pace_name().into(),
-        ]);
+        let acks = match scenario.in_flight {
+            0 => "none".to_owned(),
+            in_flight => format!("up to {in_flight} waited for"),
+        };
+        table.row(cells! {
+            "scenario" => scenario.name.as_str(), "transport" => scenario.carrier.name(),
+            "payload B" => scenario.payload_bytes, "batch" => u64::from(scenario.batch),
+            "publishers" => scenario.publishers_name(), "subscriptions" => scenario.subscribers_name(),
+            "acks" => acks, "policy" => policy_name(scenario.policy),
+            "profile" => scenario.profile.map_or("as started", |profile| profile.name()),
+            "pace" => scenario.pace_name(),
+        });
     }
     report.tables.push(table);
 }
@@ -102,48 +87,20 @@ pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     begun.elapsed().as_nanos() as f64 / messages as f64
 }
 
-/// The table of figures, a row at a time.
+/// The table of figures, which grows by a row at a time.
 #[derive(Debug)]
 pub struct Figures {
     table: Table,
     bound: Vec<String>,
 }
 
-const COLUMNS: [&str; 25] = [
-    "scenario",
-    "transport",
-    "pace",
-    "published/s",
-    "deliveries/s",
-    "± MAD",
-    "payload MB/s",
-    "p50 µs",
-    "p90 µs",
-    "p99 µs",
-    "p99.9 µs",
-    "max µs",
-    "lag p99 µs",
-    "server CPU s/M deliveries",
-    "generator CPU s/M deliveries",
-    "generator busy %",
-    "server peak RSS MiB",
-    "dropped",
-    "bare stream MB/s",
-    "of bare, bytes that subscribers receive",
-    "of bare, bytes that server and subscribers receive",
-    "bare relay MB/s",
-    "of relay, bytes that subscribers receive",
-    "deliveries/s by round",
-    "verdict",
-];
-
 impl Figures {
-    /// Without rows.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";
-        Self { table: Table::new(title, &COLUMNS), bound: Vec::new() }
+        Self { table: Table::new(title), bound: Vec::new() }
     }
 
     /// Adds a scenario's rounds; `last`: with the checks of its times, which are made at its last pace.
@@ -153,46 +110,32 @@ impl Figures {
             |percentile: f64| median(&rounds.over(|outcome| micros(outcome.counts.times.percentile(percentile))));
         let rates = Summary::of(&rounds.rates());
         let busy = over(|outcome| 100.0 * outcome.busiest);
+        let lag = over(|outcome| micros(outcome.counts.lag.percentile(99.0)));
         if pace == Pace::Closed && busy > 100.0 * MAX_BUSY {
             self.bound.push(format!("{} over {}", scenario.name, scenario.carrier.name()));
         }
         let validity = rounds.validity();
         let peak = rounds.outcomes.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
-        self.table.row(vec![
-            scenario.name.as_str().into(),
-            scenario.carrier.name().into(),
-            pace_name(pace).into(),
-            (rates.median / scenario.fan_out as f64).into(),
-            rates.median.into(),
-            rates.mad.into(),
-            (rates.median * scenario.payload_bytes as f64 / 1e6).into(),
-            quantile(50.0).into(),
-            quantile(90.0).into(),
-            quantile(99.0).into(),
-            quantile(99.9).into(),
-            quantile(100.0).into(),
-            Some(over(|outcome| micros(outcome.counts.lag.percentile(99.0)))).filter(|_| pace != Pace::Closed).into(),
-            over(|outcome| outcome.cpu_per_million().0.unwrap_or(f64::NAN)).into(),
-            over(|outcome| outcome.cpu_per_million().1).into(),
-            busy.into(),
-            mebibytes(peak),
-            rounds.outcomes.iter().map(|outcome| outcome.dropped).sum::<u64>().into(),
-            (median(&rounds.bare) / 1e6).into(),
-            of_bare(rounds).into(),
-            of_bare_received(scenario, rounds).into(),
-            (median(&rounds.relayed) / 1e6).into(),
-            of_relay(rounds).into(),
-            by_round(&rounds.rates()).into(),
-            validity.name().into(),
-        ]);
-        let what = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), pace_name(pace));
-        let (measured, verdict) = validity.clone().verdict();
-        report.checks.push(Check {
-            what: what.clone(),
-            required: "all delivered, rightly, in order".to_owned(),
-            measured,
-            verdict,
+        self.table.row(cells! {
+            "scenario" => scenario.name.as_str(), "transport" => scenario.carrier.name(), "pace" => pace_name(pace),
+            "published/s" => rates.median / scenario.fan_out as f64, "deliveries/s" => rates.median,
+            "± MAD" => rates.mad, "payload MB/s" => rates.median * scenario.payload_bytes as f64 / 1e6,
+            "p50 µs" => quantile(50.0), "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0),
+            "p99.9 µs" => quantile(99.9), "max µs" => quantile(100.0),
+            "lag p99 µs" => Some(lag).filter(|_| pace != Pace::Closed),
+            "server CPU s/M deliveries" => over(|outcome| outcome.cpu_per_million().0.unwrap_or(f64::NAN)),
+            "generator CPU s/M deliveries" => over(|outcome| outcome.cpu_per_million().1),
+            "generator busy %" => busy, "server peak RSS MiB" => mebibytes(peak),
+            "dropped" => rounds.outcomes.iter().map(|outcome| outcome.dropped).sum::<u64>(),
+            "bare stream MB/s" => median(&rounds.bare) / 1e6,
+            "of bare, bytes that subscribers receive" => of_bare(rounds),
+            "of bare, bytes that server and subscribers receive" => of_bare_received(scenario, rounds),
+            "bare relay MB/s" => median(&rounds.relayed) / 1e6,
+            "of relay, bytes that subscribers receive" => of_relay(rounds),
+            "deliveries/s by round" => by_round(&rounds.rates()), "verdict" => validity.name(),
         });
+        let what = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), pace_name(pace));
+        report.checks.push(Check::of_run(&what, "all delivered, rightly, in order", validity.clone()));
         if pace == scenario.pace {
             rate_check(report, scenario, rounds, &what);
         }
@@ -241,20 +184,20 @@ impl Default for Figures {
     }
 }
 
-/// What subscribers receive against what a bare stream carries, as the median of the rounds' ratios.
+/// Returns the bytes that subscribers receive as a share of a bare stream's, as the median of the rounds' ratios.
 fn of_bare(rounds: &Rounds) -> f64 {
     ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.bare)
 }
 
-/// The same with what the server receives, which is what is published: of a bare stream, too, every byte that is received counts. Of the
-/// publishers' bytes only payloads are counted.
+/// Returns the share of [`of_bare`] with the bytes that the server receives added, which are the published ones: a bare
+/// stream, too, receives every byte once. Only payloads of the publishers' bytes are counted.
 fn of_bare_received(scenario: &Scenario, rounds: &Rounds) -> f64 {
     let copies = scenario.fan_out as f64;
     let published = |outcome: &Outcome| outcome.deliveries_rate / copies * scenario.payload_bytes as f64;
     ratio(&rounds.over(|outcome| outcome.received_rate + published(outcome)), &rounds.bare)
 }
 
-/// What subscribers receive against what a bare relay carries to as many connections.
+/// Returns the bytes that subscribers receive as a share of a bare relay's to as many connections.
 fn of_relay(rounds: &Rounds) -> f64 {
     ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.relayed)
 }
@@ -263,8 +206,9 @@ fn by_round(rates: &[f64]) -> String {
     rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Over TCP a rate is held against a figure; over QUIC against that or the share of what the machine carries bare, whichever is less.
-/// That share is asked in both readings that compare like with like: per received byte of one hop, and of two hops.
+/// Over TCP a rate is held against a figure; over QUIC against that or the share of what the machine carries bare,
+/// whichever is less. That share is asked in both readings that compare like with like: per received byte of one hop,
+/// and of two hops.
 fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
     let rate = median(&rounds.rates());
     let share = scenario.bare_share.filter(|_| scenario.carrier == Carrier::Quic);
@@ -286,71 +230,26 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
     }
 }
 
-/// A table for the runs of a search.
+/// Creates a table for the runs of a search.
 #[must_use]
 pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
     let title =
         format!("search for {objective}: {}, {}: climb, bisect, repeat", scenario.name, scenario.carrier.name());
-    Table::new(
-        title,
-        &[
-            "offered msg/s",
-            "deliveries/s",
-            "p50 µs",
-            "p99 µs",
-            "p99.9 µs",
-            "max µs",
-            "lag p99 µs",
-            "generator busy %",
-            "outcome",
-        ],
-    )
+    Table::new(title)
 }
 
 /// Adds a run of a search.
 pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) {
     let times = outcome.counts.times.quantiles();
-    let how = match trial {
-        Trial::Pass => Cell::from("pass"),
-        Trial::Fail | Trial::Void => format!("{trial:?}: {}", outcome.validity.name()).to_lowercase().into(),
-    };
-    table.row(vec![
-        rate.into(),
-        outcome.deliveries_rate.into(),
-        times.p50_us.into(),
-        times.p99_us.into(),
-        times.p999_us.into(),
-        times.max_us.into(),
-        micros(outcome.counts.lag.percentile(99.0)).into(),
-        (100.0 * outcome.busiest).into(),
-        how,
-    ]);
-}
-
-/// Adds the check that a knee was found.
-pub fn knee_check(report: &mut Report, scenario: &Scenario, objective: Objective, knee: &Knee) {
-    let verdict = match (knee.rate, knee.limited_by) {
-        (None, _) => Verdict::Missed,
-        (Some(_), Limit::Generator) => Verdict::Void,
-        (Some(_), _) => Verdict::Met,
-    };
-    let measured = match knee.rate {
-        Some(rate) => format!(
-            "{rate:.0} msg/s, {:.0} deliveries/s, limited by the {}",
-            rate * scenario.fan_out as f64,
-            knee.limited_by.name()
-        ),
-        None => "no rate meets it".to_owned(),
-    };
-    report.checks.push(Check {
-        what: format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name()),
-        required: "found, and limited by the server".to_owned(),
-        measured,
-        verdict,
+    table.row(cells! {
+        "offered msg/s" => rate, "deliveries/s" => outcome.deliveries_rate, "p50 µs" => times.p50_us,
+        "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
+        "lag p99 µs" => micros(outcome.counts.lag.percentile(99.0)), "generator busy %" => 100.0 * outcome.busiest,
+        "outcome" => trial.name(&outcome.validity),
     });
 }
 
-/// The percentile spectrum of a run.
+/// Returns the percentile spectrum of a run.
 #[must_use]
 pub fn spectrum(outcome: &Outcome, pace: Pace) -> Table {
     let title = format!(
@@ -358,9 +257,12 @@ pub fn spectrum(outcome: &Outcome, pace: Pace) -> Table {
         pace_name(pace),
         outcome.counts.times.count()
     );
-    let mut table = Table::new(title, &["percentile", "end to end µs", "deliveries at or below"]);
+    let mut table = Table::new(title);
     for line in outcome.counts.times.spectrum() {
-        table.row(vec![format!("{}", line.percentile).into(), line.time_us.into(), line.count.into()]);
+        table.row(cells! {
+            "percentile" => format!("{}", line.percentile), "end to end µs" => line.time_us,
+            "deliveries at or below" => line.count,
+        });
     }
     table
 }

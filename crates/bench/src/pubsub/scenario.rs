@@ -1,21 +1,58 @@
-//! What one line of the report is about, and the presets made of such lines.
+//! The lines of the report, and the presets made of such lines.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use thalweg_wire::{Permit, Policy};
+use thalweg_wire::Policy;
 
-use super::{
-    options::PubsubOptions,
-    plan::{Channels, Pace, Plan, Unit},
-};
+use super::options::PubsubOptions;
 use crate::{
-    load::{schedule::Arrivals, search::Objective},
-    native::{
-        payload::Depth,
-        place::{Carrier, Place},
-        server::Profile,
-    },
+    load::{pace::Pace, schedule::Arrivals, search::Objective},
+    native::{place::Carrier, server::Profile},
 };
+
+/// Unit of the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Whole batches: all messages of a batch are due at the same time.
+    Batch,
+    /// Single messages; those that are due go out together, up to a batch.
+    Message {
+        /// Longest time that a message waits for others.
+        linger: Duration,
+    },
+}
+
+/// Connections, and streams of each. Over TCP each stream is a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channels {
+    /// Number of connections.
+    pub connections: usize,
+    /// Streams of each connection.
+    pub streams: usize,
+}
+
+impl Channels {
+    /// Returns this many connections with one stream each.
+    #[must_use]
+    pub fn connections(connections: usize) -> Self {
+        Self { connections, streams: 1 }
+    }
+
+    /// Returns the number of streams.
+    #[must_use]
+    pub fn count(self) -> usize {
+        self.connections * self.streams
+    }
+}
+
+impl fmt::Display for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.streams {
+            1 => write!(f, "{}", self.connections),
+            streams => write!(f, "{} × {streams}", self.connections),
+        }
+    }
+}
 
 /// Scenarios that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -26,7 +63,7 @@ pub enum Preset {
     RowF,
     /// Row F's profiles: each on a server started with it.
     Profiles,
-    /// Whether more writers help: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
+    /// More writers: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
     Lanes,
     /// Single messages that the server gathers, and the bounds of queues: what each profile's knobs do.
     Singles,
@@ -37,39 +74,39 @@ pub enum Preset {
 /// A line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is.
+    /// Name in the report.
     pub name: String,
-    /// Over what.
+    /// Transport.
     pub carrier: Carrier,
-    /// With which profile the server runs; none: as it was started.
+    /// Profile of the server; none: the one it was started with.
     pub profile: Option<Profile>,
-    /// More arguments of the server, one knob's.
+    /// More arguments of the server, which turn one knob.
     pub knob: Option<&'static str>,
     /// Bytes of a payload.
     pub payload_bytes: usize,
     /// Messages of a batch.
     pub batch: u32,
-    /// Publishers.
+    /// Number of publishers.
     pub publishers: usize,
-    /// Their channels.
+    /// Channels of the publishers.
     pub publish: Channels,
-    /// Subscriptions, or queue groups.
+    /// Number of subscriptions, or of queue groups.
     pub fan_out: usize,
     /// Members of each group; 0: no groups.
     pub members: usize,
-    /// Subscribers' channels.
+    /// Channels of the subscribers.
     pub subscribe: Channels,
-    /// At a full queue.
+    /// Policy at a full queue.
     pub policy: Policy,
     /// Acks that a publisher may wait for.
     pub in_flight: u32,
-    /// Pacing.
+    /// Pacing of messages.
     pub pace: Pace,
-    /// What is scheduled.
+    /// Unit of the schedule.
     pub unit: Unit,
-    /// Look for the knee of this, and run at 80 % of it.
+    /// Objective of a search for the knee; the scenario also runs at 80 % of the knee.
     pub knee: Option<Objective>,
-    /// Deliveries per second that there should be.
+    /// Required deliveries per second.
     pub floor: Option<f64>,
     /// Bounds of p50 and p99.
     pub below: Option<(Duration, Duration)>,
@@ -79,7 +116,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// What the options say.
+    /// Creates the scenario of the options.
     #[must_use]
     pub fn from_options(options: &PubsubOptions, carrier: Carrier) -> Self {
         let publish =
@@ -103,7 +140,7 @@ impl Scenario {
             subscribe,
             policy: options.policy.into(),
             in_flight: options.in_flight,
-            pace: options.rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: options.arrivals }),
+            pace: Pace::of_rate(options.rate, options.arrivals),
             unit: options.unit(),
             knee: None,
             floor: None,
@@ -112,7 +149,7 @@ impl Scenario {
         }
     }
 
-    /// The lines of a preset.
+    /// Returns the lines of a preset.
     #[must_use]
     pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: Carrier) -> Vec<Self> {
         let base =
@@ -127,76 +164,42 @@ impl Scenario {
         }
     }
 
-    /// The plan of a run of it.
-    #[must_use]
-    pub fn plan(&self, options: &PubsubOptions, place: Place, pace: Pace) -> Plan {
-        let small = self.payload_bytes <= 512;
-        Plan {
-            place,
-            payload_bytes: self.payload_bytes,
-            depth: if small || options.verify_all { Depth::Full } else { Depth::Spot },
-            batch: self.batch,
-            publishers: self.publishers,
-            publish_channels: self.publish,
-            fan_out: self.fan_out,
-            members: self.members,
-            subscribe_channels: self.subscribe,
-            policy: self.policy,
-            queue: Permit { messages: options.queue_messages, bytes: options.queue_bytes },
-            window: Permit { messages: options.window_messages, bytes: options.window_bytes },
-            in_flight: self.in_flight,
-            pace,
-            unit: self.unit,
-            warmup: options.load.warmup,
-            duration: options.load.duration,
-            give_up: options.load.give_up,
-            max_lag: options.load.max_lag,
-            seed: options.load.seed,
-            workers: options.load.workers,
-        }
-    }
-
-    /// Pacing in words.
+    /// Returns the pacing in words.
     #[must_use]
     pub fn pace_name(&self) -> String {
         pace_name(self.pace)
     }
 
-    /// Who publishes, in words.
+    /// Subscriptions over all groups.
     #[must_use]
-    pub fn publishers_name(&self) -> String {
-        format!("{} on {}", self.publishers, channels_name(self.publish))
+    pub fn subscriptions(&self) -> usize {
+        self.fan_out * self.members.max(1)
     }
 
-    /// Who subscribes, in words.
+    /// Describes the publishers.
+    #[must_use]
+    pub fn publishers_name(&self) -> String {
+        format!("{} on {}", self.publishers, self.publish)
+    }
+
+    /// Describes the subscribers.
     #[must_use]
     pub fn subscribers_name(&self) -> String {
         let what = match self.members {
             0 => format!("{}", self.fan_out),
             members => format!("{} groups of {members}", self.fan_out),
         };
-        format!("{what} on {}", channels_name(self.subscribe))
+        format!("{what} on {}", self.subscribe)
     }
 }
 
-/// Pacing in words.
+/// Returns the pacing in words.
 #[must_use]
 pub fn pace_name(pace: Pace) -> String {
-    match pace {
-        Pace::Closed => "closed loop".to_owned(),
-        Pace::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0} msg/s constant"),
-        Pace::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0} msg/s Poisson"),
-    }
+    pace.name(" msg/s")
 }
 
-fn channels_name(channels: Channels) -> String {
-    match channels.streams {
-        1 => format!("{}", channels.connections),
-        streams => format!("{} × {streams}", channels.connections),
-    }
-}
-
-/// A policy's name.
+/// Returns a policy's name.
 #[must_use]
 pub fn policy_name(policy: Policy) -> &'static str {
     match policy {
@@ -236,7 +239,7 @@ fn goals(base: &Scenario) -> Vec<Scenario> {
     ]
 }
 
-/// As its authors ran it: 4 connections of 2 streams that publish, 8 connections that subscribe.
+/// The base of row F as its authors ran it: 4 connections of 2 streams publish, 8 connections subscribe.
 fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
     Scenario {
         name: format!("4 KiB × 64, 8 → {fan_out}"),
@@ -299,7 +302,7 @@ fn singles(base: &Scenario) -> Vec<Scenario> {
     profiles.into_iter().flat_map(of).collect()
 }
 
-/// Single messages to ten, as fast as they go and on a schedule.
+/// Returns a scenario of single messages to ten subscriptions, as fast as they go or on a schedule.
 fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
     Scenario {
         payload_bytes: 128,
@@ -309,7 +312,7 @@ fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
         fan_out: 10,
         members: 0,
         subscribe: Channels::connections(10),
-        pace: rate.map_or(Pace::Closed, |rate| Pace::Open { rate, arrivals: Arrivals::Poisson }),
+        pace: Pace::of_rate(rate, Arrivals::Poisson),
         bare_share: None,
         ..base.clone()
     }

@@ -1,10 +1,6 @@
 //! The subscribing side of a channel: every message of every subscription is checked and timed.
 
-use std::{
-    future::Future as _,
-    rc::Rc,
-    task::{Context, Poll},
-};
+use std::rc::Rc;
 
 use thalweg_types::limits::MAX_DELIVER_SUBSCRIPTIONS;
 use thalweg_wire::{
@@ -19,13 +15,10 @@ use super::{
 };
 use crate::native::{
     check::{Account, Runs, Share},
+    drive::{Next, Session, drive},
     line::{Line, LineError, body, unexpected},
     payload::Payloads,
 };
-
-/// Reads of a channel before others on its thread have a turn. Each brings 64 KiB and more, some 30 µs of copying and checking; without a
-/// bound one that is full holds up those who publish for milliseconds.
-const READS_PER_TURN: usize = 4;
 
 /// A subscription of a channel; its id is its place in the channel's list, from 1.
 #[derive(Debug)]
@@ -37,15 +30,14 @@ struct Subscription {
     settled: bool,
 }
 
-/// A channel and those who subscribe on it.
+/// The subscriptions of a channel.
 pub struct SubscribeChannel {
-    line: Line,
     subscriptions: Vec<Subscription>,
     shared: Rc<Shared>,
     inbox: Inbox,
 }
 
-/// What deliveries pass through: borrowed apart from the channel that they are read from.
+/// State that deliveries pass through: borrowed apart from the channel that they are read from.
 #[derive(Debug)]
 struct Inbox {
     payloads: Rc<Payloads>,
@@ -53,7 +45,7 @@ struct Inbox {
     ids: Vec<u32>,
     /// Credit to be given when the frame that is read now is done with.
     credits: Vec<(u32, Credit)>,
-    /// Whether several members of a group share what was published: then each has only some of it.
+    /// True if the members of a group share what was published: then each gets only some of it.
     shares: bool,
 }
 
@@ -62,16 +54,16 @@ impl SubscribeChannel {
     pub async fn open(
         mut line: Line,
         groups: Vec<usize>,
-        plan: &Plan,
+        plan: &Plan<'_>,
         payloads: Rc<Payloads>,
     ) -> Result<Unstarted, LineError> {
-        let share = if plan.members > 0 { Share::Some } else { Share::All };
+        let share = if plan.scenario.members > 0 { Share::Some } else { Share::All };
         let mut subscriptions = Vec::with_capacity(groups.len());
         for (id, group) in (1..).zip(groups) {
             let credit = ReceiveCredit::new(&plan.window);
-            let queue = if plan.members > 0 { format!("group-{group}") } else { String::new() };
+            let queue = if plan.scenario.members > 0 { format!("group-{group}") } else { String::new() };
             let subscribe = Subscribe {
-                policy: plan.policy,
+                policy: plan.scenario.policy,
                 queue_messages: plan.queue.messages,
                 queue_bytes: plan.queue.bytes,
                 permit: credit.permit(),
@@ -84,7 +76,7 @@ impl SubscribeChannel {
                 other => Err(LineError::Protocol(format!("it answered with a {} frame", other.kind().name()))),
             })
             .await?;
-            let account = Account::new(share, plan.publishers);
+            let account = Account::new(share, plan.scenario.publishers);
             subscriptions.push(Subscription { group, account, credit, settled: false });
         }
         let inbox = Inbox {
@@ -92,58 +84,27 @@ impl SubscribeChannel {
             runs: Runs::default(),
             ids: Vec::with_capacity(MAX_DELIVER_SUBSCRIPTIONS),
             credits: Vec::new(),
-            shares: plan.members > 0,
+            shares: plan.scenario.members > 0,
         };
         Ok(Unstarted { line, subscriptions, inbox })
     }
 
-    /// Receives until all has come, or the run is given up.
-    pub async fn run(mut self) -> Result<(), LineError> {
-        let mut enlisted = false;
-        let ended = std::future::poll_fn(|cx| {
-            if !std::mem::replace(&mut enlisted, true) {
-                self.shared.finish.enlist(cx.waker());
-            }
-            self.poll(cx)
-        })
-        .await;
-        let mut recorder = self.shared.recorder.borrow_mut();
-        let accounts = self.subscriptions.drain(..).map(|subscription| {
+    /// Receives until everything has come, or the run is given up.
+    pub async fn run(mut self, mut line: Line) -> Result<(), LineError> {
+        let shared = Rc::clone(&self.shared);
+        shared.finish.enlist_task().await;
+        let ended = drive(&mut line, &shared.clock, &mut self).await;
+        let accounts = self.subscriptions.into_iter().map(|subscription| {
             if !subscription.settled {
-                self.shared.finish.received();
+                shared.finish.received();
             }
             (subscription.group, subscription.account)
         });
-        recorder.accounts.extend(accounts);
+        shared.recorder.borrow_mut().accounts.extend(accounts);
         ended
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LineError>> {
-        for _ in 0..READS_PER_TURN {
-            let arrived = match self.line.poll_receive(cx)? {
-                Poll::Ready(bytes) => {
-                    let now = self.shared.clock.now();
-                    self.arrived(bytes, now)?;
-                    true
-                }
-                Poll::Pending => false,
-            };
-            self.line.keep_alive(cx);
-            // What the peer does not take now, it takes when this task is woken for it.
-            let _ = self.line.poll_send(cx)?;
-            if arrived {
-                continue;
-            }
-            if self.settle() || self.shared.finish.is_over() {
-                return Poll::Ready(Ok(()));
-            }
-            return Poll::Pending;
-        }
-        // Woken again after the runtime has looked at sockets and timers, which `wake_by_ref` would put off.
-        std::pin::pin!(tokio::task::yield_now()).poll(cx).map(Ok)
-    }
-
-    /// Whether all subscriptions here have all that was published; tells about those that have.
+    /// Returns true if all subscriptions here have everything that was published; reports those that newly have.
     fn settle(&mut self) -> bool {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {
@@ -158,10 +119,20 @@ impl SubscribeChannel {
         }
         self.subscriptions.iter().all(|subscription| subscription.settled)
     }
+}
 
-    /// Takes all frames that have come with one read.
-    fn arrived(&mut self, bytes: usize, now: u64) -> Result<(), LineError> {
-        let Self { line, subscriptions, shared, inbox } = self;
+impl Session for SubscribeChannel {
+    /// A read is some 30 µs of copying and checking: without a bound a channel that is full holds up publishers for
+    /// milliseconds.
+    const READS_PER_TURN: usize = 4;
+
+    fn compose(&mut self, _: &mut Line) -> Result<(), LineError> {
+        Ok(())
+    }
+
+    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
+        let now = self.shared.clock.now();
+        let Self { subscriptions, shared, inbox } = self;
         let mut recorder = shared.recorder.borrow_mut();
         let before = recorder.all_deliveries;
         while let Some(raw) = line.frame()? {
@@ -189,6 +160,10 @@ impl SubscribeChannel {
         }
         Ok(())
     }
+
+    fn next(&mut self, _: bool) -> Next {
+        if self.settle() || self.shared.finish.is_over() { Next::Done } else { Next::Channel }
+    }
 }
 
 /// A channel that has subscribed, before the load begins.
@@ -200,10 +175,10 @@ pub struct Unstarted {
 }
 
 impl Unstarted {
-    /// Ready to receive.
+    /// Returns the channel, and the subscriptions that receive on it.
     #[must_use]
-    pub fn start(self, shared: Rc<Shared>) -> SubscribeChannel {
-        SubscribeChannel { line: self.line, subscriptions: self.subscriptions, shared, inbox: self.inbox }
+    pub fn start(self, shared: Rc<Shared>) -> (Line, SubscribeChannel) {
+        (self.line, SubscribeChannel { subscriptions: self.subscriptions, shared, inbox: self.inbox })
     }
 }
 
@@ -251,7 +226,8 @@ impl Inbox {
     }
 }
 
-/// Checks the messages of a batch and joins them to runs; `time` hears when how many were due. Gives how many were right.
+/// Checks the messages of a batch and joins them to runs; `time` hears when how many were due. Gives how many were
+/// right.
 #[inline]
 pub fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: impl FnMut(u64, u64)) -> u64 {
     runs.clear();

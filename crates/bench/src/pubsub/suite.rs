@@ -1,40 +1,37 @@
 //! `thalweg bench pubsub`: options in, report out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     options::PubsubOptions,
-    plan::Pace,
+    plan::Plan,
     report::{self, Figures},
-    scenario::Scenario,
+    scenario::{Scenario, pace_name},
     stage::{self, Outcome},
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
     backends::plots,
     load::{
-        search::{self, Bounds, Knee, Objective, Trial},
-        validity::Validity,
+        pace::Pace,
+        search::{self, Bounds, Knee, Objective},
+        validity::{Validity, summary},
     },
     native::{
         bare, relay,
         server::{Profile, Server},
     },
-    report::duration,
+    options::require,
     stats::Summary,
-    usage::{Usage, Whose},
 };
 
-/// Share of the knee at which latency is told.
+/// Share of the knee at which latency is measured.
 const OF_KNEE: f64 = 0.8;
 
 /// Runs the suite.
 pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.server.dir.as_deref())?;
-    let mut report = Report::begin("pubsub", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("pubsub", options.server.dir.as_deref())?;
     let mut suite = Suite { options, scratch: &scratch, server: None, progress, lines: Vec::new(), last: None };
     suite.all(&mut report)?;
     let axes = ("requests above the percentile, 1 in N", "µs end to end");
@@ -47,12 +44,10 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
             report.plots.iter().map(|plot| format!("plot of {}: {}/{}.svg", plot.title, dir.display(), plot.name));
         report.notes.extend(told.collect::<Vec<_>>());
     }
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
-/// With which profile and knob a server runs.
+/// Profile and knob of a running server.
 type Tuning = (Option<Profile>, Option<&'static str>);
 
 struct Suite<'a> {
@@ -61,7 +56,7 @@ struct Suite<'a> {
     server: Option<(Tuning, Server)>,
     progress: &'a mut dyn Progress,
     lines: Vec<plots::Line>,
-    /// The last run that counted.
+    /// Pace and figures of the last measured run.
     last: Option<(Pace, Outcome)>,
 }
 
@@ -75,12 +70,9 @@ impl Suite<'_> {
                 None => scenarios.push(Scenario::from_options(options, *carrier)),
             }
         }
-        if options.server.target.is_some()
-            && scenarios.iter().any(|scenario| scenario.profile.is_some() || scenario.knob.is_some())
-        {
-            let message = "needs servers started with different profiles: leave --target out".to_owned();
-            return Err(BenchError::Option { option: "--preset", message });
-        }
+        let is_tuned = scenarios.iter().any(|scenario| scenario.profile.is_some() || scenario.knob.is_some());
+        let can_run = options.server.target.is_none() || !is_tuned;
+        require(can_run, "--preset", "needs servers started with different profiles: leave --target out")?;
         report::conditions(report, options, &scenarios);
         let mut figures = Figures::new();
         for scenario in &scenarios {
@@ -153,15 +145,15 @@ impl Suite<'_> {
             let (bare, relayed) = self.bare(scenario)?;
             rounds.bare.push(bare);
             rounds.relayed.push(relayed);
-            let outcome = self.one(scenario, pace)?;
+            let outcome = self.one(scenario, pace, self.options.load.give_up)?;
             self.say(scenario, pace, &format!("round {round}"), &outcome);
             rounds.outcomes.push(outcome);
         }
         Ok(rounds)
     }
 
-    /// What a bare stream carries, and what a bare relay carries to as many connections, in bytes per second; NaN if that is not
-    /// wanted.
+    /// Returns the bytes per second of a bare stream, and of a bare relay to as many connections; NaN if the options
+    /// turn these measurements off.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64), BenchError> {
         let time = self.options.bare;
         if time.is_zero() {
@@ -171,10 +163,11 @@ impl Suite<'_> {
         Ok((bare::stream(scenario.carrier, time)?, relayed))
     }
 
-    fn one(&mut self, scenario: &Scenario, pace: Pace) -> Result<Outcome, BenchError> {
+    fn one(&mut self, scenario: &Scenario, pace: Pace, give_up: Duration) -> Result<Outcome, BenchError> {
         let options = self.options;
         let server = self.server(scenario)?;
-        let plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
+        let mut plan = Plan::new(scenario, options, server.place(scenario.carrier)?, pace);
+        plan.load.give_up = give_up;
         stage::run(&plan, server.process)
     }
 
@@ -190,44 +183,29 @@ impl Suite<'_> {
         let mut table = report::trials(scenario, objective);
         let knee = search::find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: self.options.arrivals };
-            let outcome = self.trial(scenario, pace, objective)?;
-            let trial = trial_of(&outcome, objective)?;
+            let outcome = self.one(scenario, pace, objective.patience())?;
+            let trial = objective.judge("the server", &outcome.validity, &outcome.counts.times)?;
             self.say(scenario, pace, "trial", &outcome);
             report::trial_row(&mut table, rate, &outcome, trial);
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
-        report::knee_check(report, scenario, objective, &knee);
+        let what = format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name());
+        let all = |rate: f64| format!("{rate:.0} msg/s, {:.0} deliveries/s", rate * scenario.fan_out as f64);
+        report.checks.push(knee.check(what, all));
         Ok(knee)
     }
 
-    /// A run of the search: given up soon, since it will be repeated at another rate.
-    fn trial(&mut self, scenario: &Scenario, pace: Pace, objective: Objective) -> Result<Outcome, BenchError> {
-        let options = self.options;
-        let server = self.server(scenario)?;
-        let mut plan = scenario.plan(options, server.place(scenario.carrier)?, pace);
-        plan.give_up = (objective.bound * 20).max(Duration::from_secs(1));
-        stage::run(&plan, server.process)
-    }
-
     fn say(&mut self, scenario: &Scenario, pace: Pace, what: &str, outcome: &Outcome) {
-        let times = &outcome.counts.times;
-        self.progress.step(&format!(
-            "{}, {} ({}) {what}: {:.0} deliveries/s, p50 {}, p99 {}, {}",
-            scenario.name,
-            scenario.carrier.name(),
-            super::scenario::pace_name(pace),
-            outcome.deliveries_rate,
-            duration(times.percentile(50.0)),
-            duration(times.percentile(99.0)),
-            outcome.validity.name(),
-        ));
+        let figures = summary(outcome.deliveries_rate, " deliveries/s", &outcome.counts.times, &outcome.validity);
+        let (name, carrier, pace) = (&scenario.name, scenario.carrier.name(), pace_name(pace));
+        self.progress.step(&format!("{name}, {carrier} ({pace}) {what}: {figures}"));
     }
 
     /// Keeps the last run, and its percentiles for a plot.
     fn keep(&mut self, scenario: &Scenario, pace: Pace, mut rounds: Rounds) {
         let Some(last) = rounds.outcomes.pop() else { return };
-        let name = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), super::scenario::pace_name(pace));
+        let name = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), pace_name(pace));
         let below = |percentile: &f64| *percentile < 100.0;
         let spectrum = last.counts.times.spectrum();
         let points = spectrum.iter().filter(|line| below(&line.percentile));
@@ -239,7 +217,7 @@ impl Suite<'_> {
 /// The rounds of one scenario, and of the bare stream before each.
 #[derive(Debug)]
 pub struct Rounds {
-    /// The scenario's.
+    /// Figures of the scenario.
     pub outcomes: Vec<Outcome>,
     /// Bytes per second of a bare stream.
     pub bare: Vec<f64>,
@@ -248,36 +226,21 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Deliveries per second, round by round.
+    /// Returns the deliveries per second of each round.
     #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         self.over(|outcome| outcome.deliveries_rate)
     }
 
-    /// A figure, round by round.
+    /// Returns a figure of each round.
     #[must_use]
     pub fn over(&self, figure: impl Fn(&Outcome) -> f64) -> Vec<f64> {
         self.outcomes.iter().map(figure).collect()
     }
 
-    /// The first that is not good.
+    /// Returns the first validity that is not good.
     #[must_use]
     pub fn validity(&self) -> Validity {
         Validity::worst(self.outcomes.iter().map(|outcome| &outcome.validity))
     }
-}
-
-fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError> {
-    Ok(match &outcome.validity {
-        Validity::Good if objective.is_met(&outcome.counts.times) => Trial::Pass,
-        Validity::Good | Validity::Overloaded(_) => Trial::Fail,
-        Validity::Saturated(_) => Trial::Void,
-        Validity::Errors(why) => {
-            return Err(BenchError::WrongData {
-                subject: "the server".to_owned(),
-                doing: "answering the search",
-                message: why.clone(),
-            });
-        }
-    })
 }

@@ -1,4 +1,5 @@
-//! A report as one HTML page: the same words and figures as the text, and the plots, with nothing loaded from elsewhere.
+//! A report as one HTML page: the same words and figures as the text, and the plots, with nothing loaded from
+//! elsewhere.
 
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ td.figure{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.missed{color:#a1232b;font-weight:bold}td.void{color:#8a5a00;font-weight:bold}\
 svg{max-width:100%;height:auto}";
 
-/// The page.
+/// Returns the page.
 pub fn page(report: &Report) -> String {
     let mut out = String::with_capacity(64 * 1024);
     let title = format!("thalweg bench {}", report.suite);
@@ -24,16 +25,16 @@ pub fn page(report: &Report) -> String {
     );
     let mut head = String::new();
     report.write_head(&mut head);
-    let _ = writeln!(out, "<pre>{}</pre>", Escaped(&head));
+    let _ = writeln!(out, "<pre>{}</pre>", escaped(&head));
     if !report.checks.is_empty() {
         write_checks(&mut out, report);
     }
     for note in &report.notes {
-        let _ = writeln!(out, "<p>Note: {}</p>", Escaped(note));
+        let _ = writeln!(out, "<p>Note: {}</p>", escaped(note));
     }
     for plot in &report.plots {
         // Drawn by ourselves, with their words escaped.
-        let _ = writeln!(out, "<h2>{}</h2>\n{}", Escaped(&plot.title), plot.svg);
+        let _ = writeln!(out, "<h2>{}</h2>\n{}", escaped(&plot.title), plot.svg);
     }
     for table in &report.tables {
         write_table(&mut out, table);
@@ -50,47 +51,32 @@ fn write_checks(out: &mut String, report: &Report) {
             Verdict::Missed => "<td class=\"missed\">missed",
             Verdict::Void => "<td class=\"void\">void",
         };
-        let (what, required, measured) = (Escaped(&check.what), Escaped(&check.required), Escaped(&check.measured));
+        let (what, required, measured) = (escaped(&check.what), escaped(&check.required), escaped(&check.measured));
         let _ = writeln!(out, "<tr><td>{what}<td>{required}<td>{measured}{verdict}</tr>");
     }
     out.push_str("</table>\n");
 }
 
 fn write_table(out: &mut String, table: &Table) {
-    let _ = write!(out, "<h2>{}</h2>\n<div class=\"wide\"><table><tr>", Escaped(&table.title));
+    let _ = write!(out, "<h2>{}</h2>\n<div class=\"wide\"><table><tr>", escaped(&table.title));
     for column in &table.columns {
-        let _ = write!(out, "<th>{}", Escaped(column));
+        let _ = write!(out, "<th>{}", escaped(column));
     }
     out.push_str("</tr>\n");
     for row in &table.rows {
         out.push_str("<tr>");
         for cell in row {
             let class = if matches!(cell, Cell::Text(_)) { "" } else { " class=\"figure\"" };
-            let _ = write!(out, "<td{class}>{}", Escaped(&cell.text()));
+            let _ = write!(out, "<td{class}>{}", escaped(&cell.text()));
         }
         out.push_str("</tr>\n");
     }
     out.push_str("</table></div>\n");
 }
 
-/// Text in which nothing is markup.
-struct Escaped<'a>(&'a str);
-
-impl std::fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for part in self.0.split_inclusive(['&', '<', '>', '"']) {
-            let (text, escape) = match part.as_bytes().last() {
-                Some(b'&') => (&part[..part.len() - 1], "&amp;"),
-                Some(b'<') => (&part[..part.len() - 1], "&lt;"),
-                Some(b'>') => (&part[..part.len() - 1], "&gt;"),
-                Some(b'"') => (&part[..part.len() - 1], "&quot;"),
-                _ => (part, ""),
-            };
-            f.write_str(text)?;
-            f.write_str(escape)?;
-        }
-        Ok(())
-    }
+/// Returns text in which nothing is markup.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -98,14 +84,16 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::report::{Check, Plot};
+    use crate::report::{Check, Plot, cells};
 
     #[test]
     fn the_page_says_what_the_text_says_and_loads_nothing() {
         let mut report = Report::begin("log", Path::new("."));
         report.condition("durability", "disk");
-        let mut table = Table::new("appends < 1 MiB & more", &["batch", "rate/s"]);
-        table.row(vec!["10 \"x\"".into(), 12_345.6.into()]);
+        let mut table = Table::new("appends < 1 MiB & more");
+        table.row(cells! {
+            "batch" => "10 \"x\"", "rate/s" => 12_345.6,
+        });
         report.tables.push(table);
         report.checks.push(Check::at_least("rate", 0.8, 0.85, " ×"));
         report.plots.push(Plot { name: "p".to_owned(), title: "a plot".to_owned(), svg: "<svg></svg>".to_owned() });

@@ -1,12 +1,12 @@
-//! What the machine allows a durable server: one that does nothing else. The ruler that durable figures are held against,
-//! measured in turns with the servers.
+//! The upper bound for a durable server on this machine: a server that only makes requests durable. The durable figures
+//! are compared with it, measured in turns with the servers.
 //!
-//! Owns: a thread that looks at its sockets, reads requests, writes those of one look into a file that was written before, syncs it
-//! once, and answers. No state, no checksums, no order to keep; `SET` is all it takes, and nothing can be read again.
-//! Its calls are those that no durable server with one thread can do without: a read and a write a socket, a write and an
-//! fdatasync a look.
+//! Owns: a thread that polls its sockets, reads requests, writes those of one poll into a file that was written before,
+//! syncs it once, and answers. It has no state, no checksums and no order to keep. It takes `SET` alone, and no value
+//! can be read again. It makes only the calls that every durable server with one thread needs: a read and a write a
+//! socket, a write and an fdatasync a poll.
 //!
-//! Bound: a client that does not take its answers ends.
+//! Bound: the server closes the connection of a client that does not take its answers.
 
 use std::{
     fs::File,
@@ -21,31 +21,28 @@ use std::{
     thread::JoinHandle,
 };
 
-use rustix::{
-    event::epoll::{self, Event, EventData, EventFlags},
-    fd::OwnedFd,
-    time::Timespec,
-};
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
+
+use crate::load::poller::{Event, Poller};
 
 /// Bytes of the file; it begins again at its end, as segments do that are taken again.
 const FILE_BYTES: usize = 64 << 20;
 /// Looks that find nothing end after this, to see whether it is to stop.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// Its own place among those of the sockets.
+const LOOK_NANOS: u64 = 50_000_000;
+/// Token of the listener among those of the sockets.
 const LISTENER: u64 = u64::MAX;
 
-/// A bare server that ends with its handle.
+/// A bare server, which is stopped when its handle is dropped.
 #[derive(Debug)]
 pub struct BareServer {
-    /// Where it listens.
+    /// Address that the server listens on.
     pub address: SocketAddr,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl BareServer {
-    /// Starts one whose file is in `dir`.
+    /// Starts a server whose file is in `dir`.
     pub fn start(dir: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create_new(true).open(dir.join("bare"))?;
         file.write_all_at(&vec![0; FILE_BYTES], 0)?;
@@ -53,12 +50,12 @@ impl BareServer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER)?;
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
         let bytes = vec![0; READ_BYTES];
-        let mut server = Loop { file, at: 0, listener, epoll, clients: Vec::new(), bytes, wanted: Vec::new() };
+        let mut server = Loop { file, at: 0, listener, poller, clients: Vec::new(), bytes, wanted: Vec::new() };
         let thread = std::thread::Builder::new().name("bare-resp".to_owned()).spawn(move || {
             let mut events = Vec::with_capacity(1024);
             while !stop.load(Ordering::Relaxed) {
@@ -86,11 +83,11 @@ struct Loop {
     file: File,
     at: u64,
     listener: TcpListener,
-    epoll: OwnedFd,
+    poller: Poller,
     clients: Vec<Option<Client>>,
-    /// Where a read goes.
+    /// Buffer of reads.
     bytes: Vec<u8>,
-    /// What this look's writes want on disk.
+    /// Bytes that this look's writes put on disk.
     wanted: Vec<u8>,
 }
 
@@ -103,10 +100,7 @@ struct Client {
 impl Loop {
     fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&LOOK)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        self.poller.wait(events, LOOK_NANOS)?;
         for event in events.iter() {
             match event.data.u64() {
                 LISTENER => self.accept()?,
@@ -146,7 +140,7 @@ impl Loop {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         let at = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
-        epoll::add(&self.epoll, &stream, EventData::new_u64(at as u64), EventFlags::IN)?;
+        self.poller.add(&stream, at as u64)?;
         let client = Some(Client { stream, input: Input::new(), answers: Vec::new() });
         match self.clients.get_mut(at) {
             Some(place) => *place = client,
@@ -173,7 +167,7 @@ impl Loop {
 }
 
 impl Client {
-    /// False if what came is no protocol.
+    /// Answers all complete requests; returns false if the input is not RESP.
     fn take(&mut self, wanted: &mut Vec<u8>) -> bool {
         loop {
             let request = match self.input.next(Trust::Known) {
@@ -189,7 +183,7 @@ impl Client {
                 b"SELECT" => b"+OK\r\n",
                 b"PING" => b"+PONG\r\n",
                 b"HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
-                // redis-benchmark asks what is configured.
+                // redis-benchmark asks for the configuration.
                 b"CONFIG" => b"*0\r\n",
                 _ => b"-ERR the bare server takes SET alone\r\n",
             };

@@ -4,29 +4,31 @@ use std::{io::Write as _, time::Duration};
 
 use thalweg_redis::wire::reply_parser::{ReplyError, Token, token, whole};
 
-use super::{
-    address::{Address, Waits},
-    connection::Connection,
-    requests::command,
+use super::requests::command;
+use crate::{
+    BenchError,
+    load::{
+        address::{Address, Waits},
+        connection::Connection,
+    },
 };
-use crate::BenchError;
 
 /// Longest wait for a reply of setup.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Aggregates within aggregates that a reply of setup may have.
+/// Depth of aggregates within aggregates that a reply of setup may have.
 const MAX_DEPTH: usize = 8;
 
 /// How a connection begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Where.
+    /// Address of the server.
     pub address: Address,
-    /// `AUTH`, if it is wanted.
+    /// Password for `AUTH`, if the server wants one.
     pub password: Option<String>,
-    /// `SELECT`.
+    /// Database for `SELECT`.
     pub database: u32,
-    /// `HELLO 3` rather than none.
+    /// True to begin with `HELLO 3`.
     pub is_resp3: bool,
 }
 
@@ -37,7 +39,7 @@ pub enum Answer {
     Text(Vec<u8>),
     /// An integer, or a boolean.
     Integer(i64),
-    /// Nothing.
+    /// A null.
     Null,
     /// An error.
     Error(String),
@@ -68,7 +70,7 @@ impl Answer {
         })
     }
 
-    /// As text; empty for what has none.
+    /// Returns the answer as text; empty for answers without text.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -79,7 +81,7 @@ impl Answer {
     }
 }
 
-/// A connection that asks and waits.
+/// A connection that sends one request at a time and waits for its reply.
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
@@ -139,7 +141,7 @@ impl Client {
         }
     }
 
-    /// Asks for something that must not fail.
+    /// Asks, and fails if the reply is an error.
     pub fn done(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
         match self.ask(arguments)? {
             Answer::Error(message) => Err(BenchError::Subject {
@@ -151,7 +153,7 @@ impl Client {
         }
     }
 
-    /// Says goodbye without waiting.
+    /// Sends `QUIT` without waiting for the reply.
     pub fn leave(mut self) {
         let _ = self.connection.socket_mut().write(b"*1\r\n$4\r\nQUIT\r\n");
     }

@@ -1,7 +1,7 @@
 //! redis-benchmark as the generator: one that we did not write.
 //!
-//! It counts to a number of requests rather than for a time, so a short run before each round finds out how many fill the
-//! duration. It compares no values; a reply that is an error ends it, and the round.
+//! It counts to a number of requests rather than for a time, so a short run before each round finds out how many fill
+//! the duration. It compares no values; a reply that is an error ends it, and the round.
 
 use std::{
     path::Path,
@@ -9,27 +9,27 @@ use std::{
     time::Duration,
 };
 
-use super::{address::Address, client::Greeting};
-use crate::BenchError;
+use super::client::Greeting;
+use crate::{BenchError, load::address::Address};
 
-/// What redis-benchmark is asked.
+/// Parameters of a run of redis-benchmark.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// How connections begin.
     pub greeting: Greeting,
-    /// `-c`.
+    /// Number of connections, `-c`.
     pub connections: usize,
-    /// `-P`.
+    /// Pipeline depth, `-P`.
     pub pipeline: usize,
-    /// `-d`.
+    /// Bytes of a value, `-d`.
     pub value_bytes: usize,
-    /// `-r`.
+    /// Number of keys, `-r`.
     pub keys: u64,
-    /// What is sent.
+    /// The request that is sent.
     pub what: What,
 }
 
-/// What is sent.
+/// Request that redis-benchmark sends.
 #[derive(Clone, Debug)]
 pub enum What {
     /// One of its tests.
@@ -38,16 +38,16 @@ pub enum What {
     Command(Vec<String>),
 }
 
-/// What it printed. Its times begin when it sends and have a resolution of a microsecond.
+/// Figures that redis-benchmark printed. Its times begin when it sends and have a resolution of a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Requests per second.
     pub rate: f64,
     /// Median, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile, in microseconds.
     pub p99_us: f64,
-    /// The longest.
+    /// The longest time, in microseconds.
     pub max_us: f64,
 }
 
@@ -55,15 +55,15 @@ pub struct Figures {
 const PILOT: u64 = 2000;
 
 impl Request {
-    /// Runs it for about so long.
+    /// Runs redis-benchmark for about this time.
     pub fn run(&self, binary: &Path, time: Duration) -> Result<Figures, BenchError> {
-        // The first is a cold start of everything, the second tells the rate.
+        // The first pilot is a cold start of everything, the second has the rate.
         let pilot = self.count(binary, PILOT)?;
         let pilot = self.count(binary, requests(pilot.rate, time / 10))?;
         self.count(binary, requests(pilot.rate, time))
     }
 
-    /// Runs it for so many requests.
+    /// Runs redis-benchmark for this many requests.
     pub fn count(&self, binary: &Path, requests: u64) -> Result<Figures, BenchError> {
         let fail = |message: String| BenchError::Subject {
             subject: binary.display().to_string(),
@@ -117,7 +117,7 @@ fn requests(rate: f64, time: Duration) -> u64 {
     ((rate * time.as_secs_f64()) as u64).max(PILOT)
 }
 
-/// The first line of figures of its CSV.
+/// Reads the first line of figures of its CSV.
 fn parse(csv: &str) -> Option<Figures> {
     let mut lines = csv.lines().filter(|line| line.starts_with('"'));
     let heads = cells(lines.next()?);

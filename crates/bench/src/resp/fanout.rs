@@ -1,101 +1,91 @@
 //! PUBLISH to subscribers: every delivery counted, in order, and compared.
 //!
 //! One thread publishes in a closed loop and reads all subscribers, or only reads, while redis-benchmark publishes. A
-//! message of our own carries its number and a content that follows from it ([`Payloads`]), so one that is lost, doubled, out
-//! of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their number are.
+//! message of our own carries its number and a content that follows from it ([`Payloads`]), so one that is lost,
+//! doubled, out of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their
+//! number are.
 
-use std::{
-    io::ErrorKind,
-    num::NonZeroU64,
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{io::ErrorKind, thread::JoinHandle, time::Duration};
 
-use rustix::{
-    event::epoll::{self, Event, EventData, EventFlags},
-    fd::OwnedFd,
-    thread::set_current_timer_slack,
-    time::Timespec,
-};
 use thalweg_redis::wire::reply_parser::{Token, token};
 
 use super::{
     client::{Answer, Client, Greeting},
-    connection::{Connection, More},
     external::Figures,
-    worker::nanos,
 };
 use crate::{
     BenchError,
-    latency::Latencies,
-    load::validity::Validity,
-    native::{
-        crew::Effort,
-        payload::{Depth, Head, Payloads},
+    latency::{Latencies, nanos},
+    load::{
+        connection::Connection,
+        crew::Clock,
+        poller::{Event, Poller},
+        validity::Validity,
     },
-    usage::{Cost, Usage, Whose},
+    native::payload::{Depth, Head, Payloads},
+    usage::{Cost, Meter},
 };
 
-/// What a run does.
+/// Everything that a run does.
 #[derive(Clone, Debug)]
 pub struct FanOut {
     /// How connections begin.
     pub greeting: Greeting,
-    /// Who receive.
+    /// Number of subscribers.
     pub subscribers: usize,
-    /// Messages under way.
+    /// Messages that may be under way.
     pub pipeline: usize,
     /// Bytes of each.
     pub payload_bytes: usize,
-    /// Not counted.
+    /// Time in which deliveries are not counted.
     pub warmup: Duration,
-    /// Counted.
+    /// Time in which deliveries are counted.
     pub duration: Duration,
-    /// Longest wait for what is missing.
+    /// Longest wait for missing deliveries.
     pub give_up: Duration,
-    /// Feeds the content.
+    /// Seed of the content.
     pub seed: u64,
     /// The server's process.
     pub process: Option<u32>,
 }
 
-/// What came of it.
+/// Figures of a run.
 #[derive(Clone, Debug)]
 pub struct Delivered {
     /// Deliveries per second of the counted time.
     pub rate: f64,
     /// All deliveries, those of the warm-up included: what the costs below were for.
     pub deliveries: u64,
-    /// From the publish to each delivery; empty where others publish.
+    /// Times from the publish to each delivery; empty if another process publishes.
     pub times: Latencies,
-    /// What the server used.
+    /// Resources that the server used.
     pub server: Option<Cost>,
     /// CPU seconds of the generator.
     pub generator_cpu: f64,
     /// Share of its time that its thread was running.
     pub busy: f64,
-    /// Whether to believe it.
+    /// Validity of the figures.
     pub validity: Validity,
 }
 
-/// What is published on.
+/// Channel of all messages.
 pub const CHANNEL: &str = "bench.fan-out";
 
-/// Who publishes.
+/// Publisher of the messages.
 enum Publisher {
-    /// This thread.
+    /// This thread publishes.
     Own(Connection),
     /// redis-benchmark: these bytes, and how often in all is known when it has ended.
     Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>> },
 }
 
-/// With our own publisher.
+/// Runs a plan with our own publisher.
 pub fn run(plan: &FanOut) -> Result<Delivered, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     Stage::open(plan, Publisher::Own(publisher))?.play()
 }
 
-/// With somebody else's: `publish` is given the payload, and says how often it was published in all.
+/// Runs a plan beside another publisher: `publish` gets the payload, and returns how often it was published in all.
 pub fn run_beside(
     plan: &FanOut,
     publish: impl FnOnce(String) -> Result<(Figures, u64), BenchError> + Send + 'static,
@@ -113,19 +103,19 @@ pub fn run_beside(
 struct Stage<'a> {
     plan: &'a FanOut,
     payloads: Payloads,
-    /// What a message to a subscriber begins with.
+    /// Bytes that a message to a subscriber begins with.
     head: Vec<u8>,
-    /// What a request begins with.
+    /// Bytes that a request begins with.
     request: Vec<u8>,
     publisher: Publisher,
     subscribers: Vec<Connection>,
-    /// Messages that each has got.
+    /// Messages that each subscriber has received.
     got: Vec<u64>,
-    epoll: OwnedFd,
-    start: Instant,
+    poller: Poller,
+    clock: Clock,
     published: u64,
     acked: u64,
-    /// How many there will be, once that is known.
+    /// Number of all messages, once it is known.
     total: Option<u64>,
     counted: u64,
     first: Option<u64>,
@@ -134,20 +124,18 @@ struct Stage<'a> {
     problem: Option<String>,
 }
 
-/// The publisher's mark among the events.
+/// Token of the publisher's socket.
 const PUBLISHER: u64 = u64::MAX;
 
 impl<'a> Stage<'a> {
     fn open(plan: &'a FanOut, publisher: Publisher) -> Result<Self, BenchError> {
-        // Without it the kernel may wake the thread 50 µs late.
-        let _ = set_current_timer_slack(NonZeroU64::new(1));
-        let fail = |error: rustix::io::Errno| BenchError::Target {
+        let fail = |error: std::io::Error| BenchError::Target {
             target: plan.greeting.address.to_string(),
             message: error.to_string(),
         };
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(fail)?;
+        let poller = Poller::new().map_err(fail)?;
         if let Publisher::Own(connection) = &publisher {
-            epoll::add(&epoll, connection.socket(), EventData::new_u64(PUBLISHER), EventFlags::IN).map_err(fail)?;
+            poller.add(connection.socket(), PUBLISHER).map_err(fail)?;
         }
         let mut subscribers = Vec::new();
         for number in 0..plan.subscribers {
@@ -161,8 +149,7 @@ impl<'a> Stage<'a> {
                 }
             }
             let connection = client.into_connection()?;
-            let data = EventData::new_u64(number as u64);
-            epoll::add(&epoll, connection.socket(), data, EventFlags::IN).map_err(fail)?;
+            poller.add(connection.socket(), number as u64).map_err(fail)?;
             subscribers.push(connection);
         }
         let kind = if plan.greeting.is_resp3 { '>' } else { '*' };
@@ -175,8 +162,8 @@ impl<'a> Stage<'a> {
             publisher,
             got: vec![0; subscribers.len()],
             subscribers,
-            epoll,
-            start: Instant::now(),
+            poller,
+            clock: Clock::start(),
             published: 0,
             acked: 0,
             total: None,
@@ -189,9 +176,8 @@ impl<'a> Stage<'a> {
     }
 
     fn play(mut self) -> Result<Delivered, BenchError> {
-        let before = self.plan.process.map(|id| Usage::read(Whose::Process(id)));
-        let effort = Effort::begin();
-        self.start = Instant::now();
+        let meter = Meter::begin(self.plan.process);
+        self.clock = Clock::start();
         let mut events: Vec<Event> = Vec::with_capacity(64);
         let mut last_news = 0;
         while self.problem.is_none() {
@@ -201,15 +187,14 @@ impl<'a> Stage<'a> {
                 break;
             }
             let news = self.wait(&mut events);
-            let now = nanos(self.start.elapsed());
+            let now = self.clock.now();
             if news {
                 last_news = now;
             } else if now - last_news > nanos(self.plan.give_up) {
                 self.problem = Some(format!("nothing came for {:?}: {}", self.plan.give_up, self.standing()));
             }
         }
-        let (cpu, busy) = effort.end();
-        let after = self.plan.process.map(|id| Usage::read(Whose::Process(id)));
+        let ((cpu, busy), server) = (meter.effort(), meter.server());
         let over = self.total.filter(|total| self.got.iter().any(|got| got != total));
         if over.is_some() && self.problem.is_none() {
             self.problem = Some(self.standing());
@@ -222,7 +207,7 @@ impl<'a> Stage<'a> {
             rate: if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 },
             deliveries: self.got.iter().sum(),
             times: self.times,
-            server: after.zip(before).map(|(after, before)| after.since(&before)),
+            server,
             generator_cpu: cpu.as_secs_f64(),
             busy,
             validity: self.problem.map_or(Validity::Good, Validity::Errors),
@@ -241,7 +226,7 @@ impl<'a> Stage<'a> {
         if self.acked < self.published || self.total.is_some() {
             return;
         }
-        let now = nanos(self.start.elapsed());
+        let now = self.clock.now();
         if now >= nanos(self.plan.warmup + self.plan.duration) {
             self.total = Some(self.published);
             return;
@@ -260,7 +245,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Whether the other publisher has ended, and how much it published.
+    /// Takes the other publisher's count if it has ended.
     fn look_at_other(&mut self) -> Result<(), BenchError> {
         if let Publisher::Other { thread, .. } = &mut self.publisher
             && thread.as_ref().is_some_and(JoinHandle::is_finished)
@@ -273,10 +258,8 @@ impl<'a> Stage<'a> {
     }
 
     fn wait(&mut self, events: &mut Vec<Event>) -> bool {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => self.problem = Some(format!("waiting: {error}")),
+        if let Err(error) = self.poller.wait(events, 20_000_000) {
+            self.problem = Some(format!("waiting: {error}"));
         }
         let news = !events.is_empty();
         for event in events.drain(..) {
@@ -311,7 +294,7 @@ impl<'a> Stage<'a> {
         let connection = &mut self.subscribers[number];
         // What one read does not bring, epoll reports again: the others and the publisher have their turn.
         receive(connection)?;
-        let now = nanos(self.start.elapsed());
+        let now = self.clock.now();
         let message_bytes = self.head.len() + self.plan.payload_bytes + 2;
         let (mut at, mut run) = (0, Run::default());
         let (from, to) = match self.publisher {
@@ -322,7 +305,7 @@ impl<'a> Stage<'a> {
             let payload = message.strip_prefix(&self.head[..]).and_then(|rest| rest.strip_suffix(b"\r\n"));
             let payload = payload.ok_or_else(|| {
                 let shown = String::from_utf8_lossy(&message[..message_bytes.min(60)]).into_owned();
-                format!("subscriber {number} got something that is no message of this run: {shown:?}")
+                format!("subscriber {number} got something that is not a message of this run: {shown:?}")
             })?;
             let due = match &self.publisher {
                 Publisher::Own(_) => match self.payloads.judge(payload) {
@@ -353,7 +336,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Messages that were due at once, and came at once: one record.
+/// Messages that were due at the same time, and came with one read: one record.
 #[derive(Default)]
 struct Run {
     due: u64,
@@ -368,9 +351,9 @@ impl Run {
     }
 }
 
-fn receive(connection: &mut Connection) -> Result<More, String> {
+fn receive(connection: &mut Connection) -> Result<(), String> {
     match connection.receive() {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(More::No),
-        other => other.map_err(|error| format!("receiving: {error}")),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        other => other.map(drop).map_err(|error| format!("receiving: {error}")),
     }
 }

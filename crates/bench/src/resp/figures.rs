@@ -1,15 +1,15 @@
-//! What a round gave, whoever sent, and how rounds look in the report.
+//! Figures of a round, whatever generator sent, and their tables in the report.
 
-use super::{external, fanout::Delivered, scenario::Scenario, worker::Outcome};
+use super::{external, fanout::Delivered, protocol::Outcome, scenario::Scenario};
 use crate::{
     latency::{Latencies, micros},
     load::validity::{MAX_BUSY, Validity},
-    report::{Cell, Table, mebibytes},
+    report::{Cell, Row, Table, cells, mebibytes},
     stats::{Summary, median, ratio},
     usage::Cost,
 };
 
-/// One round of one server. What is not known is NaN.
+/// One round of one server. Figures that are not known are NaN.
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     pub(super) rate: f64,
@@ -58,7 +58,7 @@ impl From<Outcome> for Round {
         if outcome.tally.lag.count() > 0 {
             round.lag_p99_us = micros(outcome.tally.lag.percentile(99.0));
         }
-        round.with_cost(outcome.replies as f64, outcome.server, outcome.generator_cpu, outcome.busy)
+        round.with_cost(outcome.tally.all_right as f64, outcome.server, outcome.generator_cpu, outcome.busiest)
     }
 }
 
@@ -95,98 +95,70 @@ impl Line<'_> {
         self.rounds.iter().map(figure).collect()
     }
 
-    /// Of another's rates and medians, round by round.
+    /// Returns the medians of the ratios to another line's rates and medians, round by round.
     pub(super) fn ratios(&self, other: &Self) -> (f64, f64) {
         let of = |figure: fn(&Round) -> f64| ratio(&self.over(figure), &other.over(figure));
         (of(|round| round.rate), of(|round| round.p50_us))
     }
 
-    /// Whether the generator's thread had no time to spare: the server may be able to do more.
+    /// Returns true if the generator's thread had no time to spare: the server may be able to do more.
     pub(super) fn is_generators(&self) -> bool {
         median(&self.over(|round| round.busy)) > MAX_BUSY
     }
 
-    fn row(&self) -> Vec<Cell> {
+    /// The first validity of a round that is not good.
+    pub(super) fn validity(&self) -> Validity {
+        Validity::worst(self.rounds.iter().map(|round| &round.validity))
+    }
+
+    fn row(&self) -> Row {
         let scenario = self.scenario;
         let rates = Summary::of(&self.over(|round| round.rate));
         let middle = |figure: fn(&Round) -> f64| Cell::from(median(&self.over(figure)));
-        vec![
-            scenario.name.as_str().into(),
-            self.generator.into(),
-            self.server.as_str().into(),
-            self.durability.as_str().into(),
-            rates.median.into(),
-            rates.mad.into(),
-            middle(|round| round.p50_us),
-            middle(|round| round.p99_us),
-            middle(|round| round.p999_us),
-            middle(|round| round.max_us),
-            middle(|round| round.lag_p99_us),
-            middle(|round| round.server_us),
-            middle(|round| round.generator_us),
-            middle(|round| 100.0 * round.busy),
-            mebibytes(self.rounds.iter().filter_map(|round| round.peak_rss_bytes).max()),
-            Validity::worst(self.rounds.iter().map(|round| &round.validity)).name().into(),
-        ]
+        cells! {
+            "scenario" => scenario.name.as_str(), "generator" => self.generator, "server" => self.server.as_str(),
+            "durability" => self.durability.as_str(), "per second" => rates.median, "± MAD" => rates.mad,
+            "p50 µs" => middle(|round| round.p50_us), "p99 µs" => middle(|round| round.p99_us),
+            "p99.9 µs" => middle(|round| round.p999_us), "max µs" => middle(|round| round.max_us),
+            "lag p99 µs" => middle(|round| round.lag_p99_us), "server CPU µs/1" => middle(|round| round.server_us),
+            "generator CPU µs/1" => middle(|round| round.generator_us),
+            "generator busy %" => middle(|round| 100.0 * round.busy),
+            "server peak RSS MiB" => mebibytes(self.rounds.iter().filter_map(|round| round.peak_rss_bytes).max()),
+            "verdict" => self.validity().name(),
+        }
     }
 }
 
 pub(super) fn conditions(scenarios: &[Scenario]) -> Table {
-    let columns = ["scenario", "pace", "connections", "pipeline", "value B", "keys", "spread"];
-    let mut table = Table::new("conditions", &columns);
+    let mut table = Table::new("conditions");
     for scenario in scenarios {
-        table.row(vec![
-            scenario.name.as_str().into(),
-            scenario.pace_name().into(),
-            scenario.connections.into(),
-            scenario.pipeline.into(),
-            scenario.value_bytes.into(),
-            scenario.keys.into(),
-            format!("{:?}", scenario.distribution).to_lowercase().into(),
-        ]);
+        table.row(cells! {
+            "scenario" => scenario.name.as_str(), "pace" => scenario.pace_name(),
+            "connections" => scenario.connections, "pipeline" => scenario.pipeline,
+            "value B" => scenario.value_bytes, "keys" => scenario.keys,
+            "spread" => format!("{:?}", scenario.distribution).to_lowercase(),
+        });
     }
     table
 }
 
 pub(super) fn figures<'a>(lines: impl Iterator<Item = &'a Line<'a>>) -> Table {
-    let columns = [
-        "scenario",
-        "generator",
-        "server",
-        "durability",
-        "per second",
-        "± MAD",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "max µs",
-        "lag p99 µs",
-        "server CPU µs/1",
-        "generator CPU µs/1",
-        "generator busy %",
-        "server peak RSS MiB",
-        "verdict",
-    ];
     let title = "figures: medians of the rounds; replies or deliveries per second; times from when a request was due \
                  (closed loop: sent) to its reply or delivery";
-    let mut table = Table::new(title, &columns);
+    let mut table = Table::new(title);
     lines.for_each(|line| table.row(line.row()));
     table
 }
 
 pub(super) fn ratios<'a>(pairs: impl Iterator<Item = (&'a Line<'a>, &'a Line<'a>)>) -> Table {
-    let columns = ["scenario", "generator", "server", "against", "rate ×", "median time ×"];
-    let mut table = Table::new("ratios: medians of the rounds' ratios", &columns);
+    let mut table = Table::new("ratios: medians of the rounds' ratios");
     for (line, other) in pairs {
         let (rate, p50) = line.ratios(other);
-        table.row(vec![
-            line.scenario.name.as_str().into(),
-            line.generator.into(),
-            line.server.as_str().into(),
-            format!("{} ({})", other.server, other.durability).into(),
-            rate.into(),
-            p50.into(),
-        ]);
+        table.row(cells! {
+            "scenario" => line.scenario.name.as_str(), "generator" => line.generator,
+            "server" => line.server.as_str(), "against" => format!("{} ({})", other.server, other.durability),
+            "rate ×" => rate, "median time ×" => p50,
+        });
     }
     table
 }

@@ -6,23 +6,19 @@ use super::{
     scenario::{Scenario, Work},
     server::Choice,
 };
-use crate::{
-    http::{Distribution, run::Loop},
-    native::payload::HEAD_BYTES,
-    report::Check,
-};
+use crate::{load::pace::Pace, native::payload::HEAD_BYTES, random::Distribution, report::Check};
 
-/// What should be reached.
+/// A ratio that should be reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At least so many times the other's rate.
+    /// The rate should be at least this many times the other's.
     Rate(f64),
-    /// At most so many times the other's median.
+    /// The median should be at most this many times the other's.
     Median(f64),
 }
 
 impl Goal {
-    /// Holds the ratios of rates and of medians against it.
+    /// Compares the ratios of rates and of medians with the goal.
     #[must_use]
     pub fn check(self, what: String, rate: f64, median: f64) -> Check {
         match self {
@@ -41,7 +37,7 @@ const MESSAGE_BYTES: usize = 128;
 const CACHE: u32 = 1;
 const DURABLE: u32 = 0;
 
-/// The scenarios.
+/// Returns the scenarios of the preset.
 pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
     let line = |name: &str, work: Work, database, other, connections, pipeline, bytes, goal| Scenario {
         name: format!("{name}, -c {connections} -P {pipeline}"),
@@ -52,7 +48,7 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
         value_bytes: options.value_size.unwrap_or(bytes),
         keys: options.keys,
         distribution: Distribution::Uniform,
-        pace: Loop::Closed,
+        pace: Pace::Closed,
         goal: Some(goal),
     };
     let only = |operation| Work::Requests(Mix::only(operation));
@@ -62,7 +58,7 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
     let durable = |name, operation, connections, pipeline, bytes| {
         line(name, only(operation), DURABLE, Choice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
     };
-    // Beside what is peer, what the machine allows.
+    // The machine's upper bound, beside the peer.
     let bare = |scenario: Scenario| Scenario {
         servers: [scenario.servers, vec![(Choice::Bare, DURABLE)]].concat(),
         ..scenario
@@ -70,7 +66,7 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
     let fan_out =
         line("PUBLISH to 10", Work::FanOut(10), DURABLE, Choice::RedisNone, 1, 16, MESSAGE_BYTES, Goal::Rate(1.5));
     let fan_out = Scenario { value_bytes: fan_out.value_bytes.max(HEAD_BYTES), ..fan_out };
-    let all = vec![
+    vec![
         cache("GET cache", Operation::Get, 50, 1, Goal::Rate(1.0)),
         cache("GET cache", Operation::Get, 50, 16, Goal::Rate(1.0)),
         cache("SET cache", Operation::Set, 50, 1, Goal::Rate(1.0)),
@@ -81,8 +77,5 @@ pub(super) fn scenarios(options: &RespOptions) -> Vec<Scenario> {
         bare(durable("SET durable", Operation::Set, 1, 1, VALUE_BYTES)),
         durable("XADD durable", Operation::Xadd, 50, 16, 100),
         fan_out,
-    ];
-    all.into_iter()
-        .filter(|scenario| options.only.as_ref().is_none_or(|part| scenario.name.contains(part.as_str())))
-        .collect()
+    ]
 }

@@ -2,32 +2,33 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{requests::Mix, server::Spec};
+use super::{requests::Mix, scenario::DEFAULT_VALUE_BYTES, server::Spec};
 use crate::{
     BenchError,
-    http::Distribution,
     load::{
         schedule::Arrivals,
         search::{Objective, parse_duration},
     },
-    native::{options::within, payload::HEAD_BYTES},
+    native::payload::HEAD_BYTES,
+    options::{rate_within, require, within},
+    random::Distribution,
 };
 
 /// Options of the RESP suite.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RespOptions {
-    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), bare (takes SET alone, and does
-    /// nothing but write it, sync and answer: what the machine allows), host:port or unix:PATH, each with @N for its database
-    /// N. The first one's figures are divided by those of the others.
+    /// Servers, measured in turns: thalweg, redis-none, redis-always (started for the run), bare (takes SET alone, and
+    /// does nothing but write it, sync and answer: what the machine allows), host:port or unix:PATH, each with @N for
+    /// its database N. The first one's figures are divided by those of the others.
     #[arg(long, value_delimiter = ',', default_value = "thalweg")]
     pub server: Vec<Spec>,
-    /// Who sends; both where neither is named and a preset is.
+    /// Generators of the load; both if neither is named and a preset is.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub generator: Vec<Generator>,
-    /// What is asked, by weight, as in get:9,set:1. One of ping, get, set, incr, hget, hset, mget, mset, xadd.
+    /// Operations by weight, as in get:9,set:1: ping, get, set, incr, hget, hset, mget, mset, xadd.
     #[arg(long, default_value = "set")]
     pub mix: Mix,
-    /// Publish to so many subscribers instead; each delivery is counted and compared.
+    /// Publish to this many subscribers instead; each delivery is counted and compared.
     #[arg(long, conflicts_with_all = ["mix", "rate", "search"])]
     pub subscribers: Option<usize>,
     /// Connections.
@@ -42,7 +43,7 @@ pub struct RespOptions {
     /// Number of different keys.
     #[arg(long, default_value_t = 100_000)]
     pub keys: u64,
-    /// How requests spread over the keys.
+    /// Spread of the requests over the keys.
     #[arg(long, value_enum, default_value_t)]
     pub distribution: Distribution,
     /// Database that is selected where a server's name has none.
@@ -51,7 +52,7 @@ pub struct RespOptions {
     /// Requests per second, whatever the server does; without it as fast as it answers.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// How they spread over time.
+    /// Spread of the requests over time.
     #[arg(long, value_enum, default_value_t)]
     pub arrivals: Arrivals,
     /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
@@ -81,13 +82,13 @@ pub struct RespOptions {
     /// The generator's own lateness (99th percentile) above which a scheduled run is void.
     #[arg(long, default_value = "1ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Feeds keys, values, choices and arrivals.
+    /// Seed of keys, values, choices and arrivals.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Speak RESP3.
     #[arg(long)]
     pub resp3: bool,
-    /// For AUTH, at servers that run already.
+    /// Password for AUTH, at servers that run already.
     #[arg(long)]
     pub password: Option<String>,
     /// Count wrong replies instead of ending the run with the first.
@@ -96,7 +97,7 @@ pub struct RespOptions {
     /// The command to start as `COMMAND serve`; this one by default.
     #[arg(long)]
     pub server_binary: Option<PathBuf>,
-    /// More arguments for it.
+    /// More arguments for the started server.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub server_arg: Vec<String>,
     /// The redis-server to start.
@@ -110,17 +111,17 @@ pub struct RespOptions {
     pub dir: Option<PathBuf>,
 }
 
-/// Who sends.
+/// Generator of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Generator {
-    /// This process: replies are compared.
+    /// This process sends, and compares replies.
     Own,
     /// redis-benchmark in a process of its own: only errors are noticed.
     RedisBenchmark,
 }
 
 impl Generator {
-    /// As it is typed.
+    /// Returns the name as it is typed.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -133,7 +134,7 @@ impl Generator {
 /// Sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// What thalweg should reach of redis-server's figures.
+    /// Goals of thalweg relative to redis-server's figures.
     Goals,
 }
 
@@ -141,34 +142,24 @@ pub enum Preset {
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
 impl RespOptions {
-    /// Whether they make sense.
+    /// Returns an error if the options make no sense.
     pub fn check(&self) -> Result<(), BenchError> {
-        let wrong = |option, message: &str| Err(BenchError::Option { option, message: message.to_owned() });
         within("--connections", self.connections, 20_000)?;
         within("--pipeline", self.pipeline, 10_000)?;
         within("--subscribers", self.subscribers.unwrap_or(1), 10_000)?;
-        within("--keys", usize::try_from(self.keys).unwrap_or(usize::MAX), 100_000_000)?;
-        within("--rounds", self.rounds as usize, 100)?;
-        if self.value_size.is_some_and(|bytes| bytes > MAX_VALUE_BYTES) {
-            return wrong("--value-size", "must be at most 1 MiB");
-        }
-        if self.subscribers.is_some() && self.value_size.is_some_and(|bytes| bytes < HEAD_BYTES) {
-            return wrong("--value-size", "a message has a head of 24 bytes: it must be at least that");
-        }
-        if self.duration.is_zero() || self.duration > Duration::from_secs(3600) {
-            return wrong("--duration", "must be above 0 and at most an hour");
-        }
-        if !self.rate.is_none_or(|rate| rate > 0.0 && rate <= 1e8) {
-            return wrong("--rate", "must be above 0 and at most 100 million");
-        }
+        within("--keys", self.keys, 100_000_000)?;
+        within("--rounds", self.rounds, 100)?;
+        let bytes = self.value_size.unwrap_or(DEFAULT_VALUE_BYTES);
+        require(bytes <= MAX_VALUE_BYTES, "--value-size", "must be at most 1 MiB")?;
+        let fits = self.subscribers.is_none() || bytes >= HEAD_BYTES;
+        require(fits, "--value-size", "a message has a head of 24 bytes: it must be at least that")?;
+        let is_valid = !self.duration.is_zero() && self.duration <= Duration::from_secs(3600);
+        require(is_valid, "--duration", "must be above 0 and at most an hour")?;
+        rate_within(self.rate, 100_000_000)?;
         let is_scheduled = self.rate.is_some() || self.search.is_some();
-        let is_simple = self.mix.operations().count() == 1;
-        if self.generator.contains(&Generator::RedisBenchmark) && (is_scheduled || !is_simple) {
-            return wrong("--generator", "redis-benchmark has closed loops only, of one operation");
-        }
-        if self.server.is_empty() {
-            return wrong("--server", "name at least one");
-        }
-        Ok(())
+        let is_simple = self.mix.operations().count() == 1 && !is_scheduled;
+        let can_send = is_simple || !self.generator.contains(&Generator::RedisBenchmark);
+        require(can_send, "--generator", "redis-benchmark has closed loops only, of one operation")?;
+        require(!self.server.is_empty(), "--server", "name at least one")
     }
 }

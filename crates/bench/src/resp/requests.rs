@@ -1,16 +1,17 @@
-//! What is asked, and which replies are right.
+//! Requests, and the judgement of their replies.
 //!
-//! Every value follows from its key's index ([`Values`]), whoever wrote it and how often, so what is read can be compared
-//! whole without knowing what other connections did meanwhile.
+//! Every value follows from its key's index ([`Values`]), no matter which connection wrote it and how often. So a reply
+//! is compared as a whole without regard to what other connections do concurrently.
 
 use std::{fmt, str::FromStr};
 
+use rand::RngExt as _;
 use serde::Serialize;
 use thalweg_redis::wire::reply_parser::{ReplyError, Token, token};
 
 use crate::{
     data::{KEY_BYTES, Values, write_key},
-    random::Rng,
+    random::Generator,
 };
 
 /// Keys of an MGET or an MSET.
@@ -19,11 +20,11 @@ pub const MANY: u64 = 10;
 /// Fields of a hash.
 pub const FIELDS: u64 = 100;
 
-/// What a request does.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
-    /// Nothing.
+    /// The server does nothing.
     Ping,
     /// Reads a string that was set before the run.
     Get,
@@ -44,11 +45,11 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 9] =
         [Self::Ping, Self::Get, Self::Set, Self::Incr, Self::Hget, Self::Hset, Self::Mget, Self::Mset, Self::Xadd];
 
-    /// As a client writes it.
+    /// Returns the command's name in RESP.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,7 +65,7 @@ impl Operation {
         }
     }
 
-    /// What must be there before it is measured.
+    /// Returns the operation that must have filled the keys before this one is measured.
     #[must_use]
     pub fn needs(self) -> Option<Self> {
         match self {
@@ -80,32 +81,32 @@ impl Operation {
 pub struct Mix(Vec<(Operation, u32)>);
 
 impl Mix {
-    /// One operation.
+    /// Returns a mix of one operation.
     #[must_use]
     pub fn only(operation: Operation) -> Self {
         Self(vec![(operation, 1)])
     }
 
-    /// Its operations; a request's kind is the place in here.
+    /// Returns the operations; a request's kind is the position in here.
     pub fn operations(&self) -> impl Iterator<Item = Operation> + '_ {
         self.0.iter().map(|(operation, _)| *operation)
     }
 
-    /// The operation of a kind.
+    /// Returns the operation of a kind.
     #[inline]
     #[must_use]
     pub fn operation(&self, kind: usize) -> Operation {
         self.0[kind].0
     }
 
-    /// The kind of the next request.
+    /// Chooses the kind of the next request.
     #[inline]
-    pub fn choose(&self, rng: &mut Rng) -> usize {
+    pub fn choose(&self, rng: &mut Generator) -> usize {
         if self.0.len() == 1 {
             return 0;
         }
         let total = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum();
-        let mut at = rng.below(total);
+        let mut at = rng.random_range(0..total);
         for (kind, (_, weight)) in self.0.iter().enumerate() {
             match at.checked_sub(u64::from(*weight)) {
                 Some(rest) => at = rest,
@@ -149,30 +150,30 @@ impl FromStr for Mix {
     }
 }
 
-/// Why a reply is wrong.
+/// A wrong reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
-    /// Not RESP.
+    /// The bytes are not RESP.
     #[error("{0}")]
     Protocol(#[from] ReplyError),
-    /// An error of the server's.
+    /// The server answered with an error.
     #[error("{operation} of key {index} was refused: {message}")]
     Refused {
-        /// What was asked.
+        /// Command of the request.
         operation: &'static str,
-        /// Of which key.
+        /// Index of the key.
         index: u64,
-        /// What it said.
+        /// Message of the error.
         message: String,
     },
-    /// Something else than it must be.
+    /// The reply is not the right one.
     #[error("{operation} of key {index} answered {got}")]
     Answer {
-        /// What was asked.
+        /// Command of the request.
         operation: &'static str,
-        /// Of which key.
+        /// Index of the key.
         index: u64,
-        /// What came, and what is wrong with it.
+        /// The reply, and the fault in it.
         got: String,
     },
 }
@@ -182,74 +183,63 @@ pub enum Wrong {
 pub struct Requests {
     values: Values,
     keys: u64,
-    stream: Vec<u8>,
+    /// The request to append to the stream, up to the value.
+    xadd: Vec<u8>,
     /// `\r\n$100\r\n`, for the values' length.
     value_head: Vec<u8>,
 }
 
 impl Requests {
-    /// Of so many keys. `stream` is the key that XADD appends to.
+    /// Creates requests to this many keys. `stream` is the key that XADD appends to.
     #[must_use]
     pub fn new(values: Values, keys: u64, stream: &str) -> Self {
         let value_head = format!("\r\n${}\r\n", values.len()).into_bytes();
-        Self { values, keys, stream: stream.as_bytes().to_vec(), value_head }
+        let xadd = format!("*5\r\n$4\r\nXADD\r\n${}\r\n{stream}\r\n$1\r\n*\r\n$5\r\nfield", stream.len()).into_bytes();
+        Self { values, keys, xadd, value_head }
     }
 
     /// Appends a request.
     #[inline]
     pub fn put(&self, operation: Operation, index: u64, out: &mut Vec<u8>) {
+        let many = || (0..MANY).map(|offset| self.nth(index, offset));
         match operation {
-            Operation::Ping => out.extend_from_slice(b"*1\r\n$4\r\nPING\r\n"),
-            Operation::Get => self.put_short(b"*2\r\n$3\r\nGET\r\n$14\r\n", b"key_", index, out),
-            Operation::Incr => self.put_short(b"*2\r\n$4\r\nINCR\r\n$14\r\n", b"ctr_", index, out),
+            Operation::Ping => out.extend_from_slice(b"*1\r\n$4\r\nPING"),
+            Operation::Get => put_key(out, b"*2\r\n$3\r\nGET\r\n$14\r\n", b"key_", index),
+            Operation::Incr => put_key(out, b"*2\r\n$4\r\nINCR\r\n$14\r\n", b"ctr_", index),
             Operation::Set => {
-                out.extend_from_slice(b"*3\r\n$3\r\nSET\r\n$14\r\n");
-                out.extend_from_slice(&name(b"key_", index));
+                put_key(out, b"*3\r\n$3\r\nSET\r\n$14\r\n", b"key_", index);
                 self.put_value(index, out);
             }
-            Operation::Hget | Operation::Hset => {
-                let head: &[u8] = match operation {
-                    Operation::Hget => b"*3\r\n$4\r\nHGET\r\n$14\r\n",
-                    _ => b"*4\r\n$4\r\nHSET\r\n$14\r\n",
-                };
-                out.extend_from_slice(head);
-                out.extend_from_slice(&name(b"map_", index / FIELDS));
-                out.extend_from_slice(b"\r\n$14\r\n");
-                out.extend_from_slice(&name(b"fld_", index % FIELDS));
-                match operation {
-                    Operation::Hget => out.extend_from_slice(b"\r\n"),
-                    _ => self.put_value(index, out),
-                }
+            Operation::Hget => {
+                put_key(out, b"*3\r\n$4\r\nHGET\r\n$14\r\n", b"map_", index / FIELDS);
+                put_key(out, b"\r\n$14\r\n", b"fld_", index % FIELDS);
             }
-            Operation::Mget | Operation::Mset => {
-                let head: &[u8] = match operation {
-                    Operation::Mget => b"*11\r\n$4\r\nMGET",
-                    _ => b"*21\r\n$4\r\nMSET",
-                };
-                out.extend_from_slice(head);
-                for index in (0..MANY).map(|offset| self.nth(index, offset)) {
-                    out.extend_from_slice(b"\r\n$14\r\n");
-                    out.extend_from_slice(&name(b"key_", index));
-                    if operation == Operation::Mset {
-                        out.extend_from_slice(&self.value_head);
-                        out.extend_from_slice(self.values.of(index));
-                    }
+            Operation::Hset => {
+                put_key(out, b"*4\r\n$4\r\nHSET\r\n$14\r\n", b"map_", index / FIELDS);
+                put_key(out, b"\r\n$14\r\n", b"fld_", index % FIELDS);
+                self.put_value(index, out);
+            }
+            Operation::Mget => {
+                out.extend_from_slice(b"*11\r\n$4\r\nMGET");
+                many().for_each(|index| put_key(out, b"\r\n$14\r\n", b"key_", index));
+            }
+            Operation::Mset => {
+                out.extend_from_slice(b"*21\r\n$4\r\nMSET");
+                for index in many() {
+                    put_key(out, b"\r\n$14\r\n", b"key_", index);
+                    self.put_value(index, out);
                 }
-                out.extend_from_slice(b"\r\n");
             }
             Operation::Xadd => {
-                out.extend_from_slice(b"*5\r\n$4\r\nXADD\r\n$");
-                out.extend_from_slice(self.stream.len().to_string().as_bytes());
-                out.extend_from_slice(b"\r\n");
-                out.extend_from_slice(&self.stream);
-                out.extend_from_slice(b"\r\n$1\r\n*\r\n$5\r\nfield");
+                out.extend_from_slice(&self.xadd);
                 self.put_value(index, out);
             }
         }
+        out.extend_from_slice(b"\r\n");
     }
 
-    /// How many bytes of `bytes` are the reply, if it is whole, and right. `last_entry` is the last that this connection
-    /// appended to the stream.
+    /// Returns how many bytes of `bytes` are the reply, if it is complete and right. `last_entry` is the last that this
+    /// connection appended to the stream.
     #[inline]
     pub fn judge(
         &self,
@@ -294,20 +284,13 @@ impl Requests {
         (index + offset) % self.keys
     }
 
-    fn put_short(&self, head: &[u8], prefix: &[u8; 4], index: u64, out: &mut Vec<u8>) {
-        out.extend_from_slice(head);
-        out.extend_from_slice(&name(prefix, index));
-        out.extend_from_slice(b"\r\n");
-    }
-
     fn put_value(&self, index: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.value_head);
         out.extend_from_slice(self.values.of(index));
-        out.extend_from_slice(b"\r\n");
     }
 }
 
-/// A request of any kind.
+/// Appends a request of any kind.
 pub fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
     out.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
     for argument in arguments {
@@ -317,11 +300,13 @@ pub fn command(arguments: &[&[u8]], out: &mut Vec<u8>) {
     }
 }
 
-fn name(prefix: &[u8; 4], index: u64) -> [u8; KEY_BYTES] {
+#[inline]
+fn put_key(out: &mut Vec<u8>, before: &[u8], prefix: &[u8; 4], index: u64) {
     let mut key = [0; KEY_BYTES];
     write_key(index, &mut key);
     key[..4].copy_from_slice(prefix);
-    key
+    out.extend_from_slice(before);
+    out.extend_from_slice(&key);
 }
 
 fn entry_id(text: &[u8]) -> Option<(u64, u64)> {
@@ -419,7 +404,7 @@ mod tests {
     #[test]
     fn mixes_are_read_and_kept_to() {
         let mix: Mix = "get:9, set:1".parse().unwrap();
-        let mut rng = Rng::new(1);
+        let mut rng = crate::random::generator(1);
         let sets = (0..10_000).filter(|_| mix.choose(&mut rng) == 1).count();
         assert!((850..1150).contains(&sets), "{sets}");
         assert_eq!(mix.to_string(), "GET 9 : SET 1");

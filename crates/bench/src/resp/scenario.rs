@@ -1,4 +1,4 @@
-//! What is measured in one line of the report.
+//! The lines of the report.
 
 use super::{
     goals::Goal,
@@ -6,56 +6,49 @@ use super::{
     requests::Mix,
     server::{Choice, Spec},
 };
-use crate::{
-    http::{Distribution, run::Loop},
-    load::schedule::Arrivals,
-};
+use crate::{load::pace::Pace, random::Distribution};
 
 /// Bytes of a value where nothing else is said.
 pub const DEFAULT_VALUE_BYTES: usize = 100;
 
-/// What is done.
+/// Work of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Requests and replies.
     Requests(Mix),
-    /// Messages to so many subscribers.
+    /// Messages to this many subscribers.
     FanOut(usize),
 }
 
-/// A line.
+/// A line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is called.
+    /// Name in the report.
     pub name: String,
-    /// What is done.
+    /// Work of the line.
     pub work: Work,
-    /// Which servers, the first one being held against the others.
+    /// Servers, of which the first is compared with the others.
     pub servers: Vec<(Choice, u32)>,
     /// Connections; with subscribers the publisher's, which is one.
     pub connections: usize,
-    /// Requests under way on each.
+    /// Requests that may be under way on each connection.
     pub pipeline: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
     /// Number of different keys.
     pub keys: u64,
-    /// How requests spread over them.
+    /// Spread of the requests over the keys.
     pub distribution: Distribution,
-    /// What makes the generator send.
-    pub pace: Loop,
-    /// What the first server should reach.
+    /// How requests are paced.
+    pub pace: Pace,
+    /// Goal of the first server.
     pub goal: Option<Goal>,
 }
 
 impl Scenario {
-    /// The one that the options describe.
+    /// Creates the scenario of the options.
     #[must_use]
     pub fn from_options(options: &RespOptions) -> Self {
-        let pace = match options.rate {
-            Some(rate) => Loop::Open { rate, arrivals: options.arrivals },
-            None => Loop::Closed,
-        };
         let (name, work, connections) = match options.subscribers {
             Some(count) => (format!("PUBLISH to {count}"), Work::FanOut(count), 1),
             None => (options.mix.to_string(), Work::Requests(options.mix.clone()), options.connections),
@@ -70,19 +63,14 @@ impl Scenario {
             value_bytes: options.value_size.unwrap_or(DEFAULT_VALUE_BYTES),
             keys: options.keys,
             distribution: options.distribution,
-            pace,
+            pace: Pace::of_rate(options.rate, options.arrivals),
             goal: None,
         }
     }
 
-    /// How it is paced, in words.
+    /// Returns the pacing in words.
     #[must_use]
     pub fn pace_name(&self) -> String {
-        match self.pace {
-            Loop::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}/s constant"),
-            Loop::Open { rate, arrivals: Arrivals::Poisson } => format!("{rate:.0}/s Poisson"),
-            Loop::Closed => "closed loop".to_owned(),
-            Loop::Each { keys } => format!("closed loop, {keys} keys once"),
-        }
+        self.pace.name("/s")
     }
 }

@@ -1,44 +1,48 @@
 //! The servers of a run: our own, Debian's redis-server as it is asked for, or whatever listens somewhere.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    fmt,
+    net::SocketAddr,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     str::FromStr,
-    time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use super::{
-    address::Address,
     bare::BareServer,
     client::{Answer, Client, Greeting},
     options::RespOptions,
 };
-use crate::{BenchError, Progress, Scratch, load::target::Target};
+use crate::{
+    BenchError, Progress, Scratch,
+    load::{
+        address::Address,
+        process::{ServerProcess, free_port},
+        target::{NativePort, Target},
+    },
+};
 
-/// Which server.
+/// Choice of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// One of our own: database 0 durable, database 1 a cache.
+    /// A server of our own: database 0 is durable, database 1 is a cache.
     Thalweg,
-    /// redis-server, which keeps nothing.
+    /// redis-server without persistence.
     RedisNone,
     /// redis-server, which syncs each write before it answers.
     RedisAlways,
     /// A thread of this process that does nothing but write, sync and answer: what the machine allows.
     Bare,
-    /// One that runs already.
+    /// A server that runs already.
     At(Address),
 }
 
-/// Which server, and which of its databases.
+/// A server, and one of its databases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Which.
+    /// The server.
     pub choice: Choice,
-    /// What is selected; the scenario's without one.
+    /// Database that is selected; none: the scenario's.
     pub database: Option<u32>,
 }
 
@@ -48,7 +52,7 @@ impl FromStr for Spec {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (name, database) = match text.rsplit_once('@') {
             Some((name, database)) => {
-                let number = database.parse().map_err(|_| format!("{database:?} is no number of a database"))?;
+                let number = database.parse().map_err(|_| format!("{database:?} is not the number of a database"))?;
                 (name, Some(number))
             }
             None => (text, None),
@@ -64,31 +68,36 @@ impl FromStr for Spec {
     }
 }
 
-impl Spec {
-    /// As it was typed.
-    #[must_use]
-    pub fn name(&self) -> String {
-        let name = match &self.choice {
-            Choice::Thalweg => "thalweg".to_owned(),
-            Choice::RedisNone => "redis-none".to_owned(),
-            Choice::RedisAlways => "redis-always".to_owned(),
-            Choice::Bare => "bare".to_owned(),
-            Choice::At(address) => address.to_string(),
-        };
-        self.database.map_or(name.clone(), |database| format!("{name}@{database}"))
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thalweg => "thalweg",
+            Self::RedisNone => "redis-none",
+            Self::RedisAlways => "redis-always",
+            Self::Bare => "bare",
+            Self::At(address) => return address.fmt(f),
+        })
     }
 }
 
-/// A server that answers.
+impl Spec {
+    /// Returns the server as it was typed.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.database.map_or(self.choice.to_string(), |database| format!("{}@{database}", self.choice))
+    }
+}
+
+/// A server that runs.
 #[derive(Debug)]
 pub struct Server {
-    /// Which it is.
+    /// The server that was chosen.
     pub choice: Choice,
-    /// Where it listens.
+    /// Address that it listens on.
     pub address: Address,
-    /// Its process, where it is known and on this machine.
+    /// Its process, if it is known and on this machine.
     pub process: Option<u32>,
-    /// What it calls itself.
+    /// Name and version that it reports.
     pub version: String,
     _own: Option<Own>,
 }
@@ -97,12 +106,12 @@ pub struct Server {
 #[expect(dead_code, reason = "held for what dropping them does")]
 enum Own {
     Thalweg(Target),
-    Redis(RedisChild),
+    Redis(ServerProcess),
     Bare(BareServer),
 }
 
 impl Server {
-    /// Starts it, or looks for it where it should be.
+    /// Starts the server, or reaches the one that runs.
     pub fn reach(
         choice: &Choice,
         options: &RespOptions,
@@ -112,14 +121,11 @@ impl Server {
         let (address, process, own) = match choice {
             Choice::Thalweg => {
                 let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
-                let binary = match &options.server_binary {
-                    Some(binary) => binary.clone(),
-                    None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
-                };
                 let mut arguments = vec![format!("--resp={address}")];
                 arguments.extend(options.server_arg.iter().cloned());
-                progress.step(&format!("starting {} serve {}", binary.display(), arguments.join(" ")));
-                let target = Target::start(&binary, &scratch.fresh("thalweg")?.join("data"), &arguments)?;
+                let data = scratch.fresh("thalweg")?.join("data");
+                let target =
+                    Target::start(options.server_binary.as_deref(), &data, NativePort::Off, &arguments, progress)?;
                 (Address::Tcp(address), target.process(), Some(Own::Thalweg(target)))
             }
             Choice::RedisNone | Choice::RedisAlways => {
@@ -130,8 +136,8 @@ impl Server {
                 };
                 progress.step(&format!("starting {} {}", options.redis_server.display(), arguments.join(" ")));
                 let dir = scratch.fresh(if *choice == Choice::RedisNone { "redis-none" } else { "redis-always" })?;
-                let child = RedisChild::start(&options.redis_server, address, &dir, arguments)?;
-                (Address::Tcp(address), Some(child.0.id()), Some(Own::Redis(child)))
+                let child = start_redis(&options.redis_server, address, &dir, arguments)?;
+                (Address::Tcp(address), Some(child.id()), Some(Own::Redis(child)))
             }
             Choice::Bare => {
                 progress.step("starting a bare server: a thread of this process");
@@ -146,7 +152,7 @@ impl Server {
         Ok(server)
     }
 
-    /// How connections to one of its databases begin.
+    /// Returns how connections to one of its databases begin.
     #[must_use]
     pub fn greeting(&self, database: u32, options: &RespOptions) -> Greeting {
         Greeting {
@@ -158,7 +164,13 @@ impl Server {
         }
     }
 
-    /// What it promises about writes to a database.
+    /// Returns the name of one of its databases, for reports.
+    #[must_use]
+    pub fn name(&self, database: u32) -> String {
+        format!("{} db {database}", self.choice)
+    }
+
+    /// Describes the durability of writes to a database.
     pub fn durability(&self, database: u32, options: &RespOptions) -> Result<String, BenchError> {
         match (&self.choice, database) {
             (Choice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
@@ -200,7 +212,7 @@ fn field(info: &str, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// From CONFIG, or where that is refused from INFO.
+/// Asks for the durability with CONFIG, or with INFO if CONFIG is refused.
 fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
     let mut setting = |name: &str| -> Result<Option<String>, BenchError> {
         Ok(match client.ask(&[b"CONFIG", b"GET", name.as_bytes()])? {
@@ -223,66 +235,20 @@ fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
     })
 }
 
-/// A redis-server that ends with its handle.
-#[derive(Debug)]
-struct RedisChild(Child);
-
-const START_TIMEOUT: Duration = Duration::from_secs(20);
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between looks at another process: there is nothing to wait on.
-const LOOK: Duration = Duration::from_millis(20);
-
-impl RedisChild {
-    fn start(binary: &Path, address: SocketAddr, dir: &Path, arguments: &[&str]) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: binary.display().to_string(), message };
-        let child = Command::new(binary)
-            .args(["--bind", &address.ip().to_string(), "--port", &address.port().to_string()])
-            .args(["--save", "", "--daemonize", "no", "--dir"])
-            .arg(dir)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| fail(format!("{error}; install redis-server, or leave that --server out")))?;
-        let mut child = Self(child);
-        let greeting = Greeting { address: Address::Tcp(address), password: None, database: 0, is_resp3: false };
-        let begun = Instant::now();
-        loop {
-            if let Ok(Some(status)) = child.0.try_wait() {
-                return Err(fail(format!("it ended with {status}")));
-            }
-            if Client::open(&greeting).and_then(|mut client| client.done(&[b"PING"])).is_ok() {
-                return Ok(child);
-            }
-            if begun.elapsed() > START_TIMEOUT {
-                return Err(fail(format!("it did not answer within {START_TIMEOUT:?}")));
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-}
-
-impl Drop for RedisChild {
-    fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < STOP_TIMEOUT {
-            if !matches!(self.0.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(LOOK);
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A port that is free now; if it is taken before the server binds it, that fails to start and says so.
-fn free_port() -> std::io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")?.local_addr()
+fn start_redis(
+    binary: &Path,
+    address: SocketAddr,
+    dir: &Path,
+    arguments: &[&str],
+) -> Result<ServerProcess, BenchError> {
+    let mut command = Command::new(binary);
+    command.args(["--bind", &address.ip().to_string(), "--port", &address.port().to_string()]);
+    command.args(["--save", "", "--daemonize", "no", "--dir"]).arg(dir).args(arguments).stderr(Stdio::null());
+    let greeting = Greeting { address: Address::Tcp(address), password: None, database: 0, is_resp3: false };
+    let is_ready = || Client::open(&greeting).and_then(|mut client| client.done(&[b"PING"])).is_ok();
+    let remedy = "install redis-server, or leave that --server out";
+    ServerProcess::start(&mut command, remedy, is_ready)
+        .map_err(|message| BenchError::Target { target: binary.display().to_string(), message })
 }
 
 #[cfg(test)]

@@ -3,50 +3,43 @@
 use std::{
     path::Path,
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
     client::Client,
-    external::{self, What},
-    fanout::{self, CHANNEL, FanOut},
-    figures::{Line, Round, conditions, figures, ratios},
+    figures::{Line, conditions, figures, ratios},
     goals,
     options::{Generator, Preset, RespOptions},
-    requests::{Mix, Operation, Requests},
+    protocol::Plan,
+    requests::Operation,
     scenario::{Scenario, Work},
     server::{Choice, Server},
-    worker::{self, OnWrong, Plan},
+    turn::Turn,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    data::Values,
-    http::run::Loop,
     latency::micros,
     load::{
-        search::{self, Bounds, Limit, Objective, Trial},
+        pace::Pace,
+        run,
+        search::{self, Bounds, Objective},
         validity::Validity,
     },
     native::{bare, place::Carrier},
-    report::{Check, Table, Verdict, duration, number},
-    usage::{Usage, Whose},
+    options::only,
+    report::{Check, Table, cells, duration, number},
 };
 
 /// Runs the suite.
 pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("resp", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("resp", options.dir.as_deref())?;
     let scenarios = match options.preset {
         Some(Preset::Goals) => goals::scenarios(options),
         None => vec![Scenario::from_options(options)],
     };
-    if scenarios.is_empty() {
-        let message = "no scenario of the preset has that in its name".to_owned();
-        return Err(BenchError::Option { option: "--only", message });
-    }
+    let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
     let generators = generators(options, &mut report);
     let mut suite = Suite { options, scratch: &scratch, servers: Vec::new(), streams: 0, progress };
     for (choice, _) in scenarios.iter().flat_map(|scenario| &scenario.servers) {
@@ -58,9 +51,7 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
         Some(objective) => suite.search(&scenarios[0], objective, &mut report)?,
         None => suite.measure(&scenarios, &generators, &mut report)?,
     }
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 /// Those that were asked for; with a preset both, where redis-benchmark is there.
@@ -122,7 +113,7 @@ struct Suite<'a> {
     options: &'a RespOptions,
     scratch: &'a Scratch,
     servers: Vec<Server>,
-    /// Streams that have been written to.
+    /// Number of streams that were written to.
     streams: u64,
     progress: &'a mut dyn Progress,
 }
@@ -160,8 +151,7 @@ impl Suite<'_> {
         }
         for line in all.iter().flatten() {
             let what = format!("{}, {}, {}", line.scenario.name, line.generator, line.server);
-            let (measured, verdict) = Validity::worst(line.rounds.iter().map(|round| &round.validity)).verdict();
-            report.checks.push(Check { what, required: "all answered, rightly".to_owned(), measured, verdict });
+            report.checks.push(Check::of_run(what, "all answered, rightly", line.validity()));
         }
         for (line, other) in pairs() {
             // The bare server is a ruler and not a peer.
@@ -188,18 +178,24 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// All rounds of a scenario, the servers in turns: the one that begins is another in each round.
+    /// The server's part in a scenario, with a stream of its own.
+    fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(Choice, u32)) -> Turn<'s> {
+        let stream = format!("bench_stream_{}_{}", std::process::id(), self.streams);
+        Turn { options: self.options, scenario, server: self.server(choice), database: *database, stream }
+    }
+
+    /// All rounds of a scenario. The servers take turns; another one begins each round.
     fn lines<'s>(&mut self, scenario: &'s Scenario, generator: Generator) -> Result<Vec<Line<'s>>, BenchError> {
         let mut lines = Vec::new();
-        for (choice, database) in &scenario.servers {
-            self.fill(scenario, choice, *database, generator)?;
-            let server = self.server(choice);
+        for server in &scenario.servers {
+            let turn = self.turn(scenario, server);
+            turn.fill(generator)?;
             lines.push(Line {
                 scenario,
                 generator: generator.name(),
-                server: format!("{} db {database}", name(choice, server)),
-                durability: self.server(choice).durability(*database, self.options)?,
-                is_bare: *choice == Choice::Bare,
+                server: turn.server.name(turn.database),
+                durability: turn.server.durability(turn.database, self.options)?,
+                is_bare: server.0 == Choice::Bare,
                 rounds: Vec::new(),
             });
         }
@@ -207,10 +203,10 @@ impl Suite<'_> {
         for round in 0..self.options.rounds as usize {
             for turn in 0..lines.len() {
                 let at = (round + turn) % lines.len();
-                let (choice, database) = &scenario.servers[at];
                 self.streams += 1;
-                streams.push(stream_key(self.streams));
-                let outcome = self.round(scenario, choice, *database, generator, scenario.pace)?;
+                let turn = self.turn(scenario, &scenario.servers[at]);
+                let outcome = turn.round(generator)?;
+                streams.push(turn.stream);
                 self.progress.step(&format!(
                     "{}, {}, {} round {}: {}/s, p50 {} µs, {}",
                     scenario.name,
@@ -230,11 +226,9 @@ impl Suite<'_> {
                 lines[at].rounds.push(outcome);
             }
         }
-        let has_streams =
-            matches!(&scenario.work, Work::Requests(mix) if mix.operations().any(|it| it == Operation::Xadd));
-        if has_streams {
-            for (choice, database) in &scenario.servers {
-                let mut client = Client::open(&self.server(choice).greeting(*database, self.options))?;
+        if matches!(&scenario.work, Work::Requests(mix) if mix.operations().any(|it| it == Operation::Xadd)) {
+            for server in &scenario.servers {
+                let mut client = Client::open(&self.turn(scenario, server).greeting())?;
                 for stream in &streams {
                     client.done(&[b"DEL", stream.as_bytes()])?;
                 }
@@ -244,196 +238,7 @@ impl Suite<'_> {
         Ok(lines)
     }
 
-    fn round(
-        &self,
-        scenario: &Scenario,
-        choice: &Choice,
-        database: u32,
-        generator: Generator,
-        pace: Loop,
-    ) -> Result<Round, BenchError> {
-        match (&scenario.work, generator) {
-            (Work::Requests(mix), Generator::Own) => {
-                worker::run(&self.plan(scenario, mix.clone(), choice, database, pace)).map(Round::from)
-            }
-            (Work::Requests(mix), Generator::RedisBenchmark) => {
-                let operation = mix.operation(0);
-                let request = self.external(scenario, choice, database, self.what(scenario, operation));
-                request.run(&self.options.redis_benchmark, self.options.duration).map(Round::from)
-            }
-            (Work::FanOut(subscribers), Generator::Own) => {
-                fanout::run(&self.fan_out(scenario, *subscribers, choice, database)).map(Round::from)
-            }
-            (Work::FanOut(subscribers), Generator::RedisBenchmark) => {
-                self.beside(scenario, *subscribers, choice, database)
-            }
-        }
-    }
-
-    fn plan(&self, scenario: &Scenario, mix: Mix, choice: &Choice, database: u32, pace: Loop) -> Plan {
-        let options = self.options;
-        let server = self.server(choice);
-        let values = Values::new(scenario.value_bytes, options.seed);
-        Plan {
-            greeting: server.greeting(database, options),
-            connections: scenario.connections,
-            pipeline: scenario.pipeline,
-            pace,
-            requests: Requests::new(values, scenario.keys, &stream_key(self.streams)),
-            mix,
-            keys: scenario.distribution.chooser(scenario.keys),
-            warmup: options.warmup,
-            duration: options.duration,
-            give_up: options.give_up,
-            max_lag: options.max_lag,
-            on_wrong: if options.keep_going { OnWrong::Count } else { OnWrong::Stop },
-            seed: options.seed,
-            process: server.process,
-        }
-    }
-
-    fn fan_out(&self, scenario: &Scenario, subscribers: usize, choice: &Choice, database: u32) -> FanOut {
-        let (options, server) = (self.options, self.server(choice));
-        FanOut {
-            greeting: server.greeting(database, options),
-            subscribers,
-            pipeline: scenario.pipeline,
-            payload_bytes: scenario.value_bytes,
-            warmup: options.warmup,
-            duration: options.duration,
-            give_up: options.give_up,
-            seed: options.seed,
-            process: server.process,
-        }
-    }
-
-    fn external(&self, scenario: &Scenario, choice: &Choice, database: u32, what: What) -> external::Request {
-        external::Request {
-            greeting: self.server(choice).greeting(database, self.options),
-            connections: scenario.connections,
-            pipeline: scenario.pipeline,
-            value_bytes: scenario.value_bytes,
-            keys: scenario.keys,
-            what,
-        }
-    }
-
-    fn what(&self, scenario: &Scenario, operation: Operation) -> What {
-        let words = |words: &[&str]| What::Command(words.iter().map(|word| (*word).to_owned()).collect());
-        match operation {
-            Operation::Ping => What::Test("ping_mbulk"),
-            Operation::Get => What::Test("get"),
-            Operation::Set => What::Test("set"),
-            Operation::Incr => What::Test("incr"),
-            Operation::Hset => What::Test("hset"),
-            Operation::Mset => What::Test("mset"),
-            Operation::Hget => words(&["HGET", "myhash", "element:__rand_int__"]),
-            Operation::Mget => {
-                let keys = ["key:__rand_int__"; 10];
-                words(&[&["MGET"], &keys[..]].concat())
-            }
-            Operation::Xadd => {
-                let value = "x".repeat(scenario.value_bytes);
-                words(&["XADD", &stream_key(self.streams), "*", "field", &value])
-            }
-        }
-    }
-
-    /// redis-benchmark publishes, our subscribers read. The pilots' messages are delivered and checked, too, but the rate is that
-    /// of all deliveries from the first to the last, so a pilot is but a tenth of the run.
-    fn beside(
-        &self,
-        scenario: &Scenario,
-        subscribers: usize,
-        choice: &Choice,
-        database: u32,
-    ) -> Result<Round, BenchError> {
-        let plan = self.fan_out(scenario, subscribers, choice, database);
-        let request = |payload: String| {
-            self.external(scenario, choice, database, What::Command(vec!["PUBLISH".into(), CHANNEL.into(), payload]))
-        };
-        // How fast it is, is found out with the subscribers there, in a run that is not counted.
-        const PILOT: u64 = 20_000;
-        // redis-benchmark sends whole pipelines.
-        let unit = (scenario.connections * scenario.pipeline) as u64;
-        let pilots = PILOT.next_multiple_of(unit);
-        let (pilot, binary) = (std::sync::Arc::new(std::sync::Mutex::new(0.0)), self.options.redis_benchmark.clone());
-        let found = std::sync::Arc::clone(&pilot);
-        let pilot_binary = binary.clone();
-        let with = request("x".repeat(scenario.value_bytes));
-        let of_pilot = with.clone();
-        let checked = fanout::run_beside(&plan, move |_| {
-            let figures = of_pilot.count(&pilot_binary, pilots)?;
-            *found.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = figures.rate;
-            Ok((figures, pilots))
-        })?;
-        if checked.validity != Validity::Good {
-            return Ok(checked.into());
-        }
-        let rate = *pilot.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let count = ((rate * self.options.duration.as_secs_f64()) as u64).max(PILOT).next_multiple_of(unit);
-        fanout::run_beside(&plan, move |_| Ok((with.count(&binary, count)?, count))).map(Round::from)
-    }
-
-    /// Sets what will be read, each key once: setup.
-    fn fill(
-        &self,
-        scenario: &Scenario,
-        choice: &Choice,
-        database: u32,
-        generator: Generator,
-    ) -> Result<(), BenchError> {
-        let Work::Requests(mix) = &scenario.work else { return Ok(()) };
-        if generator == Generator::RedisBenchmark {
-            return match mix.operation(0).needs() {
-                Some(needed) => self.fill_external(scenario, choice, database, needed),
-                None => Ok(()),
-            };
-        }
-        let mut needed: Vec<Operation> = mix.operations().filter_map(Operation::needs).collect();
-        needed.dedup();
-        for operation in needed {
-            let setup = Scenario { connections: 4, pipeline: 64, ..scenario.clone() };
-            let each = Loop::Each { keys: scenario.keys };
-            let plan = self.plan(&setup, Mix::only(operation), choice, database, each);
-            let outcome = worker::run(&Plan { on_wrong: OnWrong::Stop, ..plan })?;
-            if outcome.validity != Validity::Good || outcome.replies != scenario.keys {
-                let (subject, doing) = (self.server(choice).address.to_string(), "setting the keys that will be read");
-                let message =
-                    format!("{} of {} keys: {}", outcome.replies, scenario.keys, outcome.validity.verdict().0);
-                return Err(BenchError::Subject { subject, doing, message });
-            }
-        }
-        Ok(())
-    }
-
-    /// The same under the names that redis-benchmark reads.
-    fn fill_external(
-        &self,
-        scenario: &Scenario,
-        choice: &Choice,
-        database: u32,
-        needed: Operation,
-    ) -> Result<(), BenchError> {
-        const AT_ONCE: u64 = 500;
-        let mut client = Client::open(&self.server(choice).greeting(database, self.options))?;
-        let value = vec![b'x'; scenario.value_bytes];
-        let (head, prefix): (&[&[u8]], _) = match needed {
-            Operation::Hset => (&[b"HSET", b"myhash"], "element"),
-            _ => (&[b"MSET"], "key"),
-        };
-        for first in (0..scenario.keys).step_by(AT_ONCE as usize) {
-            let keys = first..(first + AT_ONCE).min(scenario.keys);
-            let names: Vec<String> = keys.map(|index| format!("{prefix}:{index:012}")).collect();
-            let mut arguments = head.to_vec();
-            arguments.extend(names.iter().flat_map(|name| [name.as_bytes(), &value[..]]));
-            client.done(&arguments)?;
-        }
-        client.leave();
-        Ok(())
-    }
-
-    /// The knee of each server in turn.
+    /// Searches the knee of each server in turn.
     fn search(&mut self, scenario: &Scenario, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         report.condition("objective", objective.to_string());
@@ -443,72 +248,33 @@ impl Suite<'_> {
             precision: 0.03,
             repeats: options.rounds,
         };
-        let columns = ["server", "offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "lag p99 µs", "outcome"];
-        let mut table = Table::new("search: climb, bisect, repeat", &columns);
-        for (choice, database) in &scenario.servers {
-            self.fill(scenario, choice, *database, Generator::Own)?;
+        let mut table = Table::new("search: climb, bisect, repeat");
+        for contender in &scenario.servers {
             let Work::Requests(mix) = &scenario.work else { continue };
-            let durability = self.server(choice).durability(*database, options)?;
-            let server = format!("{} db {database} ({durability})", name(choice, self.server(choice)));
+            let turn = self.turn(scenario, contender);
+            turn.fill(Generator::Own)?;
+            let durability = turn.server.durability(turn.database, options)?;
+            let server = format!("{} ({durability})", turn.server.name(turn.database));
             let knee = search::find_knee(&bounds, |rate| {
                 self.streams += 1;
-                let pace = Loop::Open { rate, arrivals: options.arrivals };
-                let plan = self.plan(scenario, mix.clone(), choice, *database, pace);
-                let give_up = (objective.bound * 20).max(Duration::from_secs(1));
-                let outcome = worker::run(&Plan { give_up, ..plan })?;
-                let trial = match &outcome.validity {
-                    Validity::Good if objective.is_met(&outcome.times) => Trial::Pass,
-                    Validity::Good | Validity::Overloaded(_) => Trial::Fail,
-                    Validity::Saturated(_) => Trial::Void,
-                    Validity::Errors(why) => {
-                        let (subject, doing) = (server.clone(), "answering the search");
-                        return Err(BenchError::WrongData { subject, doing, message: why.clone() });
-                    }
-                };
+                let pace = Pace::Open { rate, arrivals: options.arrivals };
+                let plan = self.turn(scenario, contender).plan(mix.clone(), pace);
+                let outcome = run::run(&Plan { give_up: objective.patience(), ..plan })?;
+                let trial = objective.judge(&server, &outcome.validity, &outcome.times)?;
                 let at = |percentile| micros(outcome.times.percentile(percentile));
                 self.progress.step(&format!("{server} at {rate:.0}/s: p99 {} µs, {trial:?}", number(at(99.0))));
-                table.row(vec![
-                    server.as_str().into(),
-                    rate.into(),
-                    outcome.rate.into(),
-                    at(50.0).into(),
-                    at(99.0).into(),
-                    at(99.9).into(),
-                    micros(outcome.tally.lag.percentile(99.0)).into(),
-                    format!("{trial:?}").to_lowercase().into(),
-                ]);
-                Ok(trial)
+                table.row(cells! {
+                    "server" => server.as_str(), "offered/s" => rate, "answered/s" => outcome.rate,
+                    "p50 µs" => at(50.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
+                    "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
+                    "outcome" => format!("{trial:?}").to_lowercase(),
+                });
+                Ok::<_, BenchError>(trial)
             })?;
-            report.checks.push(Check {
-                what: format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats),
-                required: "found, and limited by the server".to_owned(),
-                measured: match knee.rate {
-                    Some(rate) => format!("{rate:.0}/s, limited by the {}", knee.limited_by.name()),
-                    None => "no rate meets it".to_owned(),
-                },
-                verdict: match (knee.rate, knee.limited_by) {
-                    (None, _) => Verdict::Missed,
-                    (Some(_), Limit::Generator) => Verdict::Void,
-                    (Some(_), _) => Verdict::Met,
-                },
-            });
+            let what = format!("{server}: highest rate with {objective}, stable over {} repeats", bounds.repeats);
+            report.checks.push(knee.check(what, |rate| format!("{rate:.0}/s")));
         }
         report.tables.push(table);
         Ok(())
-    }
-}
-
-/// The key that a round's entries are appended to: each has one of its own, so none begins with another's entries.
-fn stream_key(number: u64) -> String {
-    format!("bench_stream_{}_{number}", std::process::id())
-}
-
-fn name(choice: &Choice, server: &Server) -> String {
-    match choice {
-        Choice::Thalweg => "thalweg".to_owned(),
-        Choice::RedisNone => "redis-none".to_owned(),
-        Choice::RedisAlways => "redis-always".to_owned(),
-        Choice::Bare => "bare".to_owned(),
-        Choice::At(_) => server.address.to_string(),
     }
 }

@@ -1,5 +1,6 @@
-//! What the database holds: values of which a part can be compressed and the rest cannot.
+//! Content of the database: values of which a part can be compressed and the rest cannot.
 
+use rand::Rng as _;
 use thalweg_engine::{Database, Keyspace};
 use thalweg_types::command::CommitBuilder;
 
@@ -7,13 +8,13 @@ use super::NAME;
 use crate::{
     BenchError,
     data::{self, KEY_BYTES},
-    random::{Rng, stir},
+    random::{generator, stir},
 };
 
 /// Puts of a commit during setup.
 const COMMIT: u64 = 100;
 
-/// The entries: how many, and what their values are like.
+/// Number of the entries, and the make of their values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Content {
     pub(super) entries: u64,
@@ -30,7 +31,7 @@ impl Content {
 
     /// The value of a seed: its random part, then its words. No two have more than words in common.
     pub(super) fn value(&self, seed: u64, out: &mut Vec<u8>) {
-        let mut rng = Rng::new(seed);
+        let mut rng = generator(seed);
         out.clear();
         let random = self.value_bytes - self.value_bytes * self.compressible / 100;
         while out.len() < random {
@@ -45,7 +46,7 @@ impl Content {
         out.truncate(self.value_bytes);
     }
 
-    /// Puts all of it.
+    /// Puts all entries.
     pub(super) fn fill(&self, database: &Database, keyspace: &Keyspace) -> Result<(), BenchError> {
         let (mut commit, mut value, mut pending) = (CommitBuilder::new(), Vec::new(), 0);
         for index in 0..self.entries {

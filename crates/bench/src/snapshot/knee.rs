@@ -9,22 +9,23 @@ use super::{
 use crate::{
     BenchError, Progress,
     load::search::{Bounds, Objective, Trial, find_knee},
-    report::{Table, number},
+    options::require,
+    report::{Table, cells, number},
 };
 
-/// Writers that get less of their schedule than this are past what they can do: their times mean nothing.
+/// Share of the schedule below which the writers are past what they can do: their times mean nothing.
 pub(super) const LEAST_OF_RATE: f64 = 0.95;
-/// The search ends when it knows the knee up to this share of it.
+/// Precision of the knee, as a share of the rate.
 const PRECISION: f64 = 0.05;
-/// A rate meets the objective if so many of one less than twice as many runs do: the disks of virtual machines stop
-/// for 20 to 30 ms now and then, whatever is asked of them, and one stop decides a run's 99th percentile.
+/// Number of good or bad runs that decides a trial: two of three. The disks of virtual machines stop for 20 to 30 ms
+/// now and then, with any load, and one stop decides a run's 99th percentile.
 pub(super) const MAJORITY: usize = 2;
 /// A trial is given up when a put takes longer than this and than 20 times what the objective allows.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How fast the writers go.
+/// Rate of the writers, and the search for it.
 pub(super) struct Load {
-    /// Puts a second while a snapshot is taken, and without.
+    /// Puts a second, both beside a snapshot and without.
     pub(super) rate: f64,
     /// Highest rate that met the objective; `None` if the rate was given.
     pub(super) knee: Option<f64>,
@@ -41,19 +42,14 @@ impl Load {
     }
 
     pub(super) fn table(&self) -> Table {
-        let columns = &["offered/s", "answered/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "outcome"];
-        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide", columns);
+        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide");
         for (rate, written, trial) in &self.trials {
             let quantiles = written.times.quantiles();
-            table.row(vec![
-                (*rate).into(),
-                written.rate().into(),
-                quantiles.p50_us.into(),
-                quantiles.p99_us.into(),
-                quantiles.p999_us.into(),
-                quantiles.max_us.into(),
-                if *trial == Trial::Pass { "met" } else { "missed" }.to_owned().into(),
-            ]);
+            table.row(cells! {
+                "offered/s" => *rate, "answered/s" => written.rate(), "p50 µs" => quantiles.p50_us,
+                "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+                "outcome" => if *trial == Trial::Pass { "met" } else { "missed" }.to_owned(),
+            });
         }
         table
     }
@@ -66,10 +62,7 @@ pub(super) fn search<'a>(
     progress: &mut dyn Progress,
 ) -> Result<Load, BenchError> {
     let most = writers().closed(options.duration)?.rate();
-    if most.is_nan() || most <= 0.0 {
-        let message = "no put was answered in that time: make it longer".to_owned();
-        return Err(BenchError::Option { option: "--duration", message });
-    }
+    require(most > 0.0, "--duration", "no put was answered in that time: make it longer")?;
     progress.step(&format!("closed loop: {} puts/s", number(most)));
     let bounds = Bounds { start: most / 4.0, max: most * 4.0, precision: PRECISION, repeats: 1 };
     let mut trials = Vec::new();
@@ -85,11 +78,8 @@ pub(super) fn search<'a>(
         }
         Ok::<_, BenchError>(if outcomes[1] == MAJORITY { Trial::Pass } else { Trial::Fail })
     })?;
-    let Some(knee) = knee.rate else {
-        let message = format!("no rate meets {}", options.objective);
-        return Err(BenchError::Option { option: "--objective", message });
-    };
-    Ok(Load { rate: knee / 2.0, knee: Some(knee), trials })
+    require(knee.rate.is_some(), "--objective", format!("no rate meets {}", options.objective))?;
+    Ok(Load { rate: knee.rate.unwrap_or(f64::NAN) / 2.0, knee: knee.rate, trials })
 }
 
 fn patience(options: &SnapshotOptions) -> Duration {

@@ -1,22 +1,21 @@
-//! The snapshot suite: full snapshots of a filled database while others write, and what the writers notice.
+//! The snapshot suite: full snapshots of a filled database beside writers, and their effect on the writers.
 //!
 //! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate, on a
-//! schedule, at which the writers meet an objective, and go on meeting it. At half of that they write first
-//! undisturbed and then beside a snapshot, in turns, in windows as long as a snapshot takes; all windows of a kind
-//! count as one. A snapshot that went to a file is read again and checked, with nobody writing, or the figures are
-//! not given. Before and after, the disk alone is asked what its fsyncs take.
+//! schedule, at which the writers meet an objective repeatedly. At half of that rate they write first undisturbed and
+//! then beside a snapshot, in turns, in windows as long as a snapshot takes. All windows of a kind count as one. A
+//! snapshot that went to a file is read again and checked while there are no writers, or the figures are not reported.
+//! The disk's own fsyncs are measured before and after.
 
 mod content;
 mod knee;
 mod sides;
 mod take;
-mod tasks;
 mod writers;
 
 use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use thalweg_engine::{BackendKind, Database, Keyspace, Options, snapshot::Compression};
@@ -37,18 +36,18 @@ use crate::{
     engine::settle,
     latency::Latencies,
     load::search::{Objective, parse_duration},
+    options::require,
     probe::{Probe, Sync},
-    report::{Cell, Check, Table, number},
+    report::{Cell, Check, Table, cells, number},
     stats::Summary,
-    usage::{Usage, Whose},
 };
 
 const NAME: &str = "thalweg";
-/// What a snapshot beside writers should do, in bytes of payload a second.
+/// Required rate of a snapshot beside writers, in bytes of payload a second.
 const WANTED_RATE: f64 = 300e6;
 /// How much longer the writers' 99th percentile may be beside a snapshot.
 const WANTED_TIMES: f64 = 2.0;
-/// The disk's own fsyncs are asked for in a file of this size.
+/// Bytes of the file in which the disk's own fsyncs are measured.
 const PROBE_BYTES: u64 = 16 << 20;
 
 /// Options of the snapshot suite.
@@ -63,25 +62,25 @@ pub struct SnapshotOptions {
     /// Percent of each value that compresses 8 to 1; the rest is random bytes.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub compressible: u32,
-    /// Which backend holds the state.
+    /// Backend that holds the state.
     #[arg(long, default_value = "lsm", value_parser = backend)]
     pub backend: BackendKind,
-    /// How the snapshot is compressed: none, lz4 or zstd.
+    /// Compression of the snapshot: none, lz4 or zstd.
     #[arg(long, default_value = "zstd", value_parser = compression)]
     pub compress: Compression,
     /// MB a second, before compression, that a snapshot reads while others write; 0: as fast as it goes.
     #[arg(long, default_value_t = 0)]
     pub pace: u32,
-    /// Where the snapshot goes.
+    /// Destination of the snapshot.
     #[arg(long, value_enum, default_value_t)]
     pub to: Target,
-    /// How many write meanwhile, each one put at a time.
+    /// Number of writers beside the snapshot; each makes one put at a time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub writers: u32,
-    /// What they are.
+    /// Kind of the writers.
     #[arg(long, value_enum, default_value_t)]
     pub drive: Drive,
-    /// What the writers must meet at the knee.
+    /// Objective that the writers must meet at the knee.
     #[arg(long, default_value = "p99<5ms")]
     pub objective: Objective,
     /// Puts a second while a snapshot is taken, instead of half of the knee, which is not searched then.
@@ -99,7 +98,7 @@ pub struct SnapshotOptions {
     /// Directory below which database and snapshots are made; decides which disk is measured.
     #[arg(long)]
     pub dir: Option<PathBuf>,
-    /// Feeds keys and values.
+    /// Seed of keys and values.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -111,13 +110,9 @@ fn compression(text: &str) -> Result<Compression, String> {
 
 /// Runs the suite.
 pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
-    if options.durability == Durability::None {
-        let message = "puts whose outcome nobody waits for have no response time: at least os".to_owned();
-        return Err(BenchError::Option { option: "--durability", message });
-    }
-    let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
-    let scratch = Scratch::below(options.dir.as_deref())?;
-    let mut report = Report::begin("snapshot", scratch.path());
+    let has_outcome = options.durability != Durability::None;
+    require(has_outcome, "--durability", "puts whose outcome is not waited for have no response time: at least os")?;
+    let (mut report, scratch) = Report::begin_below("snapshot", options.dir.as_deref())?;
     conditions(options, &mut report);
     let measured = measure(options, &scratch, progress)?;
     report.condition("rate", measured.load.text(options));
@@ -127,9 +122,7 @@ pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Rep
         Target::File => "each snapshot's time includes syncing its file; each was read again and checked".to_owned(),
         Target::Null => "the chunks were dropped: nothing was written, and nothing was read again".to_owned(),
     });
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 fn conditions(options: &SnapshotOptions, report: &mut Report) {
@@ -168,12 +161,12 @@ impl SnapshotOptions {
     }
 }
 
-/// All rounds.
+/// Figures of all rounds.
 struct Measured {
     /// Bytes of all keys and values.
     payload: f64,
     load: Load,
-    /// With nobody writing.
+    /// The snapshot that was taken without writers.
     alone: Taken,
     rounds: Vec<Round>,
     /// The disk's fsyncs before and after the rounds.
@@ -187,7 +180,7 @@ struct Round {
     taken: Taken,
 }
 
-/// What is measured, and where.
+/// The measured database and its files.
 struct Bench<'a> {
     options: &'a SnapshotOptions,
     database: &'a Database,
@@ -248,13 +241,13 @@ impl Bench<'_> {
         self.checked(|| self.take())
     }
 
-    /// What the disk's own fsyncs take, with nobody else at it.
+    /// Measures the disk's own fsyncs while nothing else uses it.
     fn probe(&self, probe: &mut Probe) -> Result<Latencies, BenchError> {
         settle(self.database)?;
         probe.run(&[7; 4096], Sync::Each, self.options.duration).map(|probed| probed.times)
     }
 
-    /// A window of each kind; which comes first takes turns.
+    /// Measures a window of each kind; the kinds take turns in coming first.
     fn round<'a>(
         &self,
         number: u32,
@@ -272,7 +265,7 @@ impl Bench<'_> {
         }
     }
 
-    /// As long as a snapshot takes: what happens once in a while shall have the same chance to happen.
+    /// Measures a window as long as a snapshot takes: rare events have the same chance to happen in both kinds.
     fn without(&self, writers: &Writers<'_>, rate: f64, alone: &Taken) -> Result<Window, BenchError> {
         settle(self.database)?;
         let time = self.options.duration.max(Duration::from_secs_f64(alone.seconds));
@@ -297,7 +290,7 @@ impl Bench<'_> {
         take(database, options.compress, options.pace(), options.to, &files.join("snapshot"))
     }
 
-    /// What `taking` took, once it is known to hold everything.
+    /// Returns the snapshot of `taking`, once it is known to hold everything.
     fn checked(&self, taking: impl FnOnce() -> Result<Taken, BenchError>) -> Result<Taken, BenchError> {
         let (taken, content) = (taking()?, self.content);
         let totals = taken.totals;
@@ -342,58 +335,32 @@ impl Measured {
     }
 
     fn snapshots(&self) -> Table {
-        let mut table = Table::new(
-            "snapshots",
-            &["round", "writers", "payload MB/s", "written MB/s", "written B/payload B", "seconds", "CPU s", "rows"],
-        );
+        let mut table = Table::new("snapshots");
         let beside =
             self.rounds.iter().zip(1_u64..).map(|(round, number)| (number.into(), "on schedule", &round.taken));
         for (number, writers, taken) in [(Cell::Missing(()), "none", &self.alone)].into_iter().chain(beside) {
-            table.row(vec![
-                number,
-                writers.into(),
-                (self.payload / taken.seconds / 1e6).into(),
-                (taken.bytes as f64 / taken.seconds / 1e6).into(),
-                (taken.bytes as f64 / self.payload).into(),
-                taken.seconds.into(),
-                taken.cpu_seconds.into(),
-                taken.totals.rows.into(),
-            ]);
+            table.row(cells! {
+                "round" => number, "writers" => writers, "payload MB/s" => self.payload / taken.seconds / 1e6,
+                "written MB/s" => taken.bytes as f64 / taken.seconds / 1e6,
+                "written B/payload B" => taken.bytes as f64 / self.payload, "seconds" => taken.seconds,
+                "CPU s" => taken.cpu_seconds, "rows" => taken.totals.rows,
+            });
         }
         table
     }
 
     fn windows(&self) -> Table {
-        let mut table = Table::new(
-            "each window, from the scheduled moment",
-            &[
-                "round",
-                "snapshot",
-                "puts/s",
-                "puts",
-                "p50 µs",
-                "p99 µs",
-                "p99.9 µs",
-                "max µs",
-                "slow fsyncs",
-                "stolen ms",
-            ],
-        );
+        let mut table = Table::new("each window, from the scheduled moment");
         for (round, number) in self.rounds.iter().zip(1_u64..) {
             for (snapshot, window) in [("none", &round.without), ("taken", &round.beside)] {
                 let quantiles = window.written.times.quantiles();
-                table.row(vec![
-                    number.into(),
-                    snapshot.into(),
-                    window.written.rate().into(),
-                    window.written.times.count().into(),
-                    quantiles.p50_us.into(),
-                    quantiles.p99_us.into(),
-                    quantiles.p999_us.into(),
-                    quantiles.max_us.into(),
-                    window.slow_syncs.into(),
-                    window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
-                ]);
+                table.row(cells! {
+                    "round" => number, "snapshot" => snapshot, "puts/s" => window.written.rate(),
+                    "puts" => window.written.times.count(), "p50 µs" => quantiles.p50_us,
+                    "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+                    "slow fsyncs" => window.slow_syncs,
+                    "stolen ms" => window.stolen.map_or(Cell::Missing(()), |stolen| (stolen.as_secs_f64() * 1e3).into()),
+                });
             }
         }
         table

@@ -1,4 +1,4 @@
-//! What the writers noticed in windows without and with a snapshot, each side as a whole.
+//! The writers' times in windows without and with a snapshot, each side as a whole.
 //!
 //! Owns: [`Watch`], which makes a [`Window`] of what happened while writers wrote, and [`Side`], all windows of a kind
 //! in one histogram. Windows are short and take turns, so what comes and goes on the machine hits both sides; a 99th
@@ -12,11 +12,11 @@ use thalweg_types::Log2Histogram;
 use super::{knee::LEAST_OF_RATE, writers::Written};
 use crate::{
     latency::Latencies,
-    report::{Cell, Table},
+    report::{Row, Table, cells},
     usage,
 };
 
-/// Fewer puts say nothing about a 99th percentile.
+/// Fewest puts of which a 99th percentile says something.
 pub(super) const FEWEST_PUTS: u64 = 1000;
 /// Fsyncs that took longer are slow: 4.1 ms, a bound that the log's histogram has.
 const SLOW_SYNC_MICROS: u64 = 4096;
@@ -28,15 +28,15 @@ pub(super) struct Watch<'a> {
     stolen: Option<Duration>,
 }
 
-/// The writers' times between two moments, and what log and machine did meanwhile.
+/// The writers' times between two moments, and the syncs and stolen time of the same span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) written: Written,
-    /// Of the log.
+    /// Fsyncs of the log.
     pub(super) syncs: u64,
-    /// Slower than 4.1 ms.
+    /// Fsyncs slower than 4.1 ms.
     pub(super) slow_syncs: u64,
-    /// Time that whoever runs the machine took from its processors; `None` if the kernel doesn't say.
+    /// Time that the machine's host took from its processors; `None` if the kernel doesn't say.
     pub(super) stolen: Option<Duration>,
 }
 
@@ -85,7 +85,7 @@ impl Side {
         side
     }
 
-    /// In microseconds; NaN if there were too few puts, or fewer than `rate` a second: then it says nothing.
+    /// Returns the 99th percentile in microseconds; NaN if there were too few puts, or fewer than `rate` a second.
     pub(super) fn p99(&self, rate: f64) -> f64 {
         let answered = self.times.count();
         if answered < FEWEST_PUTS || (answered as f64) < LEAST_OF_RATE * rate * self.seconds {
@@ -94,44 +94,32 @@ impl Side {
         self.times.quantiles().p99_us
     }
 
-    /// Of the time of all processors, how much was taken from the machine, in percent.
+    /// Returns the percentage of all processors' time that the machine's host took.
     fn stolen_percent(&self) -> Option<f64> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         self.stolen.map(|stolen| 100.0 * stolen.as_secs_f64() / (processors * self.seconds))
     }
 }
 
-/// A row for each side, and one for the disk with nobody else at it.
+/// Returns a row for each side, and one for the disk alone.
 pub(super) fn table(without: &Side, beside: &Side, probe: &Latencies) -> Table {
-    let columns = [
-        "snapshot",
-        "windows",
-        "answers",
-        "p50 µs",
-        "p90 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "max µs",
-        "fsyncs",
-        "over 4.1 ms",
-        "stolen %",
-    ];
-    let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync", &columns);
+    let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {
-        let stolen = side.stolen_percent().map_or(Cell::Missing(()), Cell::from);
-        let ends = [side.syncs.into(), side.slow_syncs.into(), stolen];
-        table.row(row(name, side.windows.into(), &side.times, ends));
+        let syncs = (side.syncs, side.slow_syncs);
+        table.row(row(name, Some(side.windows), &side.times, syncs, side.stolen_percent()));
     }
     let slow = probe.count_above(Duration::from_micros(SLOW_SYNC_MICROS));
-    let ends = [probe.count().into(), slow.into(), Cell::Missing(())];
-    table.row(row("the disk alone", Cell::Missing(()), probe, ends));
+    table.row(row("the disk alone", None, probe, (probe.count(), slow), None));
     table
 }
 
-fn row(name: &str, windows: Cell, times: &Latencies, ends: [Cell; 3]) -> Vec<Cell> {
+fn row(name: &str, windows: Option<u64>, times: &Latencies, syncs: (u64, u64), stolen: Option<f64>) -> Row {
     let at = times.quantiles();
-    let quantiles = [at.p50_us, at.p90_us, at.p99_us, at.p999_us, at.max_us].map(Cell::from);
-    [name.into(), windows, times.count().into()].into_iter().chain(quantiles).chain(ends).collect()
+    cells! {
+        "snapshot" => name, "windows" => windows, "answers" => times.count(), "p50 µs" => at.p50_us,
+        "p90 µs" => at.p90_us, "p99 µs" => at.p99_us, "p99.9 µs" => at.p999_us, "max µs" => at.max_us,
+        "fsyncs" => syncs.0, "over 4.1 ms" => syncs.1, "stolen %" => stolen,
+    }
 }
 
 #[cfg(test)]

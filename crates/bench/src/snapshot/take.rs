@@ -19,7 +19,7 @@ use crate::{
     usage::{Usage, Whose},
 };
 
-/// Where the chunks go.
+/// Destination of the chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Target {
     /// A file on the measured disk, synced at the end; afterwards all of it is read and checked.
@@ -32,14 +32,14 @@ pub enum Target {
 /// A snapshot that was taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
-    /// From asking for it to its last byte, synced if there is a file.
+    /// Seconds from the request to the last byte, synced if there is a file.
     pub(super) seconds: f64,
-    /// CPU of the whole process meanwhile.
+    /// CPU seconds of the whole process in that time.
     pub(super) cpu_seconds: f64,
-    /// What it holds, by its own account.
+    /// Content by the snapshot's own account.
     pub(super) totals: Totals,
     pub(super) chunks: u64,
-    /// Its bytes.
+    /// Bytes of all chunks.
     pub(super) bytes: u64,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn check(taken: &Taken, path: &Path) -> Result<(), BenchError> {
         return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "checking a snapshot", message });
     }
     std::fs::remove_file(path).map_err(BenchError::files(path))?;
-    // So that giving its blocks back to the disk is over before somebody's times are taken.
+    // Freeing its blocks must be over before the next times are taken.
     let parent = path.parent().unwrap_or(path);
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(BenchError::files(parent))
 }

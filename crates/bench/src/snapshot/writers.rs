@@ -1,4 +1,4 @@
-//! Those who put while a snapshot is taken: as fast as they are answered, or as a schedule says.
+//! Writers beside a snapshot: they put as fast as they are answered, or by a schedule.
 //!
 //! A writer puts one value at a time under a random key of those that are there. In an open loop a put's time
 //! counts from its scheduled moment: what a writer could not begin on time waits, and that counts.
@@ -7,22 +7,27 @@ use std::{
     num::NonZeroU64,
     sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use rand::{Rng as _, RngExt as _};
 use rustix::thread::set_current_timer_slack;
 use thalweg_engine::{AsyncDatabase, Keyspace};
 use thalweg_types::Durability;
 
-use super::{NAME, content::Content, tasks};
+use super::{NAME, content::Content};
 use crate::{
     BenchError, data,
-    latency::Latencies,
-    load::schedule::{Arrivals, Schedule},
-    random::Rng,
+    latency::{Latencies, nanos},
+    load::{
+        crew::Clock,
+        schedule::{Arrivals, Schedule},
+    },
+    random::{Generator, generator},
+    tasks::{self, Next},
 };
 
-/// What a writer is.
+/// Kind of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Drive {
     /// A task: all share one thread, as the connections of a server do, and wait as futures.
@@ -32,14 +37,14 @@ pub enum Drive {
     Threads,
 }
 
-/// What all writers of a phase did.
+/// Figures of all writers of a phase.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     /// Response times.
     pub(super) times: Latencies,
-    /// From the first scheduled moment to the last answer.
+    /// Seconds from the first scheduled moment to the last answer.
     pub(super) seconds: f64,
-    /// They were stopped because they fell too far behind.
+    /// True if the writers were stopped because they fell too far behind.
     pub(super) gave_up: bool,
 }
 
@@ -49,7 +54,7 @@ impl Written {
     }
 }
 
-/// Who writes, and where.
+/// The writers, and the database they write to.
 pub(super) struct Writers<'a> {
     pub(super) database: &'a AsyncDatabase,
     pub(super) keyspace: &'a Keyspace,
@@ -57,14 +62,14 @@ pub(super) struct Writers<'a> {
     pub(super) level: Durability,
     pub(super) drive: Drive,
     pub(super) count: u32,
-    /// Feeds keys, values and schedules; another one in each phase.
+    /// Seed of keys, values and schedules; each phase has another one.
     pub(super) seed: u64,
 }
 
-/// When one phase begins and ends, and how fast it goes.
-pub(super) struct Phase {
-    pub(super) begun: Instant,
-    /// In nanoseconds since it begun. Whatever is due before is put, however late.
+/// Begin, end and rate of one phase.
+struct Phase {
+    clock: Clock,
+    /// End in nanoseconds of the clock. Every put that is due before is made, however late.
     until: AtomicU64,
     /// Puts a second of all; `None`: as fast as they are answered.
     rate: Option<f64>,
@@ -74,14 +79,10 @@ pub(super) struct Phase {
 
 impl Phase {
     fn new(until: u64, rate: Option<f64>, give_up: Option<Duration>) -> Self {
-        Self { begun: Instant::now(), until: until.into(), rate, give_up: give_up.map_or(u64::MAX, nanos) }
+        Self { clock: Clock::start(), until: until.into(), rate, give_up: give_up.map_or(u64::MAX, nanos) }
     }
 
-    pub(super) fn now(&self) -> u64 {
-        nanos(self.begun.elapsed())
-    }
-
-    pub(super) fn is_over(&self, due: u64) -> bool {
+    fn is_over(&self, due: u64) -> bool {
         due >= self.until.load(Ordering::Relaxed)
     }
 
@@ -94,8 +95,8 @@ impl Phase {
     }
 
     /// Counts a put that was answered just now.
-    pub(super) fn answered(&self, due: u64, times: &mut Latencies) {
-        let took = self.now().saturating_sub(due);
+    fn answered(&self, due: u64, times: &mut Latencies) {
+        let took = self.clock.now().saturating_sub(due);
         times.record_nanos(took);
         if took > self.give_up {
             self.stop();
@@ -103,24 +104,24 @@ impl Phase {
     }
 }
 
-/// What one writer puts, and when.
-pub(super) struct Puts<'a> {
+/// The puts of one writer, and when they are due.
+struct Puts<'a> {
     content: &'a Content,
-    rng: Rng,
+    rng: Generator,
     schedule: Option<Schedule>,
-    pub(super) key: [u8; data::KEY_BYTES],
-    pub(super) value: Vec<u8>,
-    /// Nanoseconds since the phase begun.
-    pub(super) due: u64,
+    key: [u8; data::KEY_BYTES],
+    value: Vec<u8>,
+    /// When the next put is due, in nanoseconds of the phase's clock.
+    due: u64,
 }
 
 impl<'a> Puts<'a> {
-    pub(super) fn new(writers: &Writers<'a>, number: u32, phase: &Phase) -> Self {
+    fn new(writers: &Writers<'a>, number: u32, phase: &Phase) -> Self {
         let schedule =
             |rate| Schedule::new(Arrivals::Constant, rate, number as usize, writers.count as usize, writers.seed);
         let mut puts = Self {
             content: writers.content,
-            rng: Rng::new(writers.seed.wrapping_add(u64::from(number))),
+            rng: generator(writers.seed.wrapping_add(u64::from(number))),
             schedule: phase.rate.map(schedule),
             key: data::key(0),
             value: Vec::new(),
@@ -130,15 +131,15 @@ impl<'a> Puts<'a> {
         puts
     }
 
-    pub(super) fn next(&mut self, phase: &Phase) {
-        self.key = data::key(self.rng.below(self.content.entries));
+    fn next(&mut self, phase: &Phase) {
+        self.key = data::key(self.rng.random_range(0..self.content.entries));
         self.content.value(self.rng.next_u64(), &mut self.value);
-        self.due = self.schedule.as_mut().map_or_else(|| phase.now(), Schedule::take);
+        self.due = self.schedule.as_mut().map_or_else(|| phase.clock.now(), Schedule::take);
     }
 }
 
 impl Writers<'_> {
-    /// All put as fast as they are answered.
+    /// Writes as fast as puts are answered.
     pub(super) fn closed(&self, time: Duration) -> Result<Written, BenchError> {
         self.run(&Phase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
     }
@@ -172,7 +173,7 @@ impl Writers<'_> {
                     // Sleeps end up to 50 µs late otherwise; without it they do, which the times then show.
                     let _ = set_current_timer_slack(NonZeroU64::new(1));
                     let done = match self.drive {
-                        Drive::Tasks => tasks::run(self, &numbers, phase),
+                        Drive::Tasks => self.write_by_tasks(&numbers, phase),
                         Drive::Threads => self.write(numbers[0], phase),
                     };
                     if done.is_err() {
@@ -183,14 +184,14 @@ impl Writers<'_> {
             };
             let writers: Vec<_> = numbers.into_iter().map(writer).collect();
             let done = beside();
-            let end = phase.now();
+            let end = phase.clock.now();
             // Not if it has an end already, which failing gives it.
             let _ = phase.until.compare_exchange(u64::MAX, end, Ordering::Relaxed, Ordering::Relaxed);
             let panicked = |_| Err(BenchError::subject(NAME, "putting")("a writer panicked"));
             let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap_or_else(panicked)).collect();
             (outcomes, done)
         });
-        let seconds = phase.begun.elapsed().as_secs_f64();
+        let seconds = phase.clock.now() as f64 / 1e9;
         let mut written = Written { seconds, gave_up: phase.was_stopped(), ..Written::default() };
         for times in outcomes {
             written.times.merge(&times?);
@@ -198,11 +199,11 @@ impl Writers<'_> {
         Ok((written, done?))
     }
 
-    /// One writer's part, on a thread of its own.
+    /// Runs one writer, on a thread of its own.
     fn write(&self, number: u32, phase: &Phase) -> Result<Latencies, BenchError> {
         let (mut times, mut puts) = (Latencies::default(), Puts::new(self, number, phase));
         while !phase.is_over(puts.due) {
-            let early = puts.due.saturating_sub(phase.now());
+            let early = puts.due.saturating_sub(phase.clock.now());
             if early > 0 {
                 thread::sleep(Duration::from_nanos(early));
                 if phase.is_over(puts.due) {
@@ -215,8 +216,26 @@ impl Writers<'_> {
         }
         Ok(times)
     }
-}
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    /// Runs these writers as tasks of this thread.
+    fn write_by_tasks(&self, numbers: &[u32], phase: &Phase) -> Result<Latencies, BenchError> {
+        let mut times = Latencies::default();
+        let mut writers: Vec<_> = numbers.iter().map(|number| Puts::new(self, *number, phase)).collect();
+        tasks::run(writers.len(), &phase.clock, |number, put: Option<Result<_, _>>| {
+            let puts = &mut writers[number];
+            if let Some(put) = put {
+                put.map_err(BenchError::subject(NAME, "putting"))?;
+                phase.answered(puts.due, &mut times);
+                puts.next(phase);
+            }
+            Ok(if phase.is_over(puts.due) {
+                Next::Nothing
+            } else if puts.due > phase.clock.now() {
+                Next::Due(puts.due)
+            } else {
+                Next::Future(self.database.put(self.keyspace.id(), &puts.key, &puts.value, self.level))
+            })
+        })?;
+        Ok(times)
+    }
 }

@@ -25,7 +25,7 @@ pub struct AppendWork {
     publisher: u32,
     batch: u32,
     next: u64,
-    /// Asks no more from here on.
+    /// Number of records at which the work stops.
     until: u64,
     payloads: Arc<Payloads>,
     /// Records of each publisher that were acked: what must be read back.
@@ -33,7 +33,7 @@ pub struct AppendWork {
 }
 
 impl AppendWork {
-    /// Of publisher `publisher`, to one stream.
+    /// Creates the work of publisher `publisher`, to one stream.
     #[must_use]
     pub fn new(
         stream: StreamId,
@@ -46,7 +46,7 @@ impl AppendWork {
         Self { stream, level, publisher: publisher as u32, batch, next: 0, until: u64::MAX, payloads, acked }
     }
 
-    /// Until there are at least so many records.
+    /// Stops when there are at least this many records.
     #[must_use]
     pub fn until(self, records: u64) -> Self {
         Self { until: records, ..self }

@@ -1,9 +1,10 @@
 //! The streams suite: durable appends and reads over the native protocol, beside what disk and network allow.
 //!
-//! An append that waits for the disk can't be faster than a round trip and an `fdatasync`: both are measured bare, in the same run,
-//! with the same bytes. What was acked is read back and compared, record by record, outside the timed part.
+//! An append that waits for the disk can't be faster than a round trip and an `fdatasync`: both are measured bare, in
+//! the same run, with the same bytes. What was acked is read back and compared, record by record, outside the timed
+//! part.
 //!
-//! Parts: [`append`] and [`read`] are what is asked, `scenario` the lines of the report, `suite` goes through them.
+//! Parts: [`append`] and [`read`] make requests, `scenario` has the lines of the report, `suite` goes through them.
 
 pub mod append;
 pub mod read;

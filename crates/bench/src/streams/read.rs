@@ -1,11 +1,6 @@
-//! Reading a stream: by requests of so many records, each from where the one before ended, or as a tail.
+//! Reading a stream: by requests of a number of records, each from where the one before ended, or as a tail.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use thalweg_transport::Outbox;
 use thalweg_types::{Offset, StreamId};
@@ -13,12 +8,15 @@ use thalweg_wire::{
     Frame as _, Kind, List, Messages, Permit, Position, RawFrame, Read, ReceiveCredit, RecordRun, Records, Tail, Tailed,
 };
 
-use crate::native::{
-    alarm::Clock,
-    check::{Account, Runs},
-    line::{Line, LineError, body, unexpected},
-    payload::Payloads,
-    requests::Work,
+use crate::{
+    load::crew::Clock,
+    native::{
+        check::{Account, Runs},
+        drive::{Next, Session, drive},
+        line::{Line, LineError, body, unexpected},
+        payload::Payloads,
+        requests::Work,
+    },
 };
 
 /// Checks records as they come, in order of their offsets.
@@ -26,19 +24,19 @@ use crate::native::{
 pub struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
-    /// What was read of each publisher, from the stream's begin on.
+    /// Account of what was read of each publisher, from the stream's start on.
     pub account: Account,
     next: u64,
 }
 
 impl Checker {
-    /// From the begin of a stream.
+    /// Creates a checker at the start of a stream.
     #[must_use]
     pub fn new(payloads: Arc<Payloads>, account: Account) -> Self {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
 
-    /// Takes runs of records; gives how many records that were.
+    /// Checks runs of records; returns how many records they held.
     pub fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, LineError> {
         let mut records = 0;
         for run in runs.iter() {
@@ -62,7 +60,7 @@ impl Checker {
         Ok(records)
     }
 
-    /// Begins anew at the stream's begin.
+    /// Begins again at the stream's start.
     fn rewind(&mut self, account: Account) {
         self.account = account;
         self.next = 0;
@@ -73,28 +71,28 @@ impl Checker {
 pub struct ReadWork {
     stream: StreamId,
     batch: u32,
-    /// Bytes of so many records.
+    /// Bytes of `batch` records.
     max_bytes: u32,
     /// Records of the stream.
     end: u64,
     checker: Checker,
     fresh: Account,
-    /// The requests under way ask for so many, in order.
+    /// Records that the requests under way ask for, in order.
     asked: VecDeque<u64>,
     again: Again,
 }
 
-/// What comes after the end of a stream.
+/// Behaviour after the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Its begin.
+    /// The reader begins again at the stream's start.
     Yes,
-    /// Nothing: all has been read.
+    /// The reader stops: everything has been read.
     No,
 }
 
 impl ReadWork {
-    /// Of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
+    /// Creates a reader of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
     #[must_use]
     pub fn new(stream: StreamId, batch: u32, end: u64, payloads: Arc<Payloads>, fresh: Account, again: Again) -> Self {
         let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 32).unwrap_or(u32::MAX));
@@ -102,20 +100,20 @@ impl ReadWork {
         Self { stream, batch, max_bytes, end, checker, fresh, asked: VecDeque::new(), again }
     }
 
-    /// From this offset on.
+    /// Begins at this offset.
     #[must_use]
     pub fn from(mut self, offset: u64) -> Self {
         self.checker.next = offset;
         self
     }
 
-    /// What has been read since the begin.
+    /// Returns the account of everything read since the start.
     #[must_use]
     pub fn account(&self) -> &Account {
         &self.checker.account
     }
 
-    /// How far it is.
+    /// Returns the offset of the next record.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.checker.next
@@ -164,55 +162,58 @@ impl Work for ReadWork {
     }
 }
 
-/// Tails a stream from its begin until so many records have come; how long that took.
+/// Tails a stream from its start until `end` records have come. Returns how long that took, the bytes received, and the
+/// account.
 pub async fn tail(
     mut line: Line,
+    clock: Clock,
     stream: StreamId,
     end: u64,
-    checker: &mut Checker,
+    checker: Checker,
     window: &Permit,
-) -> Result<(Duration, u64), LineError> {
-    let clock = Clock::start();
-    let mut credit = ReceiveCredit::new(window);
-    let request = Tail { stream, from: Position::Start {}, permit: credit.permit() };
+) -> Result<(Duration, u64, Account), LineError> {
+    let mut tailing = Tailing { checker, end, credit: ReceiveCredit::new(window), bytes: 0 };
+    let request = Tail { stream, from: Position::Start {}, permit: tailing.credit.permit() };
     request.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
-    let mut bytes = 0;
-    std::future::poll_fn(|cx| poll_tail(cx, &mut line, end, checker, &mut credit, &mut bytes)).await?;
-    Ok((Duration::from_nanos(clock.now()), bytes))
+    drive(&mut line, &clock, &mut tailing).await?;
+    Ok((Duration::from_nanos(clock.now()), tailing.bytes, tailing.checker.account))
 }
 
-fn poll_tail(
-    cx: &mut Context<'_>,
-    line: &mut Line,
+struct Tailing {
+    checker: Checker,
     end: u64,
-    checker: &mut Checker,
-    credit: &mut ReceiveCredit,
-    bytes: &mut u64,
-) -> Poll<Result<(), LineError>> {
-    loop {
-        line.keep_alive(cx);
-        let _ = line.poll_send(cx)?;
-        let Poll::Ready(count) = line.poll_receive(cx)? else { return Poll::Pending };
-        *bytes += count as u64;
+    credit: ReceiveCredit,
+    bytes: u64,
+}
+
+impl Session for Tailing {
+    fn compose(&mut self, _: &mut Line) -> Result<(), LineError> {
+        Ok(())
+    }
+
+    fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
+        self.bytes += bytes as u64;
         let (mut messages, mut amount) = (0, 0);
         while let Some(raw) = line.frame()? {
             if raw.header.kind == Kind::Tailing as u16 {
                 continue;
             }
             if raw.header.kind != Kind::Tailed as u16 {
-                return Poll::Ready(Err(unexpected(raw)));
+                return Err(unexpected(raw));
             }
             let tailed = Tailed::decode_body(body(&raw))?;
-            messages += checker.take(&tailed.runs)?;
+            messages += self.checker.take(&tailed.runs)?;
             amount += tailed.runs.iter().map(|run| run.records.len() as u64).sum::<u64>();
         }
-        credit.received(messages, amount).map_err(|overrun| LineError::Protocol(overrun.to_string()))?;
-        if let Some(credit) = credit.consumed(messages, amount) {
+        self.credit.received(messages, amount).map_err(|overrun| LineError::Protocol(overrun.to_string()))?;
+        if let Some(credit) = self.credit.consumed(messages, amount) {
             credit.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
         }
-        if checker.next >= end {
-            return Poll::Ready(Ok(()));
-        }
+        Ok(())
+    }
+
+    fn next(&mut self, _: bool) -> Next {
+        if self.checker.next >= self.end { Next::Done } else { Next::Channel }
     }
 }
 

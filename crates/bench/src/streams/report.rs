@@ -9,47 +9,21 @@ use crate::{
     latency::{Latencies, micros},
     load::validity::Validity,
     native::{place::Carrier, requests::CallOutcome},
-    report::{Check, Table, mebibytes},
+    report::{Check, Table, cells, mebibytes},
     stats::{Summary, median},
 };
 
-/// The table of figures, a row at a time.
+/// The table of figures, which grows by a row at a time.
 #[derive(Debug)]
 pub struct Figures {
     table: Table,
 }
 
-const COLUMNS: [&str; 23] = [
-    "scenario",
-    "transport",
-    "records/s",
-    "± MAD",
-    "payload MB/s",
-    "requests/s",
-    "p50 µs",
-    "p99 µs",
-    "max µs",
-    "bare round trip p50 µs",
-    "bare fdatasync p50 µs",
-    "1/(round trip + fdatasync)",
-    "of that",
-    "bare stream MB/s",
-    "of bare, payload",
-    "server CPU s/M records",
-    "generator CPU s/M records",
-    "generator busy %",
-    "fsyncs",
-    "zeroes written MB",
-    "server peak RSS MiB",
-    "records/s by round",
-    "verdict",
-];
-
 impl Figures {
-    /// Without rows.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new() -> Self {
-        Self { table: Table::new("figures: medians of the rounds; times from asking to the reply", &COLUMNS) }
+        Self { table: Table::new("figures: medians of the rounds; times from asking to the reply") }
     }
 
     /// Adds a scenario's rounds.
@@ -69,35 +43,27 @@ impl Figures {
         let of_probe = over(&of_probe);
         let of_bare = over(&|round| round.outcome.items_rate * scenario.payload_bytes as f64 / round.stream);
         let validity = Validity::worst(rounds.iter().map(|round| &round.outcome.validity));
-        self.table.row(vec![
-            scenario.name.as_str().into(),
-            carrier.name().into(),
-            summary.median.into(),
-            summary.mad.into(),
-            (summary.median * scenario.payload_bytes as f64 / 1e6).into(),
-            of_outcome(|outcome| outcome.rate).into(),
-            quantile(50.0).into(),
-            quantile(99.0).into(),
-            quantile(100.0).into(),
-            Some(over(&|round| p50(&round.round_trips))).filter(|_| is_publish).into(),
-            Some(over(&|round| p50(&round.fdatasyncs))).filter(|_| is_publish).into(),
-            Some(over(&probed_rate)).filter(|_| is_publish).into(),
-            Some(of_probe).filter(|_| is_publish).into(),
-            (over(&|round| round.stream) / 1e6).into(),
-            of_bare.into(),
-            Some(server).filter(|_| peak.is_some()).into(),
-            over(&|round| per_million(round.outcome.generator_cpu, &round.outcome)).into(),
-            of_outcome(|outcome| 100.0 * outcome.busiest).into(),
-            over(&|round| round.fsyncs.unwrap_or(f64::NAN)).into(),
-            over(&|round| round.zeroed.unwrap_or(f64::NAN) / 1e6).into(),
-            mebibytes(peak),
-            rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ").into(),
-            validity.name().into(),
-        ]);
+        self.table.row(cells! {
+            "scenario" => scenario.name.as_str(), "transport" => carrier.name(), "records/s" => summary.median,
+            "± MAD" => summary.mad, "payload MB/s" => summary.median * scenario.payload_bytes as f64 / 1e6,
+            "requests/s" => of_outcome(|outcome| outcome.rate), "p50 µs" => quantile(50.0),
+            "p99 µs" => quantile(99.0), "max µs" => quantile(100.0),
+            "bare round trip p50 µs" => Some(over(&|round| p50(&round.round_trips))).filter(|_| is_publish),
+            "bare fdatasync p50 µs" => Some(over(&|round| p50(&round.fdatasyncs))).filter(|_| is_publish),
+            "1/(round trip + fdatasync)" => Some(over(&probed_rate)).filter(|_| is_publish),
+            "of that" => Some(of_probe).filter(|_| is_publish),
+            "bare stream MB/s" => over(&|round| round.stream) / 1e6, "of bare, payload" => of_bare,
+            "server CPU s/M records" => Some(server).filter(|_| peak.is_some()),
+            "generator CPU s/M records" => over(&|round| per_million(round.outcome.generator_cpu, &round.outcome)),
+            "generator busy %" => of_outcome(|outcome| 100.0 * outcome.busiest),
+            "fsyncs" => over(&|round| round.fsyncs.unwrap_or(f64::NAN)),
+            "zeroes written MB" => over(&|round| round.zeroed.unwrap_or(f64::NAN) / 1e6),
+            "server peak RSS MiB" => mebibytes(peak),
+            "records/s by round" => rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" "),
+            "verdict" => validity.name(),
+        });
         let what = format!("{}, {}", scenario.name, carrier.name());
-        let (measured, verdict) = validity.verdict();
-        let required = "all acked or read, in order, with the right content".to_owned();
-        report.checks.push(Check { what: what.clone(), required, measured, verdict });
+        report.checks.push(Check::of_run(&what, "all acked or read, in order, with the right content", validity));
         checks(report, scenario, carrier, &what, summary.median, of_probe, of_bare);
     }
 
@@ -134,7 +100,7 @@ fn checks(
     }
 }
 
-/// A median, or not a number where nothing was measured.
+/// Returns a median in microseconds, or NaN if nothing was measured.
 fn p50(times: &Latencies) -> f64 {
     if times.count() == 0 { f64::NAN } else { micros(times.percentile(50.0)) }
 }
@@ -148,7 +114,7 @@ fn of_probe(round: &Round) -> f64 {
     round.outcome.rate / probed_rate(round)
 }
 
-/// What a reader must know.
+/// Adds the remarks without which the figures can be misread.
 pub fn notes(report: &mut Report) {
     report.notes.push(
         "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then"

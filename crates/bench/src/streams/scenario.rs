@@ -2,14 +2,14 @@
 
 use crate::native::place::Carrier;
 
-/// What a line does.
+/// Work of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Appends: publishers with a connection each, and requests that each has under way.
     Publish {
-        /// How many publish.
+        /// Number of publishers.
         publishers: usize,
-        /// Under way for each.
+        /// Requests under way for each publisher.
         in_flight: usize,
     },
     /// Reads pages one after the other, as a consumer that polls does.
@@ -21,9 +21,9 @@ pub enum What {
 /// A line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it is.
+    /// Name in the report.
     pub name: String,
-    /// What it does.
+    /// Work of the line.
     pub what: What,
     /// Bytes of a record's payload.
     pub payload_bytes: usize,
@@ -31,7 +31,7 @@ pub struct Scenario {
     pub batch: u32,
     /// Records per second that there should be: over TCP, over QUIC.
     pub floor: Option<(f64, f64)>,
-    /// Of `1/(round trip + fdatasync)`, over TCP.
+    /// Required share of `1/(round trip + fdatasync)`, over TCP.
     pub of_probe: Option<f64>,
     /// Over QUIC the floor is at most this share of what a bare stream carries.
     pub bare_share: Option<f64>,
@@ -80,13 +80,13 @@ impl Scenario {
         ]
     }
 
-    /// One line of one's own.
+    /// Creates a line of one publish scenario.
     #[must_use]
     pub fn of(payload_bytes: usize, batch: u32, publishers: usize, in_flight: usize) -> Self {
         Self::publish(payload_bytes, batch, publishers, in_flight)
     }
 
-    /// What there should be over a transport.
+    /// Returns the records per second that there should be over a transport.
     #[must_use]
     pub fn floor(&self, carrier: Carrier) -> Option<f64> {
         let (tcp, quic) = self.floor?;

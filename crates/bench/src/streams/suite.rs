@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use thalweg_types::{
@@ -22,22 +22,24 @@ use super::{
     season::Retention,
 };
 use crate::{
-    BenchError, Progress, Report, Scratch,
+    BenchError, Progress, Report,
     latency::Latencies,
-    load::validity::Validity,
+    load::{
+        crew,
+        pace::Pace,
+        validity::{Validity, summary},
+    },
     native::{
         bare,
         check::{Account, Share},
-        crew,
-        options::{LoadOptions, only, within},
+        options::LoadOptions,
         payload::{Depth, HEAD_BYTES, Payloads},
         place::Place,
         requests::{self, CallCounts, CallOutcome, CallPlan},
         server::{Server, ServerOptions},
     },
+    options::{only, require, within},
     probe::{Probe, Sync},
-    report::duration,
-    usage::{Usage, Whose},
 };
 
 /// Options of the streams suite.
@@ -66,8 +68,8 @@ pub struct StreamsOptions {
     /// Records of the stream that is consumed.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
-    /// Keep so many MiB of each stream that is published to, and publish before the first round until the log reuses
-    /// segments, as that of a server that has run for a while does; 0: keep everything.
+    /// Keep this many MiB of each stream that is published to, and publish before the first round until the log reuses
+    /// segments, as the log of a server does that has run for a while; 0: keep everything.
     #[arg(long, default_value_t = 0)]
     pub retention_mib: u64,
     /// Time of each bare measurement before a run: stream, round trip, disk; 0: none.
@@ -83,40 +85,30 @@ pub(super) const FILL_BATCH: u32 = 1000;
 const SETUP_TIME: Duration = Duration::from_secs(60);
 /// File that the disk is probed with.
 const PROBE_BYTES: u64 = 64 << 20;
-/// Under way to one who tails.
+/// Credit of a tail.
 const WINDOW: Permit = Permit { messages: 65_536, bytes: 16 << 20 };
-/// Largest request.
+/// Bytes of the largest request.
 const MAX_REQUEST_BYTES: usize = 15 << 20;
 
 impl StreamsOptions {
     fn check(&self) -> Result<(), BenchError> {
         self.load.check()?;
-        let wrong = |option, message: String| Err(BenchError::Option { option, message });
-        if self.payload.is_some_and(|bytes| bytes < HEAD_BYTES) {
-            return wrong("--payload", format!("must be at least {HEAD_BYTES}"));
-        }
+        let fits = self.payload.is_none_or(|bytes| bytes >= HEAD_BYTES);
+        require(fits, "--payload", format!("must be at least {HEAD_BYTES}"))?;
         let bytes = self.payload.unwrap_or(0).saturating_add(5).saturating_mul(self.batch as usize);
         within("--payload, --batch: bytes of a request", bytes.max(1), MAX_REQUEST_BYTES)?;
         within("--publishers", self.publishers, 10_000)?;
         within("--in-flight", self.in_flight, 4096)?;
-        within("--records", usize::try_from(self.records).unwrap_or(usize::MAX), 1 << 30)?;
-        if self.durability < Durability::Os {
-            return wrong(
-                "--durability",
-                "at none nobody knows where records lie, so they can't be read back".to_owned(),
-            );
-        }
-        Ok(())
+        within("--records", self.records, 1 << 30)?;
+        let why = "at none the client does not learn where records lie, so they can't be read back: use at least os";
+        require(self.durability >= Durability::Os, "--durability", why)
     }
 }
 
 /// Runs the suite.
 pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
-    let begun = Instant::now();
-    let scratch = Scratch::below(options.server.dir.as_deref())?;
-    let mut report = Report::begin("streams", scratch.path());
-    let before = Usage::read(Whose::Own);
+    let (mut report, scratch) = Report::begin_below("streams", options.server.dir.as_deref())?;
     let scenarios = match options.payload {
         Some(bytes) => vec![Scenario::of(bytes, options.batch, options.publishers, options.in_flight)],
         None => Scenario::goals(),
@@ -129,28 +121,29 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     let retention = Retention(Some(options.retention_mib << 20).filter(|bytes| *bytes > 0));
     report.condition("retention", retention.describe());
     let probe = Probe::create(scratch.path(), PROBE_BYTES)?;
-    let mut suite = Suite { options, server: &server, probe, progress, streams: 0, retention };
+    let place = server.place(options.server.transport[0])?;
+    let mut suite = Suite { options, server: &server, place, probe, progress, streams: 0, retention };
     if retention.0.is_some() {
-        suite.season(&server.place(options.server.transport[0])?)?;
+        suite.season()?;
     }
     let mut figures = Figures::new();
     for carrier in &options.server.transport {
-        let place = server.place(*carrier)?;
+        suite.place = server.place(*carrier)?;
         for scenario in &scenarios {
-            let rounds = suite.scenario(scenario, &place)?;
+            let rounds = suite.scenario(scenario)?;
             figures.add(&mut report, scenario, *carrier, &rounds);
         }
     }
     report::notes(&mut report);
     figures.finish(&mut report);
-    report.cost = Usage::read(Whose::Own).since(&before);
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(report)
+    Ok(report.finish())
 }
 
 pub(super) struct Suite<'a> {
     pub(super) options: &'a StreamsOptions,
     pub(super) server: &'a Server,
+    /// Port and transport that are measured.
+    pub(super) place: Place,
     probe: Probe,
     pub(super) progress: &'a mut dyn Progress,
     streams: u64,
@@ -160,46 +153,46 @@ pub(super) struct Suite<'a> {
 /// A round: the scenario's run, and the bare machine before it.
 #[derive(Debug)]
 pub struct Round {
-    /// Of the scenario.
+    /// Figures of the scenario.
     pub outcome: CallOutcome,
-    /// fsyncs of the server meanwhile, if it is ours.
+    /// fsyncs of the server during the round, if it is ours.
     pub fsyncs: Option<f64>,
-    /// Zeroes that it wrote into new segments meanwhile, in bytes.
+    /// Zeroes that the server wrote into new segments during the round, in bytes.
     pub zeroed: Option<f64>,
     /// Bytes per second of a bare stream.
     pub stream: f64,
     /// Bare round trips with a request's bytes.
     pub round_trips: Latencies,
-    /// Bare writes of them, each with its fdatasync.
+    /// Bare writes with a request's bytes, each with its fdatasync.
     pub fdatasyncs: Latencies,
 }
 
 impl Suite<'_> {
-    fn scenario(&mut self, scenario: &Scenario, place: &Place) -> Result<Vec<Round>, BenchError> {
+    fn scenario(&mut self, scenario: &Scenario) -> Result<Vec<Round>, BenchError> {
         let payloads = Arc::new(Payloads::new(scenario.payload_bytes, self.options.load.seed, Depth::Spot));
         let mut rounds = Vec::new();
         let consumed = match scenario.what {
             What::Publish { .. } => None,
-            What::Poll | What::Tail => Some(self.fill(place, &payloads)?),
+            What::Poll | What::Tail => Some(self.fill(&payloads)?),
         };
         for number in 1..=self.options.load.rounds {
-            let (stream, round_trips, fdatasyncs) = self.bare(scenario, place)?;
+            let (stream, round_trips, fdatasyncs) = self.bare(scenario)?;
             let (fsyncs, zeroed) = (self.fsyncs(), self.zeroed_bytes());
             let outcome = match (scenario.what, consumed) {
                 (What::Publish { publishers, in_flight }, _) => {
-                    self.publish(scenario, place, &payloads, publishers, in_flight)?
+                    self.publish(&payloads, scenario.batch, publishers, in_flight)?
                 }
-                (What::Tail, Some(filled)) => self.tail(place, &payloads, filled)?,
-                (_, Some(filled)) => self.poll(scenario, place, &payloads, filled)?,
+                (What::Tail, Some(filled)) => self.tail(&payloads, filled)?,
+                (_, Some(filled)) => self.poll(&payloads, scenario.batch, filled)?,
                 (_, None) => unreachable!("what is consumed was filled"),
             };
             let since = |now: Option<f64>, then: Option<f64>| now.zip(then).map(|(now, then)| now - then);
             let (fsyncs, zeroed) = (since(self.fsyncs(), fsyncs), since(self.zeroed_bytes(), zeroed));
-            self.say(scenario, place, number, &outcome);
+            self.say(scenario, number, &outcome);
             rounds.push(Round { outcome, fsyncs, zeroed, stream, round_trips, fdatasyncs });
         }
         if let Some((stream, _)) = consumed {
-            self.delete(place, stream)?;
+            self.delete(stream)?;
         }
         Ok(rounds)
     }
@@ -209,98 +202,77 @@ impl Suite<'_> {
     }
 
     /// A bare stream, bare round trips and bare writes with their fdatasync, with a request's bytes.
-    fn bare(&mut self, scenario: &Scenario, place: &Place) -> Result<(f64, Latencies, Latencies), BenchError> {
+    fn bare(&mut self, scenario: &Scenario) -> Result<(f64, Latencies, Latencies), BenchError> {
         let time = self.options.bare;
         if time.is_zero() {
             return Ok((f64::NAN, Latencies::default(), Latencies::default()));
         }
-        let stream = bare::stream(place.carrier, time)?;
+        let stream = bare::stream(self.place.carrier, time)?;
         if !matches!(scenario.what, What::Publish { .. }) {
             return Ok((stream, Latencies::default(), Latencies::default()));
         }
         let bytes = scenario.batch as usize * (5 + scenario.payload_bytes) + 43;
-        let round_trips = bare::round_trips(place.carrier, bytes, time)?;
+        let round_trips = bare::round_trips(self.place.carrier, bytes, time)?;
         let fdatasyncs = self.probe.run(&vec![7; bytes], Sync::Each, time)?.times;
         Ok((stream, round_trips, fdatasyncs))
     }
 
-    pub(super) fn plan(&self, place: &Place, connections: usize, in_flight: usize) -> CallPlan {
-        let load = &self.options.load;
-        CallPlan {
-            place: place.clone(),
-            connections,
-            streams: 1,
-            in_flight,
-            rate: None,
-            warmup: load.warmup,
-            duration: load.duration,
-            give_up: load.give_up,
-            max_lag: load.max_lag,
-            seed: load.seed,
-            workers: load.workers,
-        }
+    fn plan(&self, connections: usize, in_flight: usize) -> CallPlan {
+        let (place, load) = (self.place.clone(), self.options.load.clone());
+        CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load }
     }
 
     fn publish(
         &mut self,
-        scenario: &Scenario,
-        place: &Place,
         payloads: &Arc<Payloads>,
+        batch: u32,
         publishers: usize,
         in_flight: usize,
     ) -> Result<CallOutcome, BenchError> {
-        let stream = self.create(place, &self.retention.config())?;
+        let stream = self.create(&self.retention.config())?;
         let acked: Arc<Vec<AtomicU64>> = Arc::new((0..publishers).map(|_| AtomicU64::new(0)).collect());
-        let plan = self.plan(place, publishers, publishers * in_flight);
+        let plan = self.plan(publishers, publishers * in_flight);
         let level = self.options.durability;
         let (mut outcome, _) = requests::run(&plan, self.server.process, |publisher| {
-            AppendWork::new(stream, level, publisher, scenario.batch, Arc::clone(payloads), Arc::clone(&acked))
+            AppendWork::new(stream, level, publisher, batch, Arc::clone(payloads), Arc::clone(&acked))
         })?;
         let acked: Vec<u64> = acked.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         if outcome.validity == Validity::Good {
-            self.read_back(place, stream, payloads, &acked, &mut outcome)?;
+            outcome.validity = self.read_back(stream, payloads, &acked)?;
         }
-        self.delete(place, stream)?;
+        self.delete(stream)?;
         Ok(outcome)
     }
 
     /// Reads all that was acked, or what of it is sure to be kept, and compares it.
-    fn read_back(
-        &mut self,
-        place: &Place,
-        stream: StreamId,
-        payloads: &Arc<Payloads>,
-        acked: &[u64],
-        outcome: &mut CallOutcome,
-    ) -> Result<(), BenchError> {
+    fn read_back(&self, stream: StreamId, payloads: &Arc<Payloads>, acked: &[u64]) -> Result<Validity, BenchError> {
         let end = acked.iter().sum();
         let start = self.retention.safe_start(end, payloads.payload_bytes());
         let fresh = match start {
             0 => Account::new(Share::All, acked.len()),
             _ => Account::joining(acked.len()),
         };
-        let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 1) };
+        let setup = CallPlan::setup(&self.place, 1, SETUP_TIME, &self.options.load);
         let work =
             |_| ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), Again::No).from(start);
         let (read, works) = requests::run(&setup, None, work)?;
-        let Some(work) = works.first() else { return Ok(()) };
+        let Some(work) = works.first() else { return Ok(Validity::Good) };
         let faults = work.account().faults(acked);
         let problem = match (read.validity, work.next() == end, faults.any()) {
-            (Validity::Good, true, false) => return Ok(()),
+            (Validity::Good, true, false) => return Ok(Validity::Good),
             (Validity::Good, true, true) => faults.to_string(),
             (how, _, _) => format!("{} of {end} acked records were read back: {}", work.next(), how.verdict().0),
         };
-        outcome.validity = Validity::Errors(format!("reading back what was acked: {problem}"));
-        Ok(())
+        Ok(Validity::Errors(format!("reading back what was acked: {problem}")))
     }
 
     /// Fills a stream with records to consume: setup.
-    fn fill(&mut self, place: &Place, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
-        let stream = self.create(place, &StreamConfig::default())?;
+    fn fill(&mut self, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
+        let stream = self.create(&StreamConfig::default())?;
         let acked: Arc<Vec<AtomicU64>> = Arc::new(vec![AtomicU64::new(0)]);
         let wanted = self.options.records;
         self.progress.step(&format!("filling a stream with {wanted} records of {} B", payloads.payload_bytes()));
-        let setup = CallPlan { warmup: Duration::ZERO, duration: SETUP_TIME, workers: 1, ..self.plan(place, 1, 4) };
+        let setup = CallPlan::setup(&self.place, 4, SETUP_TIME, &self.options.load);
         let work = |_| {
             AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(payloads), Arc::clone(&acked))
                 .until(wanted)
@@ -308,81 +280,63 @@ impl Suite<'_> {
         let (outcome, _) = requests::run(&setup, None, work)?;
         match (outcome.validity, acked[0].load(Ordering::Relaxed)) {
             (Validity::Good, filled) if filled >= wanted => Ok((stream, filled)),
-            (how, filled) => Err(BenchError::Subject {
-                subject: place.endpoint.address().to_owned(),
-                doing: "filling a stream",
-                message: format!("{filled} of {wanted} records: {}", how.verdict().0),
-            }),
+            (how, filled) => {
+                let message = format!("{filled} of {wanted} records: {}", how.verdict().0);
+                Err(BenchError::subject(self.place.endpoint.address(), "filling a stream")(message))
+            }
         }
     }
 
-    fn poll(
-        &mut self,
-        scenario: &Scenario,
-        place: &Place,
-        payloads: &Arc<Payloads>,
-        (stream, end): (StreamId, u64),
-    ) -> Result<CallOutcome, BenchError> {
+    fn poll(&self, payloads: &Arc<Payloads>, batch: u32, filled: (StreamId, u64)) -> Result<CallOutcome, BenchError> {
+        let (stream, end) = filled;
         let fresh = Account::new(Share::All, 1);
-        let work = |_| ReadWork::new(stream, scenario.batch, end, Arc::clone(payloads), fresh.clone(), Again::Yes);
-        let (outcome, _) = requests::run(&self.plan(place, 1, 1), self.server.process, work)?;
+        let work = |_| ReadWork::new(stream, batch, end, Arc::clone(payloads), fresh.clone(), Again::Yes);
+        let (outcome, _) = requests::run(&self.plan(1, 1), self.server.process, work)?;
         Ok(outcome)
     }
 
-    /// One pass as a tail, and the time that it took.
-    fn tail(
-        &mut self,
-        place: &Place,
-        payloads: &Arc<Payloads>,
-        (stream, end): (StreamId, u64),
-    ) -> Result<CallOutcome, BenchError> {
-        let mut checker = Checker::new(Arc::clone(payloads), Account::new(Share::All, 1));
-        let before = self.server.process.map(|id| Usage::read(Whose::Process(id)));
-        let effort = std::cell::Cell::new(None);
-        let passed = crew::alone(async {
-            let line = place.line().await?;
-            effort.set(Some(crew::Effort::begin()));
-            let pass = tail(line, stream, end, &mut checker, &WINDOW);
-            let passed = tokio::time::timeout(SETUP_TIME, pass).await;
-            let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };
-            passed.map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?.map_err(|error| fail(error.to_string()))
-        });
-        let (cpu, busiest) = effort.get().map_or((Duration::ZERO, 0.0), |effort| effort.end());
-        let (time, received) = passed?;
-        let faults = checker.account.faults(&[end]);
+    /// Tails the stream once.
+    fn tail(&self, payloads: &Arc<Payloads>, (stream, end): (StreamId, u64)) -> Result<CallOutcome, BenchError> {
+        let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };
+        let place = &self.place;
+        let line = async |_| place.line().await;
+        let mut crew = crew::run(1, self.server.process, line, async |line, clock| {
+            let checker = Checker::new(Arc::clone(payloads), Account::new(Share::All, 1));
+            tokio::time::timeout(SETUP_TIME, tail(line, clock, stream, end, checker, &WINDOW)).await
+        })?;
+        let passed = crew.brought.remove(0).map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?;
+        let (time, received, account) = passed.map_err(|error| fail(error.to_string()))?;
+        let faults = account.faults(&[end]);
         let seconds = time.as_secs_f64();
         let counts = CallCounts { items: end, all_items: end, received_bytes: received, ..CallCounts::default() };
         Ok(CallOutcome {
             rate: f64::NAN,
             items_rate: end as f64 / seconds,
             received_rate: received as f64 / seconds,
-            server: match (self.server.process, before) {
-                (Some(id), Some(before)) => Usage::read(Whose::Process(id)).since(&before),
-                _ => crate::usage::Cost::default(),
-            },
-            generator_cpu: cpu.as_secs_f64(),
-            busiest,
+            server: crew.server.unwrap_or_default(),
+            generator_cpu: crew.generator_cpu,
+            busiest: crew.busiest,
             validity: if faults.any() { Validity::Errors(faults.to_string()) } else { Validity::Good },
             counts,
         })
     }
 
-    pub(super) fn create(&mut self, place: &Place, config: &StreamConfig) -> Result<StreamId, BenchError> {
+    pub(super) fn create(&mut self, config: &StreamConfig) -> Result<StreamId, BenchError> {
         self.streams += 1;
         let name = format!("bench-{}-{}", std::process::id(), self.streams);
         let mut command = Vec::new();
         encode_create_stream(&mut command, &name, config)
             .map_err(BenchError::subject("the generator", "naming a stream"))?;
-        self.command(place, &command, "creating a stream", |frame| match frame {
+        self.command(&command, "creating a stream", |frame| match frame {
             ServerFrame::Created(created) => Some(StreamId(created.id)),
             _ => None,
         })
     }
 
-    pub(super) fn delete(&mut self, place: &Place, stream: StreamId) -> Result<(), BenchError> {
+    pub(super) fn delete(&mut self, stream: StreamId) -> Result<(), BenchError> {
         let mut command = Vec::new();
         encode_delete_stream(&mut command, stream);
-        self.command(place, &command, "deleting a stream", |frame| match frame {
+        self.command(&command, "deleting a stream", |frame| match frame {
             ServerFrame::Done(_) => Some(()),
             _ => None,
         })
@@ -390,28 +344,16 @@ impl Suite<'_> {
 
     fn command<T>(
         &self,
-        place: &Place,
         command: &[u8],
         doing: &'static str,
         read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
     ) -> Result<T, BenchError> {
-        crew::alone(async {
-            let mut line = place.line().await?;
-            let write = Write { level: Level(None), command: Rest(command) };
-            line.ask(&write, read).await.map_err(BenchError::subject(place.endpoint.address(), doing))
-        })
+        self.place.ask(doing, &Write { level: Level(None), command: Rest(command) }, read)
     }
 
-    fn say(&mut self, scenario: &Scenario, place: &Place, number: u32, outcome: &CallOutcome) {
-        let times = &outcome.counts.times;
-        self.progress.step(&format!(
-            "{}, {} round {number}: {:.0} records/s, p50 {}, p99 {}, {}",
-            scenario.name,
-            place.carrier.name(),
-            outcome.items_rate,
-            duration(times.percentile(50.0)),
-            duration(times.percentile(99.0)),
-            outcome.validity.name()
-        ));
+    fn say(&mut self, scenario: &Scenario, number: u32, outcome: &CallOutcome) {
+        let figures = summary(outcome.items_rate, " records/s", &outcome.counts.times, &outcome.validity);
+        let carrier = self.place.carrier.name();
+        self.progress.step(&format!("{}, {carrier} round {number}: {figures}", scenario.name));
     }
 }

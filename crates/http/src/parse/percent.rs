@@ -1,72 +1,37 @@
-//! Percent-encoding of arbitrary bytes, and text among them.
+//! Percent-encoding of arbitrary bytes.
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+
 use super::error::ParseError;
 
-/// Decodes a path: `%XX` is a byte, everything else stands for itself (also `+`).
-/// Borrows when there is nothing to decode.
+/// Bytes that [`encode`] escapes: all but the unreserved characters of RFC 3986.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Decodes a path: `%XX` is a byte, every other character stands for itself (also `+`). Rejects a `%` without two
+/// hexadecimal digits. Borrows if there is nothing to decode.
 pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
-    match raw.iter().position(|&byte| byte == b'%') {
-        None => Ok(Cow::Borrowed(raw)),
-        Some(first) => decode_from(raw, first, false).map(Cow::Owned),
+    let is_escape = |at: usize| raw.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+    match raw.iter().enumerate().find(|&(at, &byte)| byte == b'%' && !is_escape(at)) {
+        Some((at, _)) => Err(ParseError::BadEscape { at }),
+        None => Ok(percent_decode(raw).into()),
     }
 }
 
-/// Decodes a query component: as [`decode`], and `+` is a space, as forms and most libraries send it.
+/// Decodes a query component like [`decode`], with `+` as a space, which forms and most libraries send.
 pub fn decode_query(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
-    match raw.iter().position(|&byte| byte == b'%' || byte == b'+') {
-        None => Ok(Cow::Borrowed(raw)),
-        Some(first) => decode_from(raw, first, true).map(Cow::Owned),
+    if !raw.contains(&b'+') {
+        return decode(raw);
     }
+    let spaced: Vec<_> = raw.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
+    decode(&spaced).map(|decoded| Cow::Owned(decoded.into_owned()))
 }
 
-fn decode_from(raw: &[u8], first: usize, plus_is_space: bool) -> Result<Vec<u8>, ParseError> {
-    let mut out = Vec::with_capacity(raw.len());
-    out.extend_from_slice(&raw[..first]);
-    let mut at = first;
-    while let Some(&byte) = raw.get(at) {
-        at += match byte {
-            b'%' => {
-                out.push(escaped(raw, at)?);
-                3
-            }
-            b'+' if plus_is_space => {
-                out.push(b' ');
-                1
-            }
-            other => {
-                out.push(other);
-                1
-            }
-        };
-    }
-    Ok(out)
-}
-
-fn escaped(raw: &[u8], at: usize) -> Result<u8, ParseError> {
-    let digit = |at: usize| raw.get(at).and_then(|&byte| char::from(byte).to_digit(16));
-    match (digit(at + 1), digit(at + 2)) {
-        (Some(high), Some(low)) => Ok((high << 4 | low) as u8),
-        _ => Err(ParseError::BadEscape { at }),
-    }
-}
-
-/// Encodes any bytes so that both [`decode`] and [`decode_query`] give them back.
+/// Encodes any bytes so that [`decode`] and [`decode_query`] return them.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let mut out = String::with_capacity(bytes.len() + 16);
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push('%');
-            out.push(char::from(HEX[usize::from(byte >> 4)]));
-            out.push(char::from(HEX[usize::from(byte & 15)]));
-        }
-    }
-    out
+    percent_encode(bytes, ESCAPED).to_string()
 }
 
 /// Bytes that must be text.

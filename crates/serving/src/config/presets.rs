@@ -1,4 +1,4 @@
-//! The knobs that each profile sets.
+//! The values that each profile sets.
 
 use thalweg_broker::Batching;
 

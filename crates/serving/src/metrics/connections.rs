@@ -1,4 +1,4 @@
-//! Connections of one protocol.
+//! Connection counts of a protocol.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

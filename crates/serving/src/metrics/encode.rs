@@ -1,4 +1,4 @@
-//! Single figures in the form that the metrics library takes.
+//! Encoding of single metrics without labels.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! An audit of the state: recomputes from the rows whatever the state keeps twice, and compares.
+//! An audit of the state: recomputes redundant data from the rows that determine it, and compares.
 //!
-//! Owns: [`audit`] and what it finds. Does not own repair, nor the log: it does not read the bytes that rows point at
-//! (`thalweg log verify` and the mover do).
+//! Owns: [`audit`], which calls the checks of all areas. Does not own: repair, or the log. It does not read the
+//! bytes that rows point to (`thalweg log verify` and the mover do).
 //!
 //! ```text
 //! kept twice                                         recomputed from                       by
@@ -14,8 +14,8 @@
 //! consumer groups (0e, 0f, 14)                       each other                            groups
 //! ```
 //!
-//! Rows are read in pages of one view, so an audit takes memory for a few numbers of each segment, keyspace, collection
-//! and consumer group, and not for what they hold.
+//! Rows are read in pages of one view. So an audit needs memory for a few numbers of each segment, keyspace,
+//! collection and consumer group, but not for their content.
 
 use thalweg_store::View;
 
@@ -30,10 +30,11 @@ use crate::{
     error::MachineError,
 };
 
-/// Audits all rows of a view, and returns what disagrees, area by area.
+/// Audits all rows of a view, and returns all disagreements, area by area.
 ///
 /// # Errors
-/// The backend failed. Rows that do not decode are findings, and what depends on them is not compared.
+/// Returns an error if the backend fails. Rows that do not decode are findings, and data that depends on them is
+/// not compared.
 pub fn audit(view: &dyn View, values: Values) -> Result<Vec<Finding>, MachineError> {
     let mut report = Report::default();
     let Some(names) = report.unless_corrupt(Names::load(view))? else { return Ok(report.0) };

@@ -1,4 +1,5 @@
-//! Parts of hashes and streams of Redis clients: each belongs to a collection that a key holds, or that is trash.
+//! Audit of the parts of hashes and streams of Redis clients. Each part belongs to a collection that a key refers
+//! to, or that is trash.
 
 use thalweg_store::View;
 

@@ -1,4 +1,4 @@
-//! Leases, and the rows by which leases and keys are found when they end.
+//! Audit of leases, and of the rows by which ending leases and keys are found.
 //!
 //! Rows of keys may be stale; rows of leases never are.
 

@@ -1,7 +1,7 @@
-//! Consumer groups: their rows agree with each other, and with the streams that they read.
+//! Audit of consumer groups: their rows agree with each other, and with the streams that they read.
 //!
-//! Loading a group compares its rows: members and attempts belong to it, attempts and offsets were given out, and no
-//! record is pending twice.
+//! Loading a group compares its rows: members and attempts belong to it, attempts and offsets are below the next
+//! ones, and no record is pending twice.
 
 use thalweg_store::View;
 

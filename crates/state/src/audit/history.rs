@@ -1,4 +1,5 @@
-//! Versions: their order, the rows of their times, and histories beside the keyspaces' configurations.
+//! Audit of versions: their order, the rows of their times, and the agreement of histories with the keyspaces'
+//! configurations.
 
 use thalweg_store::View;
 use thalweg_types::{KeyspaceId, Revision, command::KeyspaceHistory};
@@ -73,7 +74,7 @@ struct Versions<'a> {
     id: KeyspaceId,
     bounds: KeyspaceHistory,
     work: Work,
-    /// The key of the row before, and the revision from which on something newer is known of it.
+    /// Key of the previous row, and the revision from which newer data of the key exists.
     newer: Option<(Vec<u8>, Revision)>,
 }
 
@@ -99,7 +100,7 @@ impl Versions<'_> {
         })
     }
 
-    /// Until when it was, and whether there must be a row of its time.
+    /// Checks a version. Returns the time and revision at which it ended, and true if a row of its time must exist.
     fn version(
         &mut self,
         key: &[u8],
@@ -129,7 +130,7 @@ impl Versions<'_> {
         Ok(Some((version.until, self.bounds.age.is_some() || version.ending != Ending::Overwritten)))
     }
 
-    /// The revision of the key's own row.
+    /// Returns the revision of the key's current row.
     fn newest(&self, user_key: &[u8], report: &mut Report) -> Result<Option<Revision>, MachineError> {
         let full = [&keys::data_prefix(self.id), user_key].concat();
         let Some(row) = self.view.get(&full)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! The tables of names, and rows that belong to nothing.
+//! Audit of the tables of names, and of rows without an owner.
 
 use thalweg_store::View;
 
@@ -12,7 +12,7 @@ use crate::{
     keys::{self, KeyRange, TAG_COUNTS, TAG_TRASH},
 };
 
-/// First byte of the keys that are the backends' own.
+/// First byte of the keys that backends reserve.
 const BACKENDS: u8 = 0xf0;
 
 pub(crate) fn check(view: &dyn View, names: &Names, report: &mut Report) -> Result<(), MachineError> {

@@ -1,4 +1,4 @@
-//! Names and bounds that the other parts of an audit need.
+//! Tables that all areas of an audit need.
 
 use thalweg_store::View;
 use thalweg_types::Revision;
@@ -9,12 +9,12 @@ use crate::{
     keyspaces::catalog::{KeyspaceTable, Meta},
 };
 
-/// What all areas go by.
+/// Catalog, deleted prefixes and last revision of the audited view.
 pub(crate) struct Names {
     pub(crate) meta: Meta,
     pub(crate) keyspaces: KeyspaceTable,
     pub(crate) clears: ClearTable,
-    /// The last revision used.
+    /// Last revision used.
     pub(crate) revision: Revision,
 }
 

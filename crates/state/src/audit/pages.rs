@@ -1,4 +1,4 @@
-//! Rows in pages: a backend need not be able to answer while it scans.
+//! Reading rows in pages, because a backend may not support a get during a scan.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -6,13 +6,13 @@ use thalweg_store::{BackendError, Direction, View};
 
 use crate::{error::MachineError, keys::KeyRange};
 
-/// Rows, and bytes, after which a page ends.
+/// Maximum rows of a page, and bytes at which a page ends.
 const PAGE_ROWS: usize = 1000;
 const PAGE_BYTES: usize = 1024 * 1024;
 
 type Row = (Vec<u8>, Vec<u8>);
 
-/// Calls `visit` with every row of a range in order; it may look up others in the view.
+/// Calls `visit` with every row of a range in order. `visit` may read other rows of the view.
 pub(crate) fn each_row(
     view: &dyn View,
     range: &KeyRange,
@@ -45,7 +45,8 @@ fn page(view: &dyn View, range: &KeyRange) -> Result<(Vec<Row>, bool), BackendEr
     Ok((rows, more))
 }
 
-/// Calls `visit` with each distinct beginning of `len` bytes that keys with a prefix have; passes over the rows.
+/// Calls `visit` with each distinct prefix of `len` bytes among the keys that begin with `prefix`. Skips the other
+/// rows.
 pub(crate) fn each_beginning(
     view: &dyn View,
     prefix: &[u8],
@@ -71,7 +72,7 @@ pub(crate) fn each_beginning(
     }
 }
 
-/// Whether a row is there.
+/// Returns true if the row exists.
 pub(crate) fn is_there(view: &dyn View, key: &[u8]) -> Result<bool, BackendError> {
     Ok(view.get(key)?.is_some())
 }

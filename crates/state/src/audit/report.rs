@@ -4,22 +4,24 @@ use std::fmt;
 
 use crate::error::MachineError;
 
-/// How exact the bytes of values must be that a segment's row counts.
+/// Precision of the bytes and counts of values that a segment's row must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Values {
-    /// At least those that rows point at: a put that does not look at the value it replaces leaves that counted.
+    /// A segment's row counts at least those that rows point to. A put that does not read the value it replaces leaves
+    /// that value counted.
     #[default]
     AtLeast,
-    /// Exactly those: no value in the log was ever replaced or deleted by a command that does not look at it.
+    /// A segment's row counts exactly those that rows point to, because no command replaced or deleted a value in the log without reading
+    /// it.
     Exactly,
 }
 
-/// What two places of the state say differently.
+/// Kind of a disagreement within the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingKind {
     /// A row that does not decode.
     Undecodable,
-    /// A row of a kind that this version does not know.
+    /// A row of a kind that this version does not recognise.
     UnknownKind,
     /// A row of a keyspace, a stream or a group that does not exist.
     Stray,
@@ -33,19 +35,19 @@ pub enum FindingKind {
     Deadline,
     /// The row of a key that is attached to a lease, or the lease of such a row.
     Attachment,
-    /// How many keys are attached to a lease.
+    /// The number of keys that are attached to a lease.
     LeaseKeys,
-    /// A stream's index entries do not tile what its head says.
+    /// The index entries of a stream do not cover exactly the range in its head.
     Tiling,
     /// A field of a stream's head.
     StreamHead,
     /// Producers of a stream.
     Producers,
-    /// A version of a key: what it says of itself, or where it stands among the others.
+    /// A version of a key: its own fields, or its position among the other versions.
     Version,
     /// The row of a version's time.
     VersionTime,
-    /// A keyspace's history, beside its configuration.
+    /// The history of a keyspace, compared with its configuration.
     History,
     /// A part, or a trash row, of a collection.
     Collection,
@@ -55,16 +57,16 @@ pub enum FindingKind {
     Clear,
 }
 
-/// A disagreement.
+/// One disagreement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Of what kind.
+    /// Kind of the disagreement.
     pub kind: FindingKind,
-    /// The row that is wrong, missing or too much.
+    /// Key of the row that is wrong, missing or superfluous.
     pub key: Vec<u8>,
-    /// What it should be by the other rows.
+    /// Expected content according to the other rows.
     pub expected: String,
-    /// What it is.
+    /// Content found.
     pub found: String,
 }
 
@@ -76,7 +78,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings so far.
+/// The findings of an audit so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report(pub(crate) Vec<Finding>);
 
@@ -86,7 +88,7 @@ impl Report {
         self.0.push(Finding { kind, key: key.to_vec(), expected, found });
     }
 
-    /// Compares two figures.
+    /// Compares two values, and adds a finding if they differ.
     pub(crate) fn same<T: PartialEq + fmt::Debug>(
         &mut self,
         kind: FindingKind,
@@ -100,7 +102,7 @@ impl Report {
         }
     }
 
-    /// Bytes that do not decode are a finding; a backend that fails ends the audit.
+    /// Converts an error about corrupt bytes to a finding. Errors of the backend end the audit.
     pub(crate) fn unless_corrupt<T>(&mut self, result: Result<T, MachineError>) -> Result<Option<T>, MachineError> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -112,7 +114,7 @@ impl Report {
         }
     }
 
-    /// As [`unless_corrupt`](Self::unless_corrupt), of the row at a key.
+    /// Converts an error like [`unless_corrupt`](Self::unless_corrupt), with the key of the row in the finding.
     pub(crate) fn decoded<T>(
         &mut self,
         key: &[u8],

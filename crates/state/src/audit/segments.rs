@@ -1,4 +1,4 @@
-//! Live bytes of segments: what rows point at, against what the segments' own rows say.
+//! Audit of the live bytes of segments: the bytes that rows point to, compared with the segments' liveness rows.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::{
     segments::liveness::{BlobKind, Liveness, LivenessTable},
 };
 
-/// What rows point at, by segment.
+/// Live bytes computed from pointers, by segment.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(BTreeMap<Generation, Liveness>);
 
 impl Segments {
-    /// A row points at these bytes.
+    /// Counts the bytes that a row points to.
     pub(crate) fn add(&mut self, kind: BlobKind, blob: &BlobRef) {
         if blob.len == 0 {
             return;
@@ -31,7 +31,7 @@ impl Segments {
         *count = count.saturating_add(1);
     }
 
-    /// Compares with the segments' rows.
+    /// Compares the sums with the liveness rows.
     pub(crate) fn check(mut self, view: &dyn View, values: Values, report: &mut Report) -> Result<(), MachineError> {
         let Some(table) = report.unless_corrupt(LivenessTable::load(view))? else { return Ok(()) };
         let stored: BTreeMap<_, _> = table.rows().into_iter().collect();

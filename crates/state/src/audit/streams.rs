@@ -1,4 +1,4 @@
-//! Streams: heads against index entries and producers.
+//! Audit of streams: heads compared with index entries and producers.
 
 use thalweg_store::View;
 use thalweg_types::{Offset, SpaceTime, StreamId};
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Bytes of tag and stream.
+/// Bytes of tag and stream in a key.
 const STREAM_LEN: usize = 5;
 
 pub(crate) fn check(view: &dyn View, segments: &mut Segments, report: &mut Report) -> Result<(), MachineError> {
@@ -44,15 +44,15 @@ pub(crate) fn check(view: &dyn View, segments: &mut Segments, report: &mut Repor
     Ok(())
 }
 
-/// What the entries of a stream come to.
+/// Sums over the index entries of a stream.
 struct Walk {
-    /// Where the next entry must begin.
+    /// Offset at which the next entry must begin.
     next: Offset,
-    /// Bytes of all batches before it; of the first entry whatever it says.
+    /// Bytes of all earlier batches; taken from the first entry.
     bytes: Option<u64>,
     time: SpaceTime,
     saved: i64,
-    /// Where the batch that holds the start begins, the bytes before it and its time.
+    /// First offset, bytes before, and time of the batch that contains the stream's start.
     start: Option<(Offset, u64, SpaceTime)>,
     is_clean_boundary: bool,
 }
@@ -122,7 +122,7 @@ fn check_producers(view: &dyn View, id: StreamId, head: &Head, report: &mut Repo
     let mut count = 0;
     let visited = producers::visit(view, id, &mut |_, _| count += 1);
     let is_read = report.decoded(&key, visited)?.is_some();
-    // Those of a deleted stream are removed in steps, heads first.
+    // The producers of a deleted stream are removed in steps, heads first.
     if !head.is_live() {
         return Ok(());
     }

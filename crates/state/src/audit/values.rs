@@ -1,4 +1,4 @@
-//! Values of keys: what they point at, what of them counts exactly, and the rows by which they end.
+//! Audit of the values of keys: their pointers, their exact counts, and the rows by which they end.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -25,7 +25,7 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// Collections that a key holds.
+/// Collections that a key refers to.
 pub(crate) type Held = HashSet<(KeyspaceId, CollectionId)>;
 
 pub(crate) fn check(
@@ -89,7 +89,7 @@ fn check_collection(names: &Names, keyspace: &KeyspaceRow, full: &[u8], collecti
     }
 }
 
-/// A value with a deadline has its row, and so has one with a lease, which has one itself.
+/// Checks that the row of a value's deadline, the attachment to its lease, and the lease itself exist.
 fn check_ends(
     view: &dyn View,
     id: KeyspaceId,
@@ -121,7 +121,7 @@ fn check_counts(
     counts: &BTreeMap<KeyspaceId, Counts>,
     report: &mut Report,
 ) -> Result<(), MachineError> {
-    // Nobody looks at the counts of a keyspace that has been dropped.
+    // The counts of a dropped keyspace are never read.
     for (id, _) in names.keyspaces.list().iter().filter(|(_, row)| row.config.exact_counts) {
         let key = keys::counts_row(*id);
         let Some(stored) = report.decoded(&key, Counts::in_view(view, *id))? else { continue };

@@ -1,12 +1,11 @@
-//! History: what the log's entries changed, told again from their own bytes.
+//! Changes of the log's entries, derived again from their bytes.
 //!
-//! Owns: what a change of a key is ([`KeyChange`]), going through an entry commit by commit
-//! ([`EntryCommits`]), and two kinds of rows that make it possible: verdicts (`verdict`), which say of an
-//! entry what cannot be derived from its bytes, and marks (`mark`), which say where in the log a revision
-//! is. Does not own: the log, nor how far back it goes.
+//! Owns: [`EntryCommits`], which iterates over the commits of an entry. Does not own: the rows that make this
+//! possible, which are verdicts (`verdict`), for facts that cannot be derived from an entry's bytes, and marks
+//! (`mark`), the positions of revisions in the log; nor the log, or how far back it reaches.
 //!
-//! Nothing is kept per change. An entry of commits that all succeed, whatever their conditions, has no row
-//! at all: its revisions are counted and its changes decoded when somebody asks.
+//! Nothing is stored per change. An entry whose commits all succeed, with or without conditions, has no row at all:
+//! its revisions are counted and its changes decoded when a reader needs them.
 
 use thalweg_types::{
     Revision,
@@ -19,7 +18,7 @@ use crate::changes::{
     verdict::{Exception, Exceptions, Told},
 };
 
-/// Goes through the commands of an entry that used a revision.
+/// Iterates over the commands of an entry that used a revision.
 #[derive(Clone, Debug)]
 pub struct EntryCommits<'a> {
     payload: &'a [u8],
@@ -30,25 +29,26 @@ pub struct EntryCommits<'a> {
 }
 
 impl<'a> EntryCommits<'a> {
-    /// Over an entry's payload. `verdict` is its row, if it has one; `revision` the last one used before it.
+    /// Creates an iterator over an entry's payload. `verdict` is the entry's row, if it has one; `revision` is the
+    /// last one used before the entry.
     #[must_use]
     pub fn new(payload: &'a [u8], verdict: Option<&'a [u8]>, revision: Revision) -> Self {
         let exceptions = Exceptions::new(verdict.unwrap_or_default());
         Self { payload, commands: Commands::new(payload), number: 0, exceptions, revision }
     }
 
-    /// The last revision used so far.
+    /// Returns the last revision used so far.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The next command that used a revision.
+    /// Returns the next command that used a revision.
     ///
     /// # Errors
-    /// The verdict is not one that belongs to the entry.
+    /// Returns an error if the verdict does not belong to the entry.
     pub fn next_commit(&mut self) -> Result<Option<EntryCommit<'a>>, Malformed> {
-        // As when it was applied, nothing happens from where the framing breaks off.
+        // Like the applier, the iterator stops at the first framing error.
         while let Some(Ok((_, bytes))) = self.commands.next() {
             let number = self.number;
             self.number += 1;
@@ -71,9 +71,9 @@ impl<'a> EntryCommits<'a> {
 /// A command that used a revision.
 #[derive(Clone, Debug)]
 pub struct EntryCommit<'a> {
-    /// Its revision.
+    /// Revision of the command.
     pub revision: Revision,
-    /// Length of its encoding.
+    /// Length of the command's encoding in bytes.
     pub bytes: usize,
     changes: Changes<'a>,
 }
@@ -85,8 +85,8 @@ enum Changes<'a> {
 }
 
 impl<'a> EntryCommit<'a> {
-    /// Calls `visit` with every change, in the order in which they were made: of several of one key the
-    /// last one counts.
+    /// Calls `visit` with every change, in the order in which they were made. If a key changed more than once, its
+    /// last change counts.
     pub fn visit(&self, visit: &mut dyn FnMut(KeyChange<'a>)) -> Result<(), Malformed> {
         match &self.changes {
             Changes::Told(told, payload) => told.visit(payload, visit),
@@ -98,7 +98,7 @@ impl<'a> EntryCommit<'a> {
                         }
                         Write::Delete { keyspace, key } => visit(KeyChange::Delete { keyspace, key }),
                         Write::Append { .. } | Write::Settle(_) => {}
-                        // Refused in a commit: transactions tell what they change.
+                        // A commit rejects these. Transactions record their changes in a verdict.
                         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {}
                         Write::Touch { .. } => {}
                     }

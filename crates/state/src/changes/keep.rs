@@ -1,11 +1,11 @@
-//! History as the machine keeps it: the seam through which commands tell what they change, the rows that go
-//! with an entry, raising the floor, and what readers of the log ask.
+//! Recording and reading of history: the calls by which commands report their changes, the rows written with an
+//! entry, raising the floor, and the queries of log readers.
 //!
-//! A command that changes keys calls [`Applying::changed`] for each change. That is all, and costs one
-//! comparison, as long as the changes can be derived from the command's bytes (see
-//! [`EntryCommits`](crate::changes::commits::EntryCommits)). A command of which they can't (expiries, results of
-//! counters, branches) calls [`Applying::tell_changes`] before the first one: then they are kept in the
-//! entry's verdict. A command that changes keys uses a revision; that it did, or did not, is seen from outside.
+//! A command that changes keys calls [`Applying::changed`] for each change. This costs one comparison if the
+//! changes can be derived from the command's bytes (see [`EntryCommits`](crate::changes::commits::EntryCommits)). A
+//! command whose changes cannot be derived (expiries, results of counters, branches) calls
+//! [`Applying::tell_changes`] before the first change; then the entry's verdict stores its changes. A command that
+//! changes keys uses a revision. [`Applying::judge`] compares this with the command's bytes afterwards.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -35,12 +35,13 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// The current command's changes cannot be derived from its bytes: keeps those that follow.
+    /// Starts storing the current command's changes, because they cannot be derived from its bytes.
     pub(crate) fn tell_changes(&mut self) {
         self.applier.verdict.tell();
     }
 
-    /// The current command changes a key. `value_at` is where in the log a put's value lies, if it does.
+    /// Reports that the current command changes a key. `value_at` is the position of a put's value in the log, if
+    /// the log contains it.
     #[inline]
     pub(crate) fn changed(&mut self, change: &KeyChange<'_>, value_at: Option<LogPosition>) {
         if self.applier.verdict.is_telling() {
@@ -50,7 +51,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Ends a command, before which `before` was the last revision used.
+    /// Ends a command. `before` is the last revision used before it.
     #[inline]
     pub(crate) fn judge(&mut self, number: usize, bytes: &[u8], before: Revision) {
         let (used, expected) = (self.applied.revision != before, uses_revision(bytes));
@@ -65,7 +66,7 @@ impl Applying<'_> {
     }
 }
 
-/// Adds the rows that help to read the entry as history.
+/// Stages the rows that later help to read the entry as history.
 pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     let applier = &mut *applying.applier;
     if is_due(entry, &applier.applied) {
@@ -74,16 +75,16 @@ pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     }
     if !applier.verdict.row().is_empty() {
         applier.staged.put(&[&keys::verdict(entry.index)], &[applier.verdict.row()]);
-        // Seen by whoever sees the entry applied.
+        // Visible to every reader that sees the entry applied.
         applying.machine.published.judged.store(entry.index.0, Ordering::Release);
     }
 }
 
-/// Raises the floor at once, and forgets at most `max` rows below it. How far back a node can read its log as history is
-/// its own affair.
+/// Raises the floor, and deletes at most `max` rows below it. Each node decides for itself how far back its log can
+/// be read as history.
 pub(crate) fn raise_floor(applying: &mut Applying<'_>, floor: HistoryFloor, max: u32) -> Result<Moved, MachineError> {
     let applier = &mut *applying.applier;
-    // All that is applied may be forgotten, and nothing that is to come.
+    // The floor may pass all applied entries, but no later ones.
     let highest = HistoryFloor { revision: applier.applied.revision, index: applier.applied.index.next() };
     let floor = floor.min(highest).max(applier.history_floor);
     if floor > applier.history_floor {
@@ -109,7 +110,7 @@ fn forget_rows(applying: &mut Applying<'_>, [from, below]: [[u8; 9]; 2], max: u3
     Ok(rows.len() as u32)
 }
 
-/// The floor as stored.
+/// Loads the stored floor.
 pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> {
     let Some(row) = view.get(&HISTORY_FLOOR)? else { return Ok(HistoryFloor::default()) };
     let mut reader = Reader::at(&row, 0);
@@ -117,19 +118,19 @@ pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> 
     floor.ok_or_else(|| MachineError::corrupt("history floor", &HISTORY_FLOOR, "row of a wrong length"))
 }
 
-/// Some verdicts, in order, as of one view.
+/// Verdicts of a range of entries, in order, from one view.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
-    /// The entries that have one, and their rows.
+    /// Entries with a verdict, and their rows.
     pub rows: Vec<(Index, Bytes)>,
-    /// Entries from where was asked up to and including this one have those rows and no others.
+    /// Inclusive end of the range. Entries of the range that are not in `rows` have no verdict.
     pub through: Index,
-    /// Below it there may be no rows any more; zero where there have never been any from where was asked on.
+    /// Floor below which rows may be deleted; zero if the range never had rows.
     pub floor: HistoryFloor,
 }
 
 impl Machine {
-    /// The last mark at or before a revision, unless it is below the floor.
+    /// Returns the last mark at or before a revision; `None` if it is below the floor.
     pub fn history_mark(&self, at_or_before: Revision) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), keys::history_mark(at_or_before));
@@ -139,7 +140,8 @@ impl Machine {
         first_mark(&*view, (Bound::Included(&low), Bound::Included(&high)), Direction::Reverse, &mut |_| true)
     }
 
-    /// The first mark at or after a position of the log, and not below the floor: where its history begins.
+    /// Returns the first mark at or after a log position and not below the floor, at which the readable history
+    /// begins.
     pub fn history_begin(&self, log_start: Lsn) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), [keys::TAG_MARK + 1]);
@@ -147,12 +149,12 @@ impl Machine {
         first_mark(&*view, bounds, Direction::Forward, &mut |mark| mark.lsn >= log_start)
     }
 
-    /// The floor below which rows have been forgotten.
+    /// Returns the floor below which rows were deleted.
     pub fn history_floor(&self) -> Result<HistoryFloor, MachineError> {
         load_floor(&*self.backend.view())
     }
 
-    /// Whether there are rows that raising the floor to this would forget.
+    /// Returns true if raising the floor to `floor` would delete rows.
     pub fn has_history_below(&self, floor: HistoryFloor) -> Result<bool, MachineError> {
         let view = self.backend.view();
         let ranges = [
@@ -169,10 +171,10 @@ impl Machine {
         Ok(found)
     }
 
-    /// Verdicts of entries from `from` on: at most `max_rows`, and not many more than `max_bytes` bytes.
+    /// Returns verdicts of entries from `from` on: at most `max_rows`, and little more than `max_bytes` bytes.
     ///
-    /// Where there are none, which is the rule, nothing is scanned: a scan puts the memtable in order, and whoever
-    /// follows the writer closely would do that for it, at its expense, again and again.
+    /// Usually there are none, and then nothing is scanned. A scan links the memtable's queued nodes, so a reader
+    /// that closely follows the writer would repeatedly slow it down.
     pub fn verdicts(&self, from: Index, max_rows: usize, max_bytes: usize) -> Result<Verdicts, MachineError> {
         let through = self.applied().index;
         if self.published.judged.load(Ordering::Acquire) < from.0 {

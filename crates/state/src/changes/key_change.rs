@@ -2,35 +2,35 @@
 
 use thalweg_types::KeyspaceId;
 
-/// What happened to a key, or to all keys with a prefix.
+/// A change of a key, or of all keys with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyChange<'a> {
-    /// It was set.
+    /// The key was set.
     Put {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// User key.
         key: &'a [u8],
-        /// Its value.
+        /// New value.
         value: &'a [u8],
     },
-    /// It was deleted, or would have been had it been there: a blind delete does not look.
+    /// The key was deleted. A blind delete reports this even if the key did not exist.
     Delete {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// User key.
         key: &'a [u8],
     },
-    /// Its time was up.
+    /// The key was removed after its deadline.
     Expire {
-        /// The keyspace.
+        /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// The key.
+        /// User key.
         key: &'a [u8],
     },
     /// All keys with the prefix were deleted.
     DeletePrefix {
-        /// The keyspace.
+        /// Keyspace of the keys.
         keyspace: KeyspaceId,
         /// The prefix; empty for the whole keyspace.
         prefix: &'a [u8],
@@ -38,7 +38,7 @@ pub enum KeyChange<'a> {
 }
 
 impl<'a> KeyChange<'a> {
-    /// The keyspace, and the key or prefix.
+    /// Returns the keyspace, and the key or prefix.
     #[must_use]
     pub fn target(&self) -> (KeyspaceId, &'a [u8]) {
         match *self {

@@ -1,34 +1,34 @@
-//! Marks: where in the log the entry lies before which a revision was the last one used.
+//! Marks: log positions of entries, by the last revision used before the entry.
 //!
 //! ```text
 //! mark := lsn u64 | index u64                  at key 0c | revision u64 BE; value little-endian
 //! ```
-//! Which entries get one follows from where they lie, so that a replay writes the same. They are sparse: one
-//! entry in [`STEP_RECORDS`], and one per [`STEP_BYTES`] of a segment. A reader that looks for a revision
-//! reads that much of the log for nothing.
+//! The position of an entry alone decides if it gets a mark, so a replay writes the same marks. They are sparse:
+//! one in [`STEP_RECORDS`] records, and one for each [`STEP_BYTES`] of a segment. A reader that searches for a
+//! revision reads at most that much of the log in vain.
 
 use thalweg_store::Applied;
 use thalweg_types::{Index, Lsn, Revision};
 
 use crate::entry::Entry;
 
-/// Records between marks.
+/// Number of records between marks.
 const STEP_RECORDS: u64 = 256;
 /// Bytes of a segment between marks.
 const STEP_BYTES: u64 = 1024 * 1024;
 
-/// Where reading may begin.
+/// A position at which reading can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The last revision used before the entry.
+    /// Last revision used before the entry.
     pub revision: Revision,
-    /// The entry's record.
+    /// LSN of the entry's record.
     pub lsn: Lsn,
-    /// The entry.
+    /// Index of the entry.
     pub index: Index,
 }
 
-/// Whether the entry, applied to what was `before`, gets a mark. The very first commit is behind one.
+/// Returns true if the entry, applied after `before`, gets a mark. The very first commit follows a mark.
 #[inline]
 pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
     let start = u64::from(entry.at.offset);
@@ -38,7 +38,7 @@ pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
 }
 
 impl Mark {
-    /// Of an entry that is applied to what was `before`.
+    /// Creates the mark of an entry that is applied after `before`.
     pub(crate) fn of(entry: &Entry<'_>, before: &Applied) -> Self {
         Self { revision: before.revision, lsn: Lsn(entry.next_lsn.0 - 1), index: entry.index }
     }
@@ -50,7 +50,7 @@ impl Mark {
         out
     }
 
-    /// `None` if the row is of another length.
+    /// Decodes a mark; returns `None` if the row has another length.
     pub(crate) fn decode(revision: Revision, row: &[u8]) -> Option<Self> {
         let (lsn, index) = row.split_first_chunk::<8>()?;
         let index = index.try_into().ok().map(u64::from_le_bytes)?;

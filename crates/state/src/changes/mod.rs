@@ -1,4 +1,16 @@
-//! Changes that entries of the log made, read again from their own bytes.
+//! Changes that the log's entries made, as history for watches and other readers of the log.
+//!
+//! Owns: the two kinds of rows that make entries readable as history, and the iteration over an entry's changes.
+//! Does not own: the log, or former values of keys (`history`).
+//!
+//! Invariant: together with its verdict, if it has one, an entry's bytes determine the revisions that it used and
+//! the changes that it made.
+//!
+//! * `key_change`: one change of a key.
+//! * `commits`: iterates over the commits of an entry.
+//! * `verdict`: row of an entry with the facts that its bytes alone do not determine.
+//! * `mark`: row with the position of a revision in the log.
+//! * `keep`: writes these rows while an entry is applied, raises the floor, and answers readers.
 
 pub(crate) mod commits;
 pub(crate) mod keep;

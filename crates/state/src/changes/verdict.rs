@@ -1,4 +1,4 @@
-//! Verdicts: what became of those commands of an entry of which the bytes alone do not tell.
+//! Verdicts: facts about an entry's commands that its bytes alone do not determine.
 //!
 //! ```text
 //! verdict   := exception*                                     at key 0b | index u64 BE
@@ -10,9 +10,9 @@
 //!            | 3 | keyspace u32 | len u32 | len u32 | key | value          put
 //!            | 4 | keyspace u32 | len u32 | len u32 | key | at u32         put; the value is in the entry
 //! ```
-//! Little-endian; commands in order, numbered from 0 within the entry; `at` counts from the begin of the
-//! entry's payload. A command without an exception is what [`uses_revision`] says: a commit that
-//! succeeded, or one that used no revision.
+//! Little-endian. Commands are in order, numbered from 0 within the entry; `at` is an offset from the beginning of
+//! the entry's payload. A command without an exception has the effect that [`uses_revision`] predicts: it was a
+//! commit that succeeded, or it used no revision.
 //!
 //! [`uses_revision`]: thalweg_types::command::uses_revision
 
@@ -32,17 +32,17 @@ const DELETE_PREFIX: u8 = 2;
 const PUT: u8 = 3;
 const PUT_FROM_ENTRY: u8 = 4;
 
-/// Gathers the verdict of the entry that is being applied.
+/// Collects the verdict of the entry that is being applied.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictBuilder {
     row: Vec<u8>,
-    /// Changes of the current command.
+    /// Encoded changes of the current command.
     told: Vec<u8>,
     count: u32,
     telling: bool,
 }
 
-/// How much a command had told at some point.
+/// Length of the current command's changes at one point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Savepoint {
     bytes: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Savepoint {
 }
 
 impl VerdictBuilder {
-    /// From here on the current command's changes are wanted.
+    /// Starts recording the current command's changes.
     pub(crate) fn tell(&mut self) {
         self.telling = true;
     }
@@ -60,7 +60,7 @@ impl VerdictBuilder {
         self.telling
     }
 
-    /// A change of the current command; `value_at` is where in the entry's payload a put's value lies.
+    /// Records a change of the current command. `value_at` is the offset of a put's value in the entry's payload.
     pub(crate) fn push(&mut self, change: &KeyChange<'_>, value_at: Option<u32>) {
         let (keyspace, key) = change.target();
         let kind = match (change, value_at) {
@@ -86,25 +86,25 @@ impl VerdictBuilder {
         self.count += 1;
     }
 
-    /// How much the current command has told: a savepoint.
+    /// Returns a savepoint of the current command's changes.
     pub(crate) fn savepoint(&self) -> Savepoint {
         Savepoint { bytes: self.told.len(), count: self.count }
     }
 
-    /// Forgets what the current command has told since the savepoint.
+    /// Removes the current command's changes since the savepoint.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
         self.told.truncate(to.bytes);
         self.count = to.count;
     }
 
-    /// The current command was a commit by its bytes, and was refused.
+    /// Records that the current command, a commit by its bytes, was rejected.
     pub(crate) fn refused(&mut self, number: u32) {
         self.row.extend_from_slice(&number.to_le_bytes());
         self.row.push(REFUSED);
         self.forget_told();
     }
 
-    /// The current command used a revision, and changed what was told.
+    /// Records that the current command used a revision and made the recorded changes.
     pub(crate) fn told(&mut self, number: u32) {
         self.row.extend_from_slice(&number.to_le_bytes());
         self.row.push(TOLD);
@@ -120,7 +120,7 @@ impl VerdictBuilder {
         self.telling = false;
     }
 
-    /// The row of the entry; empty if it needs none.
+    /// Returns the row of the entry; empty if it needs none.
     pub(crate) fn row(&self) -> &[u8] {
         &self.row
     }
@@ -135,18 +135,18 @@ impl VerdictBuilder {
     }
 }
 
-/// What a verdict says of a command.
+/// Exception of one command in a verdict.
 #[derive(Clone, Debug)]
 pub(crate) enum Exception<'a> {
     NoRevision,
     Told(Told<'a>),
 }
 
-/// The exceptions of a verdict, in order.
+/// Iterates over the exceptions of a verdict.
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions<'a> {
     reader: Reader<'a>,
-    /// Command of the exception that comes next; read ahead.
+    /// Command number of the next exception, read ahead.
     next: Option<u32>,
     begun: bool,
 }
@@ -156,7 +156,7 @@ impl<'a> Exceptions<'a> {
         Self { reader: Reader::at(row, 0), next: None, begun: false }
     }
 
-    /// What is said of a command; ask in order.
+    /// Returns the exception of a command, if any. Callers must query the commands in order.
     pub(crate) fn of(&mut self, number: u32) -> Result<Option<Exception<'a>>, Malformed> {
         if !self.begun {
             self.begun = true;
@@ -184,7 +184,7 @@ impl<'a> Exceptions<'a> {
     }
 }
 
-/// The changes that a command told.
+/// The recorded changes of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Told<'a> {
     reader: Reader<'a>,
@@ -192,7 +192,7 @@ pub(crate) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// Goes past them.
+    /// Skips the changes of a command, and checks that they decode.
     fn pass(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let count = reader.u32("change count")?;
         let told = Self { reader: reader.clone(), count };
@@ -211,7 +211,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// A change as it is stored.
+/// A change in its stored form.
 enum Raw<'a> {
     Whole(KeyChange<'a>),
     FromEntry { keyspace: KeyspaceId, key: &'a [u8], at: usize, len: usize },

@@ -1,7 +1,7 @@
-//! Deleting all keys with a prefix, dropping keyspaces, and sweeping what both leave behind.
+//! Deleting all keys with a prefix, dropping keyspaces, and sweeping the hidden rows of both.
 //!
-//! A prefix with few rows is emptied at once. One with more gets a clear (see [`crate::clears`]), which
-//! hides its rows; sweeping removes them in steps of bounded size, whichever entries those come in.
+//! A prefix with few rows is emptied immediately. One with more rows gets a clear (see `table`), which hides its
+//! rows. Later sweeps remove them in steps of bounded size, as part of any entry.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -38,7 +38,7 @@ use crate::{
 /// Bytes of keys after which one sweep ends.
 const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// What must be known of a key's row to remove it.
+/// Data of a key's row that is needed to remove it.
 #[derive(Debug)]
 pub(crate) struct Row {
     key: Vec<u8>,
@@ -59,12 +59,12 @@ impl Row {
     }
 }
 
-/// How a prefix has been emptied.
+/// Result of emptying a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
-    /// Its rows are gone; so many of them were keys that could be seen.
+    /// The rows are removed. The number counts those that were visible.
     Now(u64),
-    /// There were more than can be removed at once: they are hidden.
+    /// There are too many rows to remove immediately. A clear hides them.
     Later,
 }
 
@@ -86,8 +86,8 @@ fn visit_rows(
 }
 
 impl Applying<'_> {
-    /// Deletes all keys with a prefix, for the command of `revision`. Refuses, and changes nothing, if there are many
-    /// and too many deleted prefixes wait to be swept already.
+    /// Deletes all keys with a prefix, for the command of `revision`. Rejects the command, without a change, if
+    /// there are many keys and the table of clears is full.
     pub(crate) fn empty_prefix(
         &mut self,
         keyspace: KeyspaceId,
@@ -101,7 +101,8 @@ impl Applying<'_> {
         Ok(self.empty(keyspace, prefix, few, revision)?)
     }
 
-    /// The same, with what [`few_rows`](Self::few_rows) says. If that is nothing, there is room for a clear.
+    /// Deletes all keys with a prefix, given the result of [`few_rows`](Self::few_rows). If that is `None`, the
+    /// table of clears must have room.
     fn empty(
         &mut self,
         keyspace: KeyspaceId,
@@ -118,7 +119,7 @@ impl Applying<'_> {
             }
             return Ok(Emptied::Now(shown));
         }
-        // The clear hides what is older than its command, and not what that has written itself.
+        // The clear hides rows of earlier commands, but not those that this command has written itself.
         for row in self.own_rows(keyspace, prefix, revision)? {
             self.remove_row(keyspace, &row, revision, Ending::Deleted)?;
         }
@@ -130,7 +131,7 @@ impl Applying<'_> {
         Ok(Emptied::Later)
     }
 
-    /// The rows with a prefix, hidden ones included; `None` if there are more than are removed at once.
+    /// Returns the rows with a prefix, including hidden ones; `None` if they are too many to remove immediately.
     fn few_rows(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<Option<Vec<Row>>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let mut rows = Vec::new();
@@ -141,7 +142,7 @@ impl Applying<'_> {
         Ok((rows.len() <= MAX_EAGER_PREFIX_ROWS).then_some(rows))
     }
 
-    /// The rows with a prefix that the command of this revision has written.
+    /// Returns the rows with a prefix that the command of this revision has written.
     fn own_rows(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> Result<Vec<Row>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let staged = self.applier.staged.range(range.lower(), range.upper());
@@ -149,7 +150,7 @@ impl Applying<'_> {
         rows.filter(|row| row.as_ref().map_or(true, |row| row.revision == revision)).collect()
     }
 
-    /// Removes a row, be it hidden or not, and looks after counts, history and collections.
+    /// Removes a row, hidden or not, and updates counts, history and collections.
     pub(crate) fn remove_row(
         &mut self,
         keyspace: KeyspaceId,
@@ -172,8 +173,9 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Whether the prefix may wait to be swept. One that takes the place of others always finds room: else a full table
-    /// would keep anybody from emptying the whole. Where a history is kept, it takes the place of none of another command.
+    /// Returns true if the table has room for a clear of this prefix. A clear that replaces others always has room;
+    /// otherwise a full table would prevent clients from emptying a whole keyspace. In a keyspace with history, a
+    /// clear replaces none of another command.
     fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
         if !self.keeps_history(keyspace) {
             return self.has_room_instead_of_longer(keyspace, prefix);
@@ -183,22 +185,23 @@ impl Applying<'_> {
         clears.len() < MAX_PENDING_CLEARS || is_again()
     }
 
-    /// The same where no history is kept.
+    /// Returns true if the table has room for a clear in a keyspace without history.
     fn has_room_instead_of_longer(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
         let clears = &self.applier.clears;
         let is_replaced = |(id, longer, _): (KeyspaceId, &[u8], _)| id == keyspace && longer.starts_with(prefix);
         clears.len() < MAX_PENDING_CLEARS || clears.iter().any(is_replaced)
     }
 
-    /// The clears with this prefix or a longer one are replaced by this one: it hides what they hide. But where a
-    /// history tells since when, they stay, or are kept with this one.
+    /// Adds a clear. It replaces clears with the same or a longer prefix, because it hides all rows that they hide.
+    /// In a keyspace with history they stay, or their revisions are stored in the new clear, because readers need
+    /// the time at which a row became hidden.
     fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
         let earlier = read(&self.machine.published.clears).get(keyspace, prefix).map(|clear| clear.revision);
         let mut kept = Vec::new();
         if self.keeps_history(keyspace) {
             if let Some(before) = self.applier.clears.get(keyspace, prefix) {
                 kept.clone_from(&before.kept);
-                // A second delete of one transaction takes the place of the first.
+                // A second delete within one transaction replaces the first.
                 kept.extend(Some(before.revision).filter(|before| *before < revision));
             }
         } else {
@@ -214,7 +217,7 @@ impl Applying<'_> {
         covered.for_each(|(keyspace, longer, _)| self.set_clear(keyspace, longer, None));
     }
 
-    /// Replaces a clear, or removes it.
+    /// Sets or removes a clear.
     fn set_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let key = (keyspace, prefix.to_vec());
         self.note_undo(|applier| Undo::Clear(key.clone(), applier.pending.clears.get(&key).cloned()));
@@ -232,7 +235,7 @@ fn too_many_clears() -> Outcome {
     Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS }
 }
 
-/// Drops a keyspace: its name is free at once. Uses a revision, since keys change.
+/// Drops a keyspace; its name is free immediately. Uses a revision, because keys change.
 pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Result<Outcome, Refused> {
     let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
         return Ok(Outcome::NoSuchKeyspace(id));
@@ -243,7 +246,7 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
     }
     let revision = applying.use_revision();
     applying.tell_changes();
-    // From here on it keeps no versions, and counts nothing.
+    // The keyspace keeps no versions and counts nothing from here on.
     applying.set_keyspace(id, KeyspaceRow { life: KeyspaceLife::Dropped, ..row });
     applying.drop_history(id);
     if applying.empty(id, b"", few, revision)? != Emptied::Later {
@@ -253,8 +256,8 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
     Ok(Outcome::Dropped { revision })
 }
 
-/// Looks at up to `max` rows under deleted prefixes and removes those that are hidden, in the order of
-/// keyspaces and prefixes, going on where the sweep before ended.
+/// Examines up to `max` rows under deleted prefixes and removes the hidden ones, in the order of keyspaces and
+/// prefixes. Continues where the previous sweep ended.
 pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let mut sweep = Sweep { left: max, bytes: 0 };
@@ -280,11 +283,11 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// One sweep under way.
+/// State of one sweep.
 struct Sweep {
-    /// Rows that may still be looked at.
+    /// Number of rows that may still be examined.
     left: u32,
-    /// Of the keys looked at.
+    /// Bytes of the keys examined.
     bytes: usize,
 }
 
@@ -293,7 +296,7 @@ impl Sweep {
         self.left == 0 || self.bytes >= MAX_SWEPT_BYTES
     }
 
-    /// Sweeps under one prefix. The last key looked at; `None` if there are none behind it.
+    /// Sweeps the rows of one prefix. Returns the last key examined; `None` if no rows are left after it.
     fn prefix(
         &mut self,
         applying: &mut Applying<'_>,

@@ -1,23 +1,24 @@
-//! Deleted prefixes whose rows are still there.
+//! Table of deleted prefixes whose rows are not removed yet.
 //!
-//! Deleting a prefix with many keys writes one row here and hides every row under the prefix that is older
-//! than the delete; sweeping removes the hidden rows later, in bounded steps. A clear of a whole keyspace
-//! has the empty prefix.
+//! Deleting a prefix with many keys writes one row here, a clear, which hides every row under the prefix that is
+//! older than the delete. Sweeping removes the hidden rows later, in bounded steps. A clear of a whole keyspace has
+//! the empty prefix.
 //!
-//! Owns: those rows, and the rule by which they hide a key. Does not own sweeping (`machine/clearing.rs`).
+//! Owns: the clear rows, and the rule by which they hide a key. Does not own: sweeping (`clears/apply.rs`).
 //!
 //! Invariants:
-//! * A row under a cleared prefix is hidden exactly if its revision is below the clear's. So what a commit
-//!   writes after its own delete, at the same revision, is seen.
-//! * A reader takes the table together with its view (see `Machine::snapshot`): a clear is in the table
-//!   before the batch that holds it, and leaves it after the batch that removes the last hidden row.
+//! * A row under a cleared prefix is hidden exactly if its revision is below the clear's. So values that a commit
+//!   writes after its own delete, at the same revision, are visible.
+//! * A reader takes the table together with its view (see `Machine::read_view`). A clear is added to the table
+//!   before the batch that contains it is applied, and leaves it after the batch that removes the last hidden row.
 //!
 //! ```text
 //! clear := revision u64 LE | flags u8 | kept | last key swept    at key 06 | keyspace u32 BE | prefix
 //! kept  := count u32 LE | (revision u64 LE)*                     if flag bit 1 is set
 //! ```
-//! Flag bit 0: there is a last key swept. `kept` are former deletes of the same prefix, ascending, whose rows are
-//! not all swept either: what keyspaces with history must know to tell since when a row is hidden.
+//! Flag bit 0: there is a last key swept. `kept` are the revisions of earlier deletes of the same prefix,
+//! ascending, whose rows are not all swept either. Keyspaces with history need them to determine since when a row
+//! is hidden.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +34,14 @@ use crate::{
 /// A deleted prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clear {
-    /// Rows of lower revisions are hidden.
+    /// Revision of the delete. Rows with lower revisions are hidden.
     pub(crate) revision: Revision,
-    /// Of the clear of the same prefix that this one replaces: a view of before this one goes by it. Nothing that an
-    /// entry decides depends on it, because it is forgotten when the node is opened again.
+    /// Revision of the clear that this one replaced. Views from before this delete use it. It is lost when the node
+    /// is reopened, so no entry's outcome depends on it.
     pub(crate) earlier: Option<Revision>,
-    /// All former ones that are not swept, ascending; only in keyspaces with history.
+    /// Revisions of earlier deletes that are not swept, ascending; only in keyspaces with history.
     pub(crate) kept: Vec<Revision>,
-    /// Rows up to and including this user key have been swept; `None` at the start.
+    /// Last user key swept, inclusive; `None` before the first sweep.
     pub(crate) swept: Option<Vec<u8>>,
 }
 
@@ -69,7 +70,7 @@ impl Clear {
         reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
     }
 
-    /// Of all deletes of the prefix that its row tells of.
+    /// Iterates over the revisions of all deletes in the row.
     fn revisions(&self) -> impl Iterator<Item = Revision> {
         self.kept.iter().copied().chain([self.revision])
     }
@@ -83,25 +84,25 @@ impl Clear {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
     clears: BTreeMap<Vec<u8>, Clear>,
-    /// Lengths of prefixes, each once: a key is looked up by its beginnings of these lengths.
+    /// Distinct lengths of the prefixes. A key is looked up by its prefixes of these lengths.
     lengths: Vec<usize>,
 }
 
 impl Prefixes {
-    /// Whether a row of this key and revision is hidden from a view that has applied `as_of`.
+    /// Returns true if a row with this key and revision is hidden from a view at `as_of`.
     pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
     }
 
-    /// The first delete that hides a row of this key and revision.
+    /// Returns the revision of the first delete that hides a row with this key and revision.
     pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         let clears = beginnings.filter_map(|prefix| self.clears.get(prefix));
         clears.flat_map(Clear::revisions).filter(|&clear| revision < clear).min()
     }
 
-    /// When all keys were deleted the last time, if that waits to be swept.
+    /// Returns the revision of the last delete of all keys, if its rows are not swept yet.
     pub(crate) fn emptied_at(&self) -> Option<Revision> {
         self.clears.get(b"".as_slice()).map(|clear| clear.revision)
     }
@@ -113,13 +114,13 @@ impl Prefixes {
     }
 }
 
-/// All clears that wait to be swept.
+/// All clears that are not swept yet, by keyspace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClearTable {
     by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
 }
 
-/// What an entry changes of the table; `None` where a clear goes.
+/// Changes of an entry to the table; `None` removes a clear.
 pub(crate) type ClearChanges = BTreeMap<(KeyspaceId, Vec<u8>), Option<Clear>>;
 
 impl ClearTable {
@@ -153,14 +154,14 @@ impl ClearTable {
         self.of(keyspace)?.clears.get(prefix)
     }
 
-    /// By keyspace and prefix.
+    /// Iterates over the clears in the order of keyspace and prefix.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (KeyspaceId, &[u8], &Clear)> {
         self.by_keyspace.iter().flat_map(|(&keyspace, prefixes)| {
             prefixes.clears.iter().map(move |(prefix, clear)| (keyspace, prefix.as_slice(), clear))
         })
     }
 
-    /// The table with what an entry adds, and still with what it takes away.
+    /// Returns the table with the clears that an entry adds, still including those that it removes.
     pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
         let mut table = self.clone();
         for ((keyspace, prefix), change) in changes {
@@ -171,7 +172,7 @@ impl ClearTable {
         table
     }
 
-    /// Adds a clear, or takes one away.
+    /// Sets or removes a clear.
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let prefixes = self.by_keyspace.entry(keyspace).or_default();
         match clear {

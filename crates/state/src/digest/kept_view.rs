@@ -1,10 +1,10 @@
-//! A view that waits until the digest is computed over it.
+//! The view that a digest command keeps for later computation.
 
 use std::sync::Arc;
 
 use thalweg_store::View;
 
-/// A view that waits to be taken.
+/// A kept view, with the id of the digest command.
 pub(crate) struct DigestView {
     pub(crate) id: u64,
     pub(crate) view: Arc<dyn View>,

@@ -1,4 +1,12 @@
-//! The state digest: a hash over all that replicas of a space agree on.
+//! The state digest: a hash over all rows on which the replicas of a space agree.
+//!
+//! Owns: the replicated form of each kind of row, the digest, and the view that a digest command keeps. Does not
+//! own: the layout of rows, or the comparison between replicas.
+//!
+//! Invariant: a digest is a function of the committed entries alone.
+//!
+//! * `state_digest`: forms of rows, and the hash over a view.
+//! * `view`: the command that keeps a view. `kept_view`: the kept view.
 
 pub(crate) mod kept_view;
 pub(crate) mod state_digest;

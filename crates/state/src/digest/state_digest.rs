@@ -1,16 +1,16 @@
-//! The state digest: a hash over all that replicas of a space agree on.
+//! The state digest: a hash over all rows on which the replicas of a space agree.
 //!
-//! Owns: the replicated form of each kind of row ([`replicated_row`], byte by byte in `docs/formats/state.md`), and the
-//! hash over the forms of all rows of a view ([`state_digest`]). Does not own the layout of rows, nor at which index
-//! replicas are compared.
+//! Owns: the replicated form of each kind of row ([`replicated_row`], byte by byte in `docs/formats/state.md`), and
+//! the hash over the forms of all rows of a view ([`state_digest`]). Does not own: the layout of rows, or the index
+//! at which replicas are compared.
 //!
 //! ```text
-//! digest := XXH3-128 over the rows of the map in the order of their keys, node-local rows left out:
+//! digest := XXH3-128 over the rows of the map in the order of their keys, without node-local rows:
 //!           key_len u32 | key | form_len u32 | form          little-endian
 //! ```
-//! Invariants: a replicated form is a function of the committed entries alone, whatever the options of the node, its
-//! restarts, compactions and moves. A value counts as its length and CRC-32C, wherever its bytes are stored, so the
-//! digest reads nothing from the log.
+//! Invariants: a replicated form is a function of the committed entries alone, independent of the node's options,
+//! restarts, compactions and moves. A value contributes its length and CRC-32C, wherever its bytes are stored, so
+//! the digest reads nothing from the log.
 
 use std::{
     fmt,
@@ -30,19 +30,20 @@ use crate::{
     streams::heads::Head,
 };
 
-/// Whose a row is: the space's, or this node's alone.
+/// Scope of a row: the space, or this node alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// A function of the committed entries: the same on every replica.
+    /// The row is a function of the committed entries, so it is the same on every replica.
     Replicated,
-    /// About this node, its log or its own upkeep.
+    /// The row is about this node, its log or its own maintenance.
     NodeLocal,
 }
 
-/// Appends the replicated form of a row to `out`, or says that the row is node-local and appends nothing.
+/// Appends the replicated form of a row to `out`. Returns [`Standing::NodeLocal`], and appends nothing, if the row
+/// has no such form.
 ///
 /// # Errors
-/// [`MachineError::Corrupt`] for a row that does not decode, or that is of an unknown kind. `out` may then end with a
+/// Returns [`MachineError::Corrupt`] for a row that does not decode or has an unknown kind. `out` may then end with
 /// part of a form.
 #[inline]
 pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<Standing, MachineError> {
@@ -62,7 +63,7 @@ pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<Stand
     Ok(Standing::Replicated)
 }
 
-/// What the form of a value that does not end says.
+/// Fields in the replicated form of a value that never ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastingValue {
     pub(crate) revision: u64,
@@ -70,8 +71,8 @@ pub(crate) struct LastingValue {
     pub(crate) crc: u32,
 }
 
-/// What the form of a row says whose value does not end; `None` for all other rows. Says the same as [`replicated_row`]
-/// without an allocation: most rows that entries write are these.
+/// Returns the form's fields of a row whose value never ends; `None` for all other rows. Equivalent to
+/// [`replicated_row`] but without an allocation, because most rows that entries write are of this kind.
 #[inline]
 pub(crate) fn lasting_value(key: &[u8], row: &[u8]) -> Option<LastingValue> {
     if key.first() != Some(&keys::TAG_DATA) {
@@ -86,7 +87,8 @@ pub(crate) fn lasting_value(key: &[u8], row: &[u8]) -> Option<LastingValue> {
     Some(LastingValue { revision: u64::from_le_bytes(*revision), len, crc })
 }
 
-/// The row of an inline value with its length and checksum in place of its bytes. Collections count as they are.
+/// Appends the row of an inline value, with its length and checksum instead of its bytes. Collections are appended
+/// unchanged.
 #[inline]
 fn value_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineError> {
     let decoded = decode_value(key, row)?;
@@ -107,7 +109,7 @@ fn value_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineEr
     Ok(())
 }
 
-/// A version's row with the form of its value; of what has been forgotten, the row as it is.
+/// Appends a version's row with the form of its value. A row about forgotten versions is appended unchanged.
 fn version_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineError> {
     if PastKey::of_version(key)?.revision.is_none() {
         out.extend_from_slice(row);
@@ -128,38 +130,39 @@ impl fmt::Display for Digest {
     }
 }
 
-/// The digest of a state, and where in the space's log the state stood.
+/// The digest of a state, and the state's position in the space's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDigest {
-    /// Over all replicated rows.
+    /// Hash over all replicated rows.
     pub digest: Digest,
-    /// The number of replicated rows.
+    /// Number of replicated rows.
     pub rows: u64,
-    /// What the view had applied. `lsn` is a position in this node's own log; replicas compare the rest.
+    /// Position that the view had applied. `lsn` is a position in this node's own log; replicas compare the other
+    /// fields.
     pub applied: Applied,
-    /// The same for the rows of each first byte, in ascending order. Two replicas whose digests differ find here which
-    /// kinds of rows differ.
+    /// Digests of the rows with each first byte, in ascending order. If the digests of two replicas differ, these
+    /// show the kinds of rows that differ.
     pub kinds: Vec<KindDigest>,
 }
 
 /// The digest of the replicated rows whose keys begin with one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindDigest {
-    /// The first byte of the keys.
+    /// First byte of the keys.
     pub tag: u8,
-    /// A name for these rows.
+    /// Readable name of these rows.
     pub name: &'static str,
-    /// Over these rows.
+    /// Hash over these rows.
     pub digest: Digest,
-    /// Their number.
+    /// Number of these rows.
     pub rows: u64,
 }
 
-/// Rows visited between two calls of `progress`.
+/// Number of rows between two calls of `progress`.
 const PROGRESS_ROWS: u64 = 4096;
 
 /// Hashes the replicated forms of all rows of a view. Reads every row once, in order, and nothing from the log.
-/// `progress` is called now and then with the number of rows visited so far, node-local ones included.
+/// Calls `progress` periodically with the number of rows visited so far, including node-local ones.
 pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<StateDigest, MachineError> {
     let mut digester = Digester::default();
     let (mut failure, mut visited) = (None, 0_u64);
@@ -185,12 +188,12 @@ pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<St
     }
 }
 
-/// Hashes rows as they come, in the order of their keys.
+/// An incremental hasher of rows in the order of their keys.
 #[derive(Default)]
 struct Digester {
     all: Xxh3,
     rows: u64,
-    /// Of the first byte that is being read.
+    /// Hasher of the rows with the current first byte.
     kind: Option<KindHasher>,
     kinds: Vec<KindDigest>,
     form: Vec<u8>,
@@ -215,7 +218,7 @@ impl Digester {
         if replicated_row(key, row, &mut self.form)? == Standing::NodeLocal {
             return Ok(());
         }
-        // A key without a first byte is of no kind.
+        // A key without a first byte has no kind.
         let tag = key.first().copied().unwrap_or_default();
         if self.kind.as_ref().is_none_or(|kind| kind.tag != tag) {
             let next = KindHasher { tag, hash: Xxh3::new(), rows: 0 };

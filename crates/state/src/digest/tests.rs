@@ -24,7 +24,7 @@ use crate::{
 };
 use thalweg_store::Applied;
 
-/// Of the bytes `value`.
+/// Length and CRC-32C of the bytes `value`.
 const LEN_AND_CRC: &[u8] = b"\x05\0\0\0\x63\x03\xe0\xe1";
 const BLOB: BlobRef = BlobRef { generation: Generation(7), offset: 8192, len: 5, crc: 0xe1e0_0363 };
 const ENDS: Expiry = Expiry { deadline: Some(SpaceTime(8)), lease: Some(LeaseId(9)) };
@@ -51,9 +51,9 @@ fn data_key() -> Vec<u8> {
 fn rows_about_a_node_have_no_form() {
     let keys: [&[u8]; 8] = [
         &keys::liveness_row(Generation(1)),
-        &keys::GROUP_MEMBERSHIP,
-        &keys::GROUP_VOTE,
-        &keys::GROUP_PURGED,
+        &keys::MEMBERSHIP,
+        &keys::VOTE,
+        &keys::PURGED,
         &keys::HISTORY_FLOOR,
         &keys::verdict(Index(1)),
         &keys::history_mark(Revision(1)),
@@ -187,7 +187,7 @@ fn unknown_kinds_and_broken_rows_are_corruption() {
         (b"\0", b""),
         (b"\x7f", b""),
         (b"\xf0", b""),
-        (&[keys::TAG_GROUP, 4], b""),
+        (&[keys::TAG_MEMBERSHIP, 4], b""),
         (&[keys::TAG_VERSIONS, 3], b""),
         (&data_key(), b"\x01\0\0\0\0\0\0\0\0short"),
         (&version, b"short"),
@@ -251,7 +251,7 @@ fn the_digest_of_fixed_rows_is_pinned() {
     let kinds: Vec<_> = digest.kinds.iter().map(|kind| (kind.tag, kind.name, kind.rows)).collect();
     assert_eq!(kinds, [(0x01, "meta", 1), (0x07, "exact counts", 2), (0x10, "values", 1)]);
     assert_eq!((digest.rows, digest.applied.index), (4, Index(5)));
-    // From the description, in one piece.
+    // The bytes that the format description defines, hashed in one call.
     let mut bytes = Vec::new();
     for (key, row) in &rows().0 {
         let Some(form) = form(key, row) else { continue };

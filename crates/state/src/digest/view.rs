@@ -1,11 +1,11 @@
-//! The view that a digest command asks for.
+//! Keeping the view for a requested digest.
 //!
-//! Owns: keeping a view of the state as of the end of the entry that carries the command, so that the digest can be
-//! computed while later entries are applied. Does not own the digest (`digest`).
+//! Owns: a view of the state as of the end of the entry with the digest command, so that the digest can be computed
+//! while later entries are applied. Does not own: the digest (`state_digest`).
 //!
-//! Invariant: at most one view is kept, that of the newest command. It holds old data of the backend in memory and on disk
-//! for as long as it is here, so whoever asked for it takes it at once, and the rest is dropped
-//! ([`Machine::drop_digest_view`]).
+//! Invariant: at most one view is kept, that of the newest command. While it is kept, it retains old data of the
+//! backend in memory and on disk. So the requester must take it immediately, and a view without a requester is
+//! dropped ([`Machine::drop_digest_view`]).
 
 use std::sync::Arc;
 
@@ -18,35 +18,36 @@ use crate::{
     sync::lock,
 };
 
-/// Remembers that a view is wanted once the entry is applied. Of several in one entry the last counts.
+/// Requests that a view is kept after the entry is applied. If an entry has several requests, the last one counts.
 pub(crate) fn ask(applying: &mut Applying<'_>, id: u64) -> Outcome {
     applying.applier.digest_wanted = Some(id);
     Outcome::Done
 }
 
 impl Machine {
-    /// Keeps a view of all that is applied. Called by the applying thread, between two records.
+    /// Keeps a view of all applied records. The applying thread calls it between two records.
     pub(crate) fn keep_digest_view(&self, id: u64) {
         let view = self.backend.view();
         let before = lock(&self.digest_view).replace(DigestView { id, view });
-        // Dropping a view may take a backend a while; readers of this one need not wait for that.
+        // Dropping a view can take a backend a while; readers of the new view need not wait for it.
         drop(before);
     }
 
-    /// Takes the view that the digest command with this id asked for; `None` if a newer command has replaced it, or it has
-    /// been taken or dropped.
+    /// Takes the view of the digest command with this id. Returns `None` if a newer command has replaced it, or if
+    /// it was already taken or dropped.
     #[must_use]
     pub fn take_digest_view(&self, id: u64) -> Option<Arc<dyn View>> {
         lock(&self.digest_view).take_if(|kept| kept.id == id).map(|kept| kept.view)
     }
 
-    /// The id of the view that is kept, if there is one.
+    /// Returns the id of the kept view, if there is one.
     #[must_use]
     pub fn kept_digest_view(&self) -> Option<u64> {
         lock(&self.digest_view).as_ref().map(|kept| kept.id)
     }
 
-    /// Drops the view that is kept, if there is one: nobody on this node has asked for it, as after a replay.
+    /// Drops the kept view, if there is one. Used if no caller on this node requested it, for example after a
+    /// replay.
     pub fn drop_digest_view(&self) {
         let kept = lock(&self.digest_view).take();
         drop(kept);

@@ -1,9 +1,8 @@
-//! Expiry: removing what has ended, a bounded number of rows at a time.
+//! Expiry: removal of ended keys and leases, a bounded number of rows at a time.
 //!
-//! Owns the commands by which maintenance removes keys past their deadline, the keys of ended leases, and
-//! rows that blind writes have left stale; and the reads by which it finds out that there is something to do.
-//! Does not own hiding: what has ended is hidden already (see [`crate::expiry`]), so nothing here changes what
-//! anybody sees.
+//! Owns: the commands by which maintenance removes keys past their deadline, the keys of ended leases, and rows
+//! that blind writes have left stale; and the reads that detect such work. Does not own: hiding. Ended keys are
+//! hidden already (see `expiry/rows.rs`), so no command here changes what a reader sees.
 
 use std::ops::Bound;
 
@@ -27,7 +26,7 @@ use crate::{
     rows::keys_of,
 };
 
-/// Removes at most `max` rows of what has ended at the entry's time.
+/// Removes at most `max` rows of keys and leases that have ended at the entry's time.
 pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_EXPIRED_ROWS);
     let (rows, mut more) = ended_rows(&applying.view(), applying.applied.time, max)?;
@@ -54,13 +53,13 @@ pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, R
     Ok(Outcome::Expired { keys: removal.keys, rows: max - removal.left, more })
 }
 
-/// Removes the keys of a lease that ended with this command's `revision`, as many as one command may.
+/// Removes the keys of a lease that ended with this command's `revision`, up to the maximum of one command.
 pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revision) -> Result<(), MachineError> {
     Removal { left: MAX_EXPIRED_ROWS, keys: 0, revision: Some(revision) }.lease(applying, id)?;
     Ok(())
 }
 
-/// Forgets those rows that say nothing true any more.
+/// Deletes those of the given rows that are stale.
 pub(crate) fn forget(applying: &mut Applying<'_>, rows: &StaleRows<'_>) -> Result<Outcome, Refused> {
     let mut forgotten = 0;
     for row in rows.iter() {
@@ -77,17 +76,18 @@ pub(crate) fn forget(applying: &mut Applying<'_>, rows: &StaleRows<'_>) -> Resul
     Ok(Outcome::Expired { keys: 0, rows: forgotten, more: false })
 }
 
-/// The removal of keys by one command.
+/// State of the removal of keys by one command.
 struct Removal {
-    /// Rows that it may still look at.
+    /// Number of rows that the command may still examine.
     left: u32,
     keys: u32,
-    /// The command's, once it has one: it takes none if it removes no key.
+    /// Revision of the command, used when it removes its first key. A command that removes no key uses none.
     revision: Option<Revision>,
 }
 
 impl Removal {
-    /// Looks at the key that `row` names: removes it if it ends as `ends` says, and else only the row.
+    /// Examines the key that `row` names. Removes the key if its expiry satisfies `ends`; otherwise deletes only
+    /// `row`.
     fn key_at(
         &mut self,
         applying: &mut Applying<'_>,
@@ -111,8 +111,8 @@ impl Removal {
         }
     }
 
-    /// Removes a key that has ended. Of what a deleted prefix hides, which is gone already, it removes the row, as a
-    /// sweep would: a value whose lease is gone could not tell any more when it had ended.
+    /// Removes a key that has ended. If a deleted prefix hides it, the key counts as removed already, and only its
+    /// row is deleted, as a sweep would do: after its lease is gone, nothing would show when it had ended.
     fn remove(
         &mut self,
         applying: &mut Applying<'_>,
@@ -142,7 +142,7 @@ impl Removal {
         }
     }
 
-    /// Removes the keys of an ended lease, and the lease when none is left. Says whether it is gone.
+    /// Removes the keys of an ended lease, and the lease when no key is left. Returns true if the lease is removed.
     fn lease(&mut self, applying: &mut Applying<'_>, id: LeaseId) -> Result<bool, MachineError> {
         let (rows, more) = keys_of(&applying.view(), &attached_rows(id), self.left)?;
         self.left -= rows.len() as u32;
@@ -162,14 +162,14 @@ impl Removal {
     }
 }
 
-/// The first rows of what has ended at `time`, and whether there are more.
+/// Returns the first rows of keys and leases that have ended at `time`, and true if there are more.
 fn ended_rows(view: &dyn View, time: SpaceTime, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
     let mut range = KeyRange::with_prefix(&[TAG_DEADLINE]);
     range.set_upper(Bound::Excluded(deadline_prefix(SpaceTime(time.0.saturating_add(1)), KeyspaceId::ZERO).to_vec()));
     keys_of(view, &range, max)
 }
 
-/// Whether a row says nothing true any more: its key or lease ends otherwise now, or is gone.
+/// Returns true if a row is stale: its key or lease now ends differently, or does not exist.
 fn is_stale(view: &dyn View, ending: &Ending<'_>) -> Result<bool, MachineError> {
     let stored = |keyspace: KeyspaceId, key: &[u8]| {
         let full = [&keys::data_prefix(keyspace), key].concat();
@@ -179,17 +179,17 @@ fn is_stale(view: &dyn View, ending: &Ending<'_>) -> Result<bool, MachineError> 
     match *ending {
         Ending::Key { deadline, keyspace, key } => Ok(stored(keyspace, key)?.deadline != Some(deadline)),
         Ending::Attached { lease, keyspace, key } => Ok(stored(keyspace, key)?.lease != Some(lease)),
-        // Whoever changes a lease has read it, and leaves nothing stale.
+        // A command that changes a lease reads it, and leaves no stale row.
         Ending::Lease { .. } => Ok(false),
     }
 }
 
-/// Where a search for stale rows goes on.
+/// Position from which a search for stale rows continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StaleCursor(Option<Vec<u8>>);
 
 impl Machine {
-    /// Whether something has ended at `now` and waits to be removed.
+    /// Returns true if a key or lease has ended at `now` and is not removed yet.
     pub fn expiry_due(&self, now: SpaceTime) -> Result<bool, MachineError> {
         if !self.has_deadlines() {
             return Ok(false);
@@ -197,8 +197,8 @@ impl Machine {
         Ok(!ended_rows(&*self.backend.view(), now, 1)?.0.is_empty())
     }
 
-    /// Looks at the next `max` rows of what ends: the keys of those that are stale, for a command that forgets
-    /// them. The cursor begins anew after the last row.
+    /// Examines the next `max` rows of deadlines and attachments, and returns the stale ones, for a command that
+    /// deletes them. The cursor restarts after the last row.
     pub fn stale_rows(&self, cursor: &mut StaleCursor, max: u32) -> Result<Vec<Vec<u8>>, MachineError> {
         if !self.has_deadlines() {
             return Ok(Vec::new());

@@ -1,11 +1,12 @@
-//! Leases: granting, keeping alive, revoking, and which keys are attached to them.
+//! Leases: granting, keeping alive, revoking, and the keys attached to them.
 //!
-//! Owns leases as the commands of an entry see them. Does not own the removal of what has ended (see `expire`).
+//! Owns: leases as changed by the commands of an entry. Does not own: the removal of ended keys and leases (see
+//! `expire`).
 //!
 //! Invariants:
-//! * A lease's row is removed only when no value in the map is attached to it, so a lease of the same id that is granted
-//!   later never finds keys of the former one.
-//! * An id that the state machine chooses depends on the commands before alone, not on their entries.
+//! * A lease's row is removed only when no value in the map is attached to it. So a lease granted later with the
+//!   same id never has keys of the earlier one.
+//! * An id that the state machine chooses depends only on the commands before, not on their grouping into entries.
 
 use std::time::Duration;
 
@@ -26,12 +27,12 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// A lease as earlier commands left it, ended or not.
+    /// Returns a lease as changed by earlier commands, even if it has ended.
     pub(crate) fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Lease::from_row(id, self.get(&lease_row(id)))
     }
 
-    /// An id that no lease has: the next one of the space's counter, which passes over ids chosen by clients.
+    /// Returns an unused id: the next one of the space's counter, skipping ids that clients have chosen.
     fn free_lease_id(&mut self) -> Result<LeaseId, MachineError> {
         loop {
             let id = self.applier.meta.next_lease;
@@ -42,12 +43,12 @@ impl Applying<'_> {
         }
     }
 
-    /// A lease that has not ended at the entry's time.
+    /// Returns a lease if it has not ended at the entry's time.
     pub(crate) fn live_lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Ok(self.lease(id)?.filter(|lease| lease.is_live(self.applied.time)))
     }
 
-    /// Replaces a lease, and its row by time if its deadline is another one than `before`'s.
+    /// Replaces a lease, and the row of its deadline if that differs from `before`'s.
     fn set_lease(&mut self, id: LeaseId, before: Option<&Lease>, after: Option<Lease>) {
         let batch = &mut self.applier.staged;
         let (old, new) = (before.map(|lease| lease.deadline), after.map(|lease| lease.deadline));
@@ -66,13 +67,13 @@ impl Applying<'_> {
         }
     }
 
-    /// Removes a lease to which nothing is attached.
+    /// Removes a lease without attached keys.
     pub(crate) fn remove_lease(&mut self, id: LeaseId, lease: &Lease) {
         self.set_lease(id, Some(lease), None);
         self.applier.lease_count -= 1;
     }
 
-    /// Attaches a key to a lease that was checked to live.
+    /// Attaches a key to a lease, which the caller has checked to be live.
     pub(crate) fn attach(&mut self, id: LeaseId, keyspace: KeyspaceId, key: &[u8]) -> Result<(), MachineError> {
         self.set_attached(id, keyspace, key, true)
     }
@@ -107,8 +108,8 @@ impl Applying<'_> {
     }
 }
 
-/// Refuses a put that is to hang on a lease that does not live, or that has its fill of keys. A commit may
-/// take a lease past its fill by its own writes: they are counted as they are done.
+/// Rejects a put with a lease that is not live, or that has the maximum number of keys. The writes of one commit
+/// can exceed the maximum, because they are counted only as they are applied.
 pub(crate) fn check_attachable(applying: &Applying<'_>, id: LeaseId) -> Result<(), Refused> {
     match applying.live_lease(id)? {
         None => Err(Refused::Outcome(Outcome::NoSuchLease(id))),
@@ -126,7 +127,7 @@ pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> 
     }
     let id = if id == LeaseId::ZERO { applying.free_lease_id()? } else { id };
     let former = applying.lease(id)?;
-    // One that has ended makes room at once, unless it has keys that are still to be removed.
+    // An ended lease is replaced immediately, unless it has keys that are not removed yet.
     if former.is_some_and(|lease| lease.keys > 0 || lease.is_live(applying.applied.time)) {
         return Ok(Outcome::LeaseExists(id));
     }
@@ -136,7 +137,7 @@ pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> 
     Ok(Outcome::Lease { id, ttl, deadline })
 }
 
-/// Lets a lease live for another TTL from the entry's time on.
+/// Extends a lease to a full TTL from the entry's time.
 pub(crate) fn keep(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, Refused> {
     let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
     let deadline = applying.applied.time.plus(lease.ttl).max(lease.deadline);
@@ -144,7 +145,7 @@ pub(crate) fn keep(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, 
     Ok(Outcome::Lease { id, ttl: lease.ttl, deadline })
 }
 
-/// Ends a lease now: its keys are hidden with this command, and as many as one command may are removed.
+/// Ends a lease now. Its keys are hidden from this command on, and up to the maximum of one command are removed.
 pub(crate) fn revoke(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, Refused> {
     let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
     let ended = Lease { deadline: applying.applied.time, ..lease };
@@ -155,8 +156,8 @@ pub(crate) fn revoke(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome
     Ok(Outcome::Committed { revision, appends: Vec::new() })
 }
 
-/// When what is put or touched at `time` for `ttl` ends.
+/// Returns the deadline of a value that is put or touched at `time` with `ttl`.
 pub(crate) fn deadline_after(time: SpaceTime, ttl: Duration) -> SpaceTime {
-    // One below what stands for none.
+    // One below the number that represents no deadline.
     time.plus(ttl).min(SpaceTime(u64::MAX - 1))
 }

@@ -1,10 +1,10 @@
-//! The time of reads, and reads about time.
+//! Reads of leases and deadlines, and the configuration of the read clock.
 //!
-//! Owns: where reads get the time from, whether they need it at all, and what readers can learn of deadlines
-//! and leases. Does not own the time of entries, which comes with them.
+//! Owns: the source of time for reads, the flag that they need it, and the queries about deadlines and leases. Does
+//! not own: the time of entries, which comes with them.
 //!
-//! A space without deadlines asks nobody for the time: neither its reads nor whoever stamps its entries pays
-//! for it. The flag that says so is set before the first deadline can be seen, and stays.
+//! A space without deadlines never queries a clock, neither for its reads nor for the times of its entries. The
+//! flag is set before the first deadline becomes visible, and stays set.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -25,7 +25,7 @@ use crate::{
     machine::state_machine::Machine,
 };
 
-/// How many leases there are, ended ones that wait to be removed included.
+/// Returns the number of leases, including ended ones that are not removed yet.
 pub(crate) fn count_leases(view: &dyn View) -> Result<usize, MachineError> {
     let mut count = 0;
     crate::rows::load_rows(view, &KeyRange::with_prefix(&[TAG_LEASE]), |_, _| {
@@ -35,39 +35,40 @@ pub(crate) fn count_leases(view: &dyn View) -> Result<usize, MachineError> {
     Ok(count)
 }
 
-/// A lease as a reader sees it.
+/// A lease and its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
-    /// Its id.
+    /// Id of the lease.
     pub id: LeaseId,
-    /// What it is.
+    /// TTL, deadline and key count of the lease.
     pub lease: Lease,
 }
 
-/// Where a list of a lease's keys goes on: after this key of this keyspace.
+/// Position in the list of a lease's keys: the list continues after this key of this keyspace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttachedKey {
-    /// The keyspace.
+    /// Keyspace of the key.
     pub keyspace: KeyspaceId,
-    /// The key.
+    /// User key.
     pub key: Vec<u8>,
 }
 
 impl Machine {
-    /// Says where reads get the time from; before that, it is the last entry's. Once; later calls change
-    /// nothing.
+    /// Sets the clock of reads. Without one, reads use the time of the last entry. Only the first call has an
+    /// effect.
     pub fn read_by(&self, source: Arc<dyn ReadTime>) {
         let _ = self.time_of_reads.source.set(source);
     }
 
-    /// Whether anything ends, or has since the machine was opened: only then do reads ask for the time.
+    /// Returns true if there are deadlines, or have been since the machine was opened. Only then do reads need the
+    /// clock.
     #[must_use]
     #[inline]
     pub fn has_deadlines(&self) -> bool {
         self.time_of_reads.has_deadlines.load(Ordering::Acquire)
     }
 
-    /// Before the first row that says when something ends becomes visible.
+    /// Sets the flag. Called before the first row of a deadline becomes visible.
     pub(crate) fn note_deadline(&self) {
         if !self.has_deadlines() {
             self.time_of_reads.has_deadlines.store(true, Ordering::Release);
@@ -80,12 +81,13 @@ impl Machine {
 }
 
 impl ReadView {
-    /// A lease that has not ended at the view's time.
+    /// Returns a lease if it has not ended at the view's time.
     pub fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Ok(Lease::in_view(self.view(), id)?.filter(|lease| lease.is_live(self.time())))
     }
 
-    /// When what ends so ends by the view: at the earlier of its deadline and its lease's. `None`: never.
+    /// Returns the time at which a value with this expiry ends: the earlier of its deadline and its lease's
+    /// deadline. `None` means never.
     pub fn end_of(&self, expiry: &Expiry) -> Result<Option<SpaceTime>, MachineError> {
         let of_lease = match expiry.lease {
             Some(id) => Some(Lease::in_view(self.view(), id)?.map_or(SpaceTime(0), |lease| lease.deadline)),
@@ -94,7 +96,7 @@ impl ReadView {
         Ok(expiry.deadline.into_iter().chain(of_lease).min())
     }
 
-    /// The leases that have not ended, by id, those up to `after` left out: at most `limit`.
+    /// Returns at most `limit` leases that have not ended, in the order of ids, starting after `after`.
     pub fn leases(&self, after: Option<LeaseId>, limit: usize) -> Result<Vec<LeaseInfo>, MachineError> {
         let mut range = KeyRange::with_prefix(&[TAG_LEASE]);
         if let Some(after) = after {
@@ -118,7 +120,7 @@ impl ReadView {
         failure.map_or(Ok(leases), Err)
     }
 
-    /// The keys attached to a lease, those up to `after` left out: at most `limit`. None of one that has ended.
+    /// Returns at most `limit` keys attached to a lease, starting after `after`. An ended lease has none.
     pub fn lease_keys(
         &self,
         id: LeaseId,
@@ -138,7 +140,7 @@ impl ReadView {
                 let Some(Ending::Attached { keyspace, key, .. }) = Ending::of_row(row) else {
                     return Err(MachineError::corrupt("attachment", row, "key of a wrong length"));
                 };
-                // A blind put or delete leaves the row behind.
+                // A blind put or delete leaves the attachment row behind.
                 if self.get(keyspace, key)?.is_some_and(|stored| stored.expiry.lease == Some(id)) {
                     found.push(AttachedKey { keyspace, key: key.to_vec() });
                 }

@@ -1,8 +1,8 @@
-//! When keys and leases end.
+//! Rows of deadlines, leases and attachments.
 //!
-//! Owns: what is stored with a value that ends, the rows by which ends are found in order of time
-//! (`08`), leases (`09`) and the keys attached to them (`0a`), and the rule by which a key is hidden.
-//! Does not own who removes them, nor time.
+//! Owns: the encoding of a value's expiry, the rows that list deadlines in order of time (`08`), leases (`09`) and
+//! the keys attached to them (`0a`), and the rule by which a key is hidden. Does not own: the removal of ended
+//! keys, or time.
 //!
 //! ```text
 //! expiry         := deadline u64 | lease u64          2^64-1: no deadline; 0: no lease
@@ -11,12 +11,12 @@
 //! 09 | lease u64 BE                                   := ttl u64 | deadline u64 | keys u32
 //! 0a | lease u64 BE | keyspace u32 BE | user key      := nothing
 //! ```
-//! Values little-endian, times in microseconds of space time.
+//! Values are little-endian, times in microseconds of space time.
 //!
-//! Invariants: a value with a deadline has its `08` row, a value with a lease its `0a` row, a lease its `08`
-//! row. The reverse does not hold: a blind put or delete reads nothing, so it leaves the rows of the value
-//! that it replaces. Such a stale row is told by looking at the key, and is removed when it is come across.
-//! What is not yet removed is hidden: a key counts at a time if its deadline and its lease's lie after it.
+//! Invariants: a value with a deadline has its `08` row, a value with a lease its `0a` row, and a lease its `08`
+//! row. The reverse does not hold: a blind put or delete reads nothing, so it leaves the rows of the value that it
+//! replaces. Such a stale row is detected by reading its key, and is then removed. Ended keys that are not removed
+//! yet are hidden: a key is visible at a time if its deadline and its lease's deadline are after it.
 
 use std::time::Duration;
 
@@ -32,22 +32,22 @@ use crate::{
     keys::{DATA_PREFIX_LEN, KeyRange, TAG_ATTACHED, TAG_DATA, TAG_DEADLINE, TAG_LEASE},
 };
 
-/// When a value ends: at its deadline or with its lease, whichever comes first.
+/// Deadline and lease of a value. The value ends at the earlier of its deadline and the end of its lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expiry {
-    /// When; `None`: never by itself.
+    /// Deadline of the value; `None` if it has none.
     pub deadline: Option<SpaceTime>,
-    /// With what; `None`: with nothing else.
+    /// Lease of the value; `None` if it has none.
     pub lease: Option<LeaseId>,
 }
 
-/// No deadline is this late: it stands for none.
+/// Number that represents no deadline; every deadline is below it.
 const NO_DEADLINE: u64 = u64::MAX;
 
 impl Expiry {
     pub(crate) const ENCODED_LEN: usize = 16;
 
-    /// Does not end.
+    /// An expiry without deadline and lease.
     pub const NEVER: Self = Self { deadline: None, lease: None };
 
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
@@ -65,8 +65,8 @@ impl Expiry {
         }
     }
 
-    /// Whether what ends so is there at `time`; `lease` looks up what it hangs on. The one rule: conditions,
-    /// transactions, reads and scans all decide by it.
+    /// Returns true if a value with this expiry exists at `time`; `lease` looks up its lease. Conditions,
+    /// transactions, reads and scans all use this rule.
     #[inline]
     pub(crate) fn is_live<E>(
         &self,
@@ -83,21 +83,21 @@ impl Expiry {
     }
 }
 
-/// A lease: keys attached to it end with it.
+/// A lease. The keys attached to it end with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// How long it lives without being kept alive.
+    /// Time to live after a grant or keep-alive.
     pub ttl: Duration,
-    /// When it ends unless it is kept alive before.
+    /// Space time at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
-    /// Rows of keys attached to it. Stale ones count until they are come across.
+    /// Number of rows of attached keys. Stale rows count until they are removed.
     pub keys: u32,
 }
 
 impl Lease {
     const ENCODED_LEN: usize = 20;
 
-    /// Whether it has not ended at `time`.
+    /// Returns true if the lease has not ended at `time`.
     #[must_use]
     pub fn is_live(&self, time: SpaceTime) -> bool {
         self.deadline > time
@@ -122,7 +122,7 @@ impl Lease {
         if reader.is_empty() { Ok(lease) } else { Err(Malformed { at: Self::ENCODED_LEN, expected: "end of the row" }) }
     }
 
-    /// A lease as a view has it, ended or not.
+    /// Loads a lease from a view, even if it has ended.
     pub(crate) fn in_view(view: &dyn View, id: LeaseId) -> Result<Option<Self>, MachineError> {
         Self::from_row(id, view.get(&lease_row(id)).map_err(MachineError::from))
     }
@@ -137,19 +137,19 @@ impl Lease {
     }
 }
 
-/// What ends: a row of the index by time, or an attachment, names it.
+/// Subject of a row in the index by deadline, or of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending<'a> {
-    /// A key at its deadline.
+    /// A key with a deadline.
     Key { deadline: SpaceTime, keyspace: KeyspaceId, key: &'a [u8] },
-    /// A lease at its deadline.
+    /// A lease with its deadline.
     Lease { deadline: SpaceTime, id: LeaseId },
-    /// A key with its lease.
+    /// A key that ends with its lease.
     Attached { lease: LeaseId, keyspace: KeyspaceId, key: &'a [u8] },
 }
 
 impl<'a> Ending<'a> {
-    /// Reads the key of a row; `None` if it is not of that shape.
+    /// Decodes the key of a row; returns `None` if it has another shape.
     pub(crate) fn of_row(row: &'a [u8]) -> Option<Self> {
         let (&tag, rest) = row.split_first()?;
         let (first, rest) = rest.split_first_chunk().map(|(first, rest)| (u64::from_be_bytes(*first), rest))?;
@@ -166,15 +166,15 @@ impl<'a> Ending<'a> {
     }
 }
 
-/// Tag, deadline or lease, keyspace.
+/// Bytes of tag, deadline or lease, and keyspace.
 const PREFIX_LEN: usize = 13;
 
-/// What comes before the user key in the row of a key's deadline.
+/// Returns the bytes before the user key in the row of a key's deadline.
 pub(crate) fn deadline_prefix(deadline: SpaceTime, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(TAG_DEADLINE, deadline.0, keyspace)
 }
 
-/// The row of a lease's deadline.
+/// Returns the key of the row of a lease's deadline.
 pub(crate) fn lease_deadline_row(deadline: SpaceTime, id: LeaseId) -> [u8; 21] {
     let mut row = [0; 21];
     row[..PREFIX_LEN].copy_from_slice(&deadline_prefix(deadline, KeyspaceId::ZERO));
@@ -182,14 +182,14 @@ pub(crate) fn lease_deadline_row(deadline: SpaceTime, id: LeaseId) -> [u8; 21] {
     row
 }
 
-/// A lease's row.
+/// Returns the key of a lease's row.
 pub(crate) fn lease_row(id: LeaseId) -> [u8; 9] {
     let mut row = [TAG_LEASE; 9];
     row[1..].copy_from_slice(&id.0.to_be_bytes());
     row
 }
 
-/// What comes before the user key in the row of a key attached to a lease.
+/// Returns the bytes before the user key in the row of a key attached to a lease.
 pub(crate) fn attached_prefix(lease: LeaseId, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(TAG_ATTACHED, lease.0, keyspace)
 }
@@ -201,14 +201,14 @@ fn prefix(tag: u8, first: u64, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix
 }
 
-/// The rows of all keys attached to a lease.
+/// Returns the range of the rows of all keys attached to a lease.
 pub(crate) fn attached_rows(lease: LeaseId) -> KeyRange {
     let mut prefix = [TAG_ATTACHED; 9];
     prefix[1..].copy_from_slice(&lease.0.to_be_bytes());
     KeyRange::with_prefix(&prefix)
 }
 
-/// The id of a lease's row.
+/// Decodes the id from the key of a lease's row.
 pub(crate) fn lease_of_row(row: &[u8]) -> Option<LeaseId> {
     Some(LeaseId(u64::from_be_bytes(row.get(1..)?.try_into().ok()?)))
 }

@@ -1,7 +1,7 @@
 //! The clock of reads.
 //!
-//! A space without deadlines never asks for the time. The flag that says so is set before the first deadline becomes visible,
-//! and stays set.
+//! A space without deadlines never queries the clock. The flag for this is set before the first deadline becomes
+//! visible, and stays set.
 
 use std::{
     fmt,
@@ -17,16 +17,16 @@ use crate::{
     keys::{KeyRange, TAG_DEADLINE},
 };
 
-/// Where reads get the space's time from.
+/// Source of space time for reads.
 pub trait ReadTime: Send + Sync + fmt::Debug {
-    /// The time now, for whoever shows only what has not ended by it.
+    /// Returns the current time, for a reader that shows only values whose deadlines are after it.
     fn now(&self) -> SpaceTime;
-    /// The time now, for whoever hides what has ended by it: no entry that is not applied yet may have, or
-    /// get, a lower one.
+    /// Returns the current time, for a reader that hides values whose deadlines are at or before it. No entry that
+    /// is not applied yet may have or get a lower time.
     fn read_time(&self) -> SpaceTime;
 }
 
-/// What the machine knows of time beside its entries.
+/// The clock of reads, and the flag that it is needed.
 #[derive(Debug, Default)]
 pub(crate) struct TimeOfReads {
     pub(crate) has_deadlines: AtomicBool,

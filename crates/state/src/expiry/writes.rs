@@ -1,8 +1,8 @@
-//! Writes that give a key an end: puts with a deadline or a lease, and touches.
+//! Writes that give a key a deadline or a lease: puts and touches.
 //!
-//! Owns how such a write becomes rows: the value with its expiry, the row by time, the attachment; and the
-//! removal of those of the value before. Does not own plain puts, which read nothing and so leave such rows
-//! stale, nor the removal of what has ended (see `expire`).
+//! Owns: the rows of such a write (the value with its expiry, the row of the deadline, the attachment), and the
+//! removal of those of the previous value. Does not own: plain puts, which read nothing and so leave such rows
+//! stale, or the removal of ended keys (see `expire`).
 
 use thalweg_types::{KeyspaceId, LeaseId, LogPosition, Revision, SpaceTime, command::Deadline};
 
@@ -25,18 +25,18 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// A put that ends.
+/// A put with a deadline or lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutUntil<'a> {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) deadline: Deadline,
-    /// Checked to live.
+    /// Lease of the value, which the caller has checked to be live.
     pub(crate) lease: Option<LeaseId>,
 }
 
-/// Puts a value whose bytes lie at `at`. What would end at once is a delete.
+/// Puts a value whose bytes are at `at` in the log. A value that would end immediately is deleted instead.
 pub(crate) fn put_until(
     applying: &mut Applying<'_>,
     put: &PutUntil<'_>,
@@ -48,8 +48,9 @@ pub(crate) fn put_until(
     put_ending(applying, (keyspace, key), value, revision, expiry, Some(at))
 }
 
-/// Puts a value that may end, or removes the key if that has ended already, and looks after counts and history. `at` is
-/// where the value's bytes lie in the log; what lies nowhere there is short.
+/// Puts a value with an expiry, or removes the key if `expiry` is `None` because it has already passed. Updates
+/// counts and history. `at` is the position of the value's bytes in the log; `None` is permitted only for short
+/// values.
 pub(crate) fn put_ending(
     applying: &mut Applying<'_>,
     (keyspace, key): (KeyspaceId, &[u8]),
@@ -63,7 +64,7 @@ pub(crate) fn put_ending(
     store_put(applying, (keyspace, key), value, revision, expiry, at)
 }
 
-/// When a value that is put will end; `None`: it has ended already.
+/// Computes the expiry of a value that is put; returns `None` if it has already passed.
 pub(crate) fn end_of_put(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -79,7 +80,7 @@ pub(crate) fn end_of_put(
     Ok((!has_passed(applying, &expiry)).then_some(expiry))
 }
 
-/// As [`put_ending`], without looking after counts and history.
+/// Performs [`put_ending`] without updating counts and history.
 fn store_put(
     applying: &mut Applying<'_>,
     (keyspace, key): (KeyspaceId, &[u8]),
@@ -106,7 +107,8 @@ fn store_put(
     Ok(())
 }
 
-/// Gives a key another deadline. Value, revision and lease stay; a key that is not there stays away.
+/// Changes the deadline of a key. Value, revision and lease do not change. A key that does not exist is not
+/// created.
 pub(crate) fn touch(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -120,16 +122,17 @@ pub(crate) fn touch(
     }
 }
 
-/// What a touch changes.
+/// Effect of a touch.
 #[derive(Debug)]
 pub(crate) struct Touched {
-    /// The key's revision, which stays.
+    /// Revision of the key, which does not change.
     revision: Revision,
-    /// When it ends with it; `None`: it has ended already.
+    /// New expiry of the key; `None` if it has already passed.
     expiry: Option<Expiry>,
 }
 
-/// What a touch will change. `None`: there is no such key; within: nothing.
+/// Computes the effect of a touch. The outer `None` means that the key does not exist, the inner one that nothing
+/// changes.
 pub(crate) fn plan_touch(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -145,7 +148,7 @@ pub(crate) fn plan_touch(
     Ok(Some(Some(Touched { revision: live.revision, expiry })))
 }
 
-/// Does it.
+/// Applies the planned touch.
 pub(crate) fn store_touched(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -162,20 +165,20 @@ pub(crate) fn store_touched(
     rewrite_value(applying, keyspace, key, touched.revision, expiry, None)
 }
 
-/// The deadline that is meant, in space time.
+/// Converts a deadline to space time.
 fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) -> Option<SpaceTime> {
     let time = applying.applied.time;
     match deadline {
         Deadline::Default | Deadline::Keep => applying.default_ttl(keyspace).map(|ttl| deadline_after(time, ttl)),
         Deadline::Never => None,
         Deadline::After(ttl) => Some(deadline_after(time, ttl)),
-        // Later ones are no deadlines.
+        // Larger numbers represent no deadline.
         Deadline::At(at) => Some(at.min(SpaceTime(u64::MAX - 1))),
     }
 }
 
-/// Before a commit's first change: if one of its writes names a time that has passed, what it changes is not
-/// what its bytes say.
+/// Called before a commit's first change. If a write has a deadline that has already passed, the commit's changes
+/// cannot be derived from its bytes, so they are stored in the verdict.
 pub(crate) fn tell_if_passed(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {
         applying.tell_changes();
@@ -192,7 +195,7 @@ fn remove(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resu
     Ok(())
 }
 
-/// Writes the rows of what a value will end by, and removes those of the value before.
+/// Writes the rows of a value's new expiry, and deletes those of the previous value.
 fn replace_rows(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -207,7 +210,7 @@ fn replace_rows(
     replace_ends(applying, keyspace, key, &before, expiry)
 }
 
-/// Writes the rows of what a key will end by, and removes those by which it ended before.
+/// Writes the rows of a key's new expiry, and deletes those of its previous one.
 pub(crate) fn replace_ends(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -238,7 +241,7 @@ pub(crate) fn replace_ends(
     Ok(())
 }
 
-/// Writes the row of a value, in the form that its place and its end ask for.
+/// Writes the row of a value, in the form that its place and expiry require.
 pub(crate) fn write_value(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -250,10 +253,10 @@ pub(crate) fn write_value(
     applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
 }
 
-/// As [`write_value`], for a value that the key has already; callers that have it at hand give it. If the same entry wrote
-/// the value's row before, in the same form, the row's beginning is overwritten: a value that is touched again and again
-/// must not fill the batch with its copies. The form says whether the value ends, on every node alike, so every node has
-/// as many changes.
+/// Writes the row of a value that the key already has, with another revision or expiry. Callers that have the value
+/// pass it. If the same entry wrote the row before, in the same form, only its beginning is overwritten, so that
+/// repeated touches do not fill the batch with copies of the value. The form depends on the expiry in the same way
+/// on every node, so all nodes have the same number of changes.
 pub(crate) fn rewrite_value(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,

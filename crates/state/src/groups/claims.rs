@@ -1,10 +1,10 @@
-//! Settlements that a commit has checked and not done yet.
+//! Settlements that a commit has checked but not applied yet.
 
 use std::collections::BTreeSet;
 
 use thalweg_types::{Attempt, GroupId, Offset};
 
-/// What the writes of one commit settle: two of them can't have the same record.
+/// Records that the writes of one commit settle. Two writes must not settle the same record.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(BTreeSet<(GroupId, Attempt, Offset, Offset)>);
 
@@ -15,10 +15,10 @@ impl Claims {
         }
     }
 
-    /// False if a part of `first..end` is claimed already.
+    /// Claims `first..end` of an attempt. Returns false if a part of it is already claimed.
     pub(crate) fn claim(&mut self, group: GroupId, attempt: Attempt, first: Offset, end: Offset) -> bool {
         let from = (group, attempt, Offset::ZERO, Offset::ZERO);
-        // Claims of an attempt are disjoint, so the last one that begins below the end is also the last to end.
+        // Claims of an attempt are disjoint, so the last one that begins below `end` also ends last.
         let before = self.0.range(from..(group, attempt, end, Offset::ZERO)).next_back();
         if before.is_some_and(|&(_, _, _, before_end)| before_end > first) {
             return false;

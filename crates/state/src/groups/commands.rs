@@ -50,7 +50,8 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
             let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
             let (stream, due) = (group.head.stream, group.next_due());
             let lapsed = GroupCommand::attempts(attempts).filter(|&attempt| !group.extend(now, attempt, by)).collect();
-            // An extension may as well be a shortening: who waits has set his timer by the old deadline.
+            // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
+            // one.
             if comes_sooner(due, group.next_due()) {
                 groups.woken.insert(stream);
             }
@@ -60,7 +61,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
     }
 }
 
-/// Whether somebody who waits has set his timer too late.
+/// Returns true if the new due time is earlier, so that the timers of waiting consumers are too late.
 fn comes_sooner(before: Option<SpaceTime>, after: Option<SpaceTime>) -> bool {
     after.is_some_and(|after| before.is_none_or(|before| after < before))
 }
@@ -146,7 +147,7 @@ fn seek(applying: &mut Applying<'_>, id: GroupId, offset: Option<Offset>) -> Res
     Ok(Outcome::Group(GroupOutcome::Sought { cursor }))
 }
 
-/// Checks a write of a commit: everything that it settles must be there.
+/// Checks a settlement within a commit: its attempts must hold all records that it settles.
 pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Result<(), Refused> {
     let now = applying.applied.time;
     let mut claims = std::mem::take(&mut applying.applier.pending.claims);
@@ -172,7 +173,7 @@ fn check_in(group: &Group, now: SpaceTime, settle: &Settle<'_>, claims: &mut Cla
     Ok(())
 }
 
-/// Settles; `None` if the group does not exist.
+/// Applies a settlement; returns `None` if the group does not exist.
 pub(crate) fn perform_settle(
     applying: &mut Applying<'_>,
     settle: &Settle<'_>,
@@ -183,7 +184,7 @@ pub(crate) fn perform_settle(
     let stream = group.head.stream;
     let was_full = group.is_full();
     let done = group.settle(now, &settle.how, &settle.settlements);
-    // A nack gives records back, an ack may make room or free a key. Most acks wake nobody.
+    // A nack returns records, and an ack may make room or unblock a key. Most acks wake no consumer.
     let wakes = was_full || settle.how != How::Ack || group.has_freed();
     if wakes || applying.machine.settlement_waiters.load(Ordering::SeqCst) > 0 {
         applying.groups().woken.insert(stream);
@@ -191,7 +192,7 @@ pub(crate) fn perform_settle(
     Some((u32::try_from(done.settled).unwrap_or(u32::MAX), done.lapsed))
 }
 
-/// Somebody waits for settlements, see [`Machine::wake_at_settlements`].
+/// Registration of a waiter for settlements, see [`Machine::wake_at_settlements`].
 #[derive(Debug)]
 pub struct SettlementWaiter(Arc<Machine>);
 
@@ -208,17 +209,17 @@ impl Machine {
         if table.applying { Err(MachineError::Stopped) } else { Ok(with(&mut table)) }
     }
 
-    /// The group of that name of a stream.
+    /// Returns the id of a stream's group with this name.
     pub fn group_id(&self, stream: StreamId, name: &str) -> Result<Option<GroupId>, MachineError> {
         self.with_groups(|table| table.id(stream, name))
     }
 
-    /// A group's figures at `now`.
+    /// Returns the statistics of a group at `now`.
     pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<GroupInfo>, MachineError> {
         self.with_groups(|table| table.get(id).map(|group| GroupInfo::of(id, group, now)))
     }
 
-    /// The groups of a stream by name, or all groups by id.
+    /// Returns the groups of a stream in the order of names, or all groups in the order of ids.
     pub fn groups(&self, stream: Option<StreamId>) -> Result<Vec<GroupId>, MachineError> {
         self.with_groups(|table| match stream {
             Some(stream) => table.of_stream(stream).collect(),
@@ -226,31 +227,32 @@ impl Machine {
         })
     }
 
-    /// All groups by id, with their streams.
+    /// Returns all groups in the order of ids, with their streams.
     pub fn group_streams(&self) -> Result<Vec<(StreamId, GroupId)>, MachineError> {
         self.with_groups(|table| table.iter().map(|(id, group)| (group.head.stream, id)).collect())
     }
 
-    /// Counters of groups, without going through what is pending: of the first `max` by id, and how many there are.
+    /// Returns the counters of the first `max` groups in the order of ids, and the number of all groups. Does not
+    /// iterate over pending records.
     pub fn group_counters(&self, max: usize) -> Result<(Vec<GroupCounters>, usize), MachineError> {
         self.with_groups(|table| {
             (table.iter().take(max).map(|(id, group)| GroupCounters::of(id, group)).collect(), table.len())
         })
     }
 
-    /// Where a group is and how it orders: what a fetch must look up before it is proposed.
+    /// Returns the stream, cursor and configuration of a group, which a fetch needs before it is proposed.
     pub fn group_cursor(&self, id: GroupId) -> Result<Option<(StreamId, Offset, GroupConfig)>, MachineError> {
         self.with_groups(|table| {
             table.get(id).map(|group| (group.head.stream, group.head.cursor, group.head.config.clone()))
         })
     }
 
-    /// Whether a fetch at `now` would deliver something.
+    /// Reports if a fetch at `now` would deliver records.
     pub fn group_ready(&self, id: GroupId, now: SpaceTime) -> Result<GroupReady, MachineError> {
         let Some(stream) = self.with_groups(|table| table.get(id).map(|group| group.head.stream))? else {
             return Ok(GroupReady::Gone);
         };
-        // Not under the lock of the groups: the applier takes them in the other order.
+        // Read without the lock of the groups, because the applier takes the two locks in the other order.
         let Some(next) = self.stream_next(stream) else { return Ok(GroupReady::Gone) };
         self.with_groups(|table| match table.get(id) {
             Some(group) if group.is_ready(now, next) => GroupReady::Now,
@@ -259,7 +261,7 @@ impl Machine {
         })
     }
 
-    /// What these attempts still hold at `now`.
+    /// Returns the records that these attempts still hold at `now`.
     pub fn held_attempts(
         &self,
         id: GroupId,
@@ -276,20 +278,20 @@ impl Machine {
         })
     }
 
-    /// From now on, until the returned value is dropped, every settlement wakes who waits for its stream:
-    /// somebody waits for what he holds to be settled.
+    /// Registers a waiter. Until the returned value is dropped, every settlement wakes the waiters of its stream.
+    /// Used by callers that wait until their own deliveries are settled.
     #[must_use]
     pub fn wake_at_settlements(self: &Arc<Self>) -> SettlementWaiter {
         self.settlement_waiters.fetch_add(1, Ordering::SeqCst);
         SettlementWaiter(Arc::clone(self))
     }
 
-    /// Groups with dead letters to be moved.
+    /// Returns the groups with dead letters that are not moved yet.
     pub fn groups_with_dead(&self) -> Result<Vec<GroupId>, MachineError> {
         self.with_groups(|table| table.iter().filter(|(_, group)| group.dead() > 0).map(|(id, _)| id).collect())
     }
 
-    /// A group's first dead letters after an attempt.
+    /// Returns the first dead letters of a group after an attempt.
     pub fn dead_letters(&self, id: GroupId, after: Option<Attempt>) -> Result<Option<DeadParcel>, MachineError> {
         self.with_groups(|table| {
             let mut dead = table.get(id)?.dead_from(after);
@@ -297,8 +299,8 @@ impl Machine {
         })
     }
 
-    /// Streams whose groups have had something settled, given back or moved since the last call: whoever
-    /// waits to fetch from them looks again. One atomic load if there are none.
+    /// Returns the streams whose groups had records settled or returned, or the cursor moved, since the last call.
+    /// Consumers that wait for them then fetch again. Costs one atomic load if there are none.
     #[must_use]
     pub fn take_woken_groups(&self) -> BTreeSet<StreamId> {
         if !self.groups_woken.load(Ordering::Acquire) {

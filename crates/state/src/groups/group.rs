@@ -1,7 +1,6 @@
-//! One group: delivering, settling, extending, seeking, and forgetting what is trimmed.
+//! One consumer group: delivering, settling, extending, seeking, and dropping trimmed records.
 //!
-//! Everything here is a pure change of memory that notes which rows it touches. Time is an argument: it is
-//! the entry's.
+//! All operations change only memory and record the affected rows. Time is an argument: the entry's time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,42 +27,43 @@ use crate::{
     keys,
 };
 
-/// The reason of a dead letter that nobody nacked.
+/// Reason of a dead letter whose last delivery was neither acked nor nacked.
 const DEADLINE_PASSED: &str = "not acked before its deadline";
 
-/// Dead letters that one fetch finds at most, beside what it delivers: bounds the time of a command.
+/// Maximum number of dead letters that one fetch creates, in addition to the records that it delivers. Bounds the
+/// time of a command.
 const MAX_DEAD_PER_FETCH: u64 = MAX_FETCH_RECORDS as u64;
 
-/// Why a fetch was refused.
+/// Reason why a fetch was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     TooManyMembers,
 }
 
-/// A group and what is pending of it. See the module above for the invariants.
+/// A group and its pending records. The invariants are in the head of `table.rs`.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) head: Head,
     pub(crate) members: Members,
     parcels: BTreeMap<Attempt, Parcel>,
-    /// Parcels that come free by themselves, in the order in which they do.
+    /// Parcels with a due time, in order of that time.
     due: BTreeSet<(SpaceTime, Attempt)>,
     keys: KeyQueues,
-    /// Records in parcels, other than dead ones.
+    /// Number of records in parcels that are not dead letters.
     pending: u64,
     dead: u64,
     changed: Changed,
 }
 
-/// What the current record changed.
+/// Changes of the current record.
 #[derive(Debug, Default)]
 struct Changed {
     head: bool,
-    /// Parcels, and whether each had a row before.
+    /// Changed parcels. The value is true if the parcel had a row before.
     parcels: BTreeMap<Attempt, bool>,
 }
 
-/// What a settlement did.
+/// Result of a settlement.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) settled: u64,
@@ -100,29 +100,29 @@ impl Group {
         self.dead
     }
 
-    /// When the next pending records come free.
+    /// Returns the earliest due time of a parcel.
     pub(crate) fn next_due(&self) -> Option<SpaceTime> {
         self.due.first().map(|&(due, _)| due)
     }
 
-    /// Whether nothing new is delivered until something is settled.
+    /// Returns true if no new record is delivered until one is settled.
     pub(crate) fn is_full(&self) -> bool {
         self.pending >= u64::from(self.head.config.max_pending)
     }
 
-    /// Whether records that waited for others of their key may go.
+    /// Returns true if parked records have become deliverable.
     pub(crate) fn has_freed(&self) -> bool {
         self.keys.has_free()
     }
 
-    /// Whether a fetch at `now` would find something, if the stream goes up to `next`.
+    /// Returns true if a fetch at `now` would deliver records of a stream that ends at `next`.
     pub(crate) fn is_ready(&self, now: SpaceTime, next: Offset) -> bool {
         self.next_due().is_some_and(|due| due <= now)
             || self.has_freed()
             || (self.head.cursor < next && !self.is_full())
     }
 
-    /// Replaces the configuration; false if the order would change.
+    /// Replaces the configuration. Returns false, without a change, if the order would change.
     pub(crate) fn configure(&mut self, config: GroupConfig) -> bool {
         let same = config.order == self.head.config.order;
         if same {
@@ -132,7 +132,7 @@ impl Group {
         same
     }
 
-    /// Delivers to a member what is free, of a stream with records `start..next`.
+    /// Delivers free records of a stream with records `start..next` to a member.
     pub(crate) fn fetch(
         &mut self,
         now: SpaceTime,
@@ -169,7 +169,8 @@ impl Group {
         Ok(fetched)
     }
 
-    /// Takes up to `left` records out of parcels that are due. Those delivered too often are dead.
+    /// Takes up to `left` records from due parcels. Records with the maximum number of deliveries become dead
+    /// letters.
     fn redeliver(&mut self, now: SpaceTime, left: &mut u64, runs: &mut Vec<Run>) {
         let mut dead = Vec::new();
         let mut dead_left = MAX_DEAD_PER_FETCH;
@@ -205,7 +206,7 @@ impl Group {
         self.bury(now, dead, DEADLINE_PASSED);
     }
 
-    /// Delivers records that waited for others of their key.
+    /// Delivers parked records that have become the first of their key.
     fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
         while *left > 0 {
             let Some((offset, attempt)) = self.keys.pop_free() else { break };
@@ -221,7 +222,7 @@ impl Group {
         }
     }
 
-    /// Moves the cursor on.
+    /// Delivers records at the cursor and advances it.
     fn deliver_new(&mut self, now: SpaceTime, fetch: &Fetch<'_>, next: Offset, left: &mut u64, runs: &mut Vec<Run>) {
         let room = u64::from(self.head.config.max_pending).saturating_sub(self.pending);
         let cursor = self.head.cursor;
@@ -242,7 +243,8 @@ impl Group {
         }
     }
 
-    /// Goes through the keys that the fetch gives: what may be delivered is, what may not is parked.
+    /// Processes the records whose keys the fetch contains, in order: delivers a record or, if its key is busy,
+    /// parks it.
     fn deliver_in_order(
         &mut self,
         now: SpaceTime,
@@ -275,13 +277,14 @@ impl Group {
         }
     }
 
-    /// Whether an attempt holds a record range now, for a commit that wants all or nothing.
+    /// Returns true if an attempt holds all of the given records. For a commit, which settles all or none.
     pub(crate) fn holds(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt, runs: Runs<'_>) -> bool {
         let Some(parcel) = self.held(now, how, attempt) else { return false };
         runs.into_iter().all(|run| parcel.holds(run.first, run.end()))
     }
 
-    /// An attempt that can be settled at `now`: one that has not lapsed, or a dead letter that is acked.
+    /// Returns the parcel of an attempt that can be settled at `now`: one that has not lapsed, or dead letters that
+    /// are acked.
     fn held(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt) -> Option<&Parcel> {
         self.parcels.get(&attempt).filter(|parcel| match &parcel.holder {
             Holder::Member(_) => now < parcel.due,
@@ -290,7 +293,7 @@ impl Group {
         })
     }
 
-    /// Settles what attempts still hold and says what they don't.
+    /// Settles the records that the attempts still hold, and reports those that they don't.
     pub(crate) fn settle(&mut self, now: SpaceTime, how: &How<'_>, settlements: &Settlements<'_>) -> Settled {
         let mut done = Settled::default();
         let mut returned = Vec::new();
@@ -321,7 +324,7 @@ impl Group {
         done
     }
 
-    /// Takes ranges of an attempt, or all of it, out of its parcel.
+    /// Removes ranges of an attempt, or all its records, from its parcel.
     fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) -> Vec<Run> {
         self.note(attempt);
         let mut taken = Vec::new();
@@ -342,7 +345,7 @@ impl Group {
         taken
     }
 
-    /// What was nacked waits for its delay, or is dead.
+    /// Returns nacked records to a waiting parcel with their delay, or turns them into dead letters.
     fn give_back(&mut self, now: SpaceTime, again: Again, reason: &str, mut runs: Vec<Run>) {
         if again == Again::Uncounted {
             runs.iter_mut().for_each(|run| run.deliveries = run.deliveries.saturating_sub(1));
@@ -361,7 +364,7 @@ impl Group {
         self.insert(now, Parcel { holder: Holder::Waiting, due: now.plus(delay), runs: waiting });
     }
 
-    /// Records that are delivered no more: not pending, but kept until they are in the dead letters' stream.
+    /// Turns records into dead letters: no longer pending, but kept until they are in the stream for dead letters.
     fn bury(&mut self, now: SpaceTime, mut runs: Vec<Run>, reason: &str) {
         if runs.is_empty() {
             return;
@@ -378,7 +381,7 @@ impl Group {
         self.insert(now, Parcel { holder: Holder::Dead(reason.into()), due: NEVER, runs });
     }
 
-    /// Records are not pending any more; the next of their keys may go.
+    /// Removes records from the pending ones, which can unblock the next records of their keys.
     fn forget(&mut self, runs: &[Run]) {
         self.pending -= parcel::count(runs);
         for run in runs.iter().filter(|run| run.key != 0) {
@@ -386,7 +389,7 @@ impl Group {
         }
     }
 
-    /// Moves the deadline of an attempt; false if it has lapsed.
+    /// Moves the deadline of an attempt. Returns false if it has lapsed.
     pub(crate) fn extend(&mut self, now: SpaceTime, attempt: Attempt, by: Duration) -> bool {
         self.note(attempt);
         let parcel = self.parcels.get_mut(&attempt);
@@ -398,7 +401,7 @@ impl Group {
         true
     }
 
-    /// Delivers from `cursor` on, as if nothing had been delivered. Dead letters stay what they are.
+    /// Restarts delivery at `cursor`, as if no record had been delivered. Dead letters are kept.
     pub(crate) fn seek(&mut self, cursor: Offset) {
         let kept = std::mem::take(&mut self.parcels);
         for (attempt, parcel) in kept {
@@ -415,7 +418,7 @@ impl Group {
         self.changed.head = true;
     }
 
-    /// Records below `start` are gone: they leave what is pending.
+    /// Removes the records below `start`, which were trimmed, from the pending ones.
     pub(crate) fn trim(&mut self, start: Offset) {
         if self.head.cursor < start {
             self.head.cursor = start;
@@ -441,7 +444,7 @@ impl Group {
         }
     }
 
-    /// Adds a parcel under a new number.
+    /// Adds a parcel under a new attempt number.
     fn insert(&mut self, now: SpaceTime, parcel: Parcel) -> Attempt {
         let attempt = Attempt((self.head.last_attempt.0 + 1).max(now.0.min(MAX_COUNTER)));
         self.head.last_attempt = attempt;
@@ -454,7 +457,7 @@ impl Group {
         attempt
     }
 
-    /// Before a parcel is touched: its row is written, or removed, with the current record.
+    /// Records that a parcel is about to change, so that its row is written or deleted with the current record.
     fn note(&mut self, attempt: Attempt) {
         let existed = self.parcels.contains_key(&attempt);
         self.changed.parcels.entry(attempt).or_insert(existed);
@@ -475,7 +478,7 @@ impl Group {
         }
     }
 
-    /// Removes all that may be stored of a deleted group.
+    /// Deletes all rows of a deleted group.
     pub(crate) fn delete_rows(&self, id: GroupId, batch: &mut WriteBatch) {
         batch.delete(&[&keys::group_head(id)]);
         self.members.delete_rows(id, batch);
@@ -502,7 +505,7 @@ impl Group {
         Ok(())
     }
 
-    /// Checks that no record lies in two parcels, counts them, and queues those with keys.
+    /// Checks that no record is in two parcels, counts the pending records, and queues those with keys.
     pub(crate) fn finish_load(&mut self) -> Result<(), &'static str> {
         self.changed = Changed::default();
         let each = |(&attempt, parcel)| runs_of(attempt, parcel);
@@ -526,20 +529,20 @@ impl Group {
         Ok(())
     }
 
-    /// The lowest record that is pending or not delivered yet: all below it are settled.
+    /// Returns the lowest offset that is pending or not delivered yet. All records below it are settled.
     pub(crate) fn floor(&self) -> Offset {
         let live = self.parcels.values().filter(|parcel| !parcel.is_dead());
         live.filter_map(|parcel| parcel.runs.first()).map(|run| run.first).min().unwrap_or(self.head.cursor)
     }
 
-    /// Dead letters from an attempt on, in order.
+    /// Iterates over the parcels of dead letters after an attempt, in order.
     pub(crate) fn dead_from(&self, after: Option<Attempt>) -> impl Iterator<Item = (Attempt, &Parcel)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.parcels.range((from, Bound::Unbounded)).filter(|(_, parcel)| parcel.is_dead()).map(|(&a, p)| (a, p))
     }
 }
 
-/// What a member is told of runs: consecutive records are one, whatever their keys.
+/// Converts runs to deliveries for a member. Consecutive records are joined, whatever their keys.
 pub(crate) fn delivered(runs: &[Run]) -> Vec<Delivered> {
     let mut all: Vec<Delivered> = Vec::with_capacity(runs.len());
     for run in runs {
@@ -577,7 +580,7 @@ fn note_lapsed(attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) {
     lapsed.extend(ranges.map(|run| Lapsed { attempt, run: Some(run) }));
 }
 
-/// The parts of a range that were not there to be taken.
+/// Records the parts of a range that were not held, and so were not taken.
 fn note_gaps(attempt: Attempt, range: OffsetRun, taken: &[Run], lapsed: &mut Vec<Lapsed>) {
     let mut reached = range.first;
     let ends = taken.iter().map(|run| (run.first, run.end())).chain([(range.end(), range.end())]);

@@ -1,4 +1,4 @@
-//! A group's head: what it is, and how far it has come.
+//! A group's head: its identity, configuration, cursor and counters.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use thalweg_types::{
 
 use crate::{error::MachineError, keys};
 
-/// Numbers stay below this, so that counting on never overflows.
+/// Bound of all counters, so that adding to them never overflows.
 pub(crate) const MAX_COUNTER: u64 = 1 << 62;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,17 +19,17 @@ pub(crate) struct Head {
     pub(crate) name: Arc<str>,
     pub(crate) stream: StreamId,
     pub(crate) config: GroupConfig,
-    /// Next to deliver that was never delivered.
+    /// Next offset that was never delivered.
     pub(crate) cursor: Offset,
     pub(crate) last_attempt: Attempt,
-    /// Records delivered, each time counted.
+    /// Number of deliveries, including redeliveries.
     pub(crate) delivered: u64,
     pub(crate) acked: u64,
-    /// Moved to the dead letters' stream.
+    /// Number of records moved to the stream for dead letters.
     pub(crate) dead: u64,
-    /// Would have been dead letters, but the group has no stream for them.
+    /// Number of records that were delivered too often while the group had no stream for dead letters.
     pub(crate) dropped: u64,
-    /// Of what was delivered, what had been delivered before.
+    /// Number of deliveries of records that had been delivered before.
     pub(crate) redelivered: u64,
 }
 

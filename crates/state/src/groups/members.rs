@@ -1,8 +1,8 @@
-//! Who fetches from a group.
+//! Members of a consumer group.
 //!
-//! A member is a name that has fetched. It is forgotten when a new one comes and it holds nothing and has not
-//! fetched for an hour. What is stored of its last fetch is renewed at most every ten seconds: so a fetch
-//! mostly writes nothing here.
+//! A member is a name that has fetched. It is forgotten when a new one arrives, if it holds no records and has not
+//! fetched for an hour. The stored time of its last fetch is updated at most every ten seconds, so most fetches
+//! write no member row.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(MEMBER_IDLE_SECONDS);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) name: Box<str>,
-    /// At most [`RENEW_AFTER`] before its last fetch.
+    /// Time of a recent fetch; its last fetch is less than [`RENEW_AFTER`] later.
     pub(crate) last_fetch: SpaceTime,
 }
 
@@ -31,13 +31,13 @@ pub(crate) struct Member {
 pub(crate) struct Members {
     by_id: BTreeMap<u32, Member>,
     by_name: HashMap<Box<str>, u32>,
-    /// Changed or removed by the current record.
+    /// Ids of members that the current record has changed or removed.
     changed: BTreeSet<u32>,
 }
 
 impl Members {
-    /// The id of a member that fetches now. `None` if there are too many. `holders` are the ids of those
-    /// that hold records; asked for only if the name is new.
+    /// Returns the id of a member that fetches now; `None` if there are too many members. `holders` returns the ids
+    /// of members that hold records, and is called only for a new name.
     pub(crate) fn fetches(
         &mut self,
         name: &str,

@@ -1,4 +1,15 @@
 //! Consumer groups: their rows, the rules of delivery, commands and reads.
+//!
+//! Owns: the delivery state of each group: its cursor, pending records, members and dead letters. Does not own: the
+//! records of streams (groups handle only offsets), or the timers of waiting consumers.
+//!
+//! Invariant: a record below a group's cursor is settled unless it is pending; no record is pending twice.
+//!
+//! * `table`: all groups, the layout of their rows, and the invariants.
+//! * `group`: the rules of one group. `head`: its identity, cursor and counters.
+//! * `parcel`: the pending records of one attempt. `order`: order per key. `members`: members.
+//! * `claims`: settlements of a commit that are checked but not applied.
+//! * `commands`: commands and queries. `read`: results of queries.
 
 pub(crate) mod claims;
 pub(crate) mod commands;

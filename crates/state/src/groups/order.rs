@@ -1,8 +1,8 @@
-//! Order per key: which pending record of a key may be delivered.
+//! Order per key: the pending records of a key that may be delivered.
 //!
-//! Invariant: of the pending records of a key only the first can be delivered; all others are parked. So no
-//! two are in flight at once, and a record that comes back is delivered again before any behind it. Records
-//! without a key (hash 0) are not in here.
+//! Invariant: of the pending records of a key only the first can be delivered; all others are parked. So no two are
+//! in flight at the same time, and a returned record is redelivered before any later one. Records without a key
+//! (hash 0) are not included.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -10,9 +10,9 @@ use thalweg_types::{Attempt, Offset};
 
 #[derive(Debug, Default)]
 pub(crate) struct KeyQueues {
-    /// Pending records by key hash, ascending; none is empty. Looked up only, never iterated.
+    /// Pending records by key hash, ascending; no queue is empty. Used for lookups only, never iterated.
     queues: HashMap<u64, VecDeque<Offset>>,
-    /// Where each parked record lies.
+    /// Parcel of each parked record.
     parked: BTreeMap<Offset, Attempt>,
     /// Parked records that are the first of their key.
     free: BTreeSet<Offset>,
@@ -23,20 +23,20 @@ impl KeyQueues {
         self.queues.contains_key(&key)
     }
 
-    /// A record behind all others of its key is pending from now on.
+    /// Adds a pending record after all others of its key.
     pub(crate) fn enter(&mut self, key: u64, offset: Offset) {
         self.queues.entry(key).or_default().push_back(offset);
     }
 
-    /// A pending record of a busy key was put into a parcel of parked ones.
+    /// Records that a pending record of a busy key is in a parcel of parked records.
     pub(crate) fn park(&mut self, offset: Offset, parcel: Attempt) {
         self.parked.insert(offset, parcel);
     }
 
-    /// At load: frees the parked records that nothing is before.
+    /// Marks the parked records that are the first of their key as free. Called after loading.
     pub(crate) fn find_free(&mut self) {
         let Self { queues, parked, free } = self;
-        // The order of this iteration does not show: the result is a set.
+        // The order of this iteration has no effect, because the result is a set.
         free.extend(queues.values().filter_map(|queue| queue.front()).filter(|front| parked.contains_key(front)));
     }
 
@@ -44,13 +44,13 @@ impl KeyQueues {
         !self.free.is_empty()
     }
 
-    /// The lowest parked record that may be delivered, and its parcel; it is parked no more.
+    /// Removes the lowest deliverable parked record, and returns it with its parcel.
     pub(crate) fn pop_free(&mut self) -> Option<(Offset, Attempt)> {
         let offset = self.free.pop_first()?;
         Some((offset, self.parked.remove(&offset)?))
     }
 
-    /// A record is not pending any more.
+    /// Removes a record that is no longer pending.
     pub(crate) fn leave(&mut self, key: u64, offset: Offset) {
         self.parked.remove(&offset);
         self.free.remove(&offset);

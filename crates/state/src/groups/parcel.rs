@@ -1,4 +1,4 @@
-//! What one attempt delivered, less what has been settled of it.
+//! The unsettled records of one attempt.
 
 use thalweg_types::{
     Offset, SpaceTime,
@@ -11,26 +11,26 @@ const WAITING: u8 = 1;
 const PARKED: u8 = 2;
 const DEAD: u8 = 3;
 
-/// Who has the records of a parcel.
+/// State of the records of a parcel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// A member, until the parcel is due.
+    /// A member holds the records until the parcel is due.
     Member(u32),
-    /// Nobody; they may be delivered once the parcel is due.
+    /// The records wait for redelivery, which is possible once the parcel is due.
     Waiting,
-    /// Nobody; each waits until it is the first pending record of its key. Never delivered yet.
+    /// The records were never delivered. Each waits until it is the first pending record of its key.
     Parked,
-    /// Nobody; they are dead letters, for this reason.
+    /// The records are dead letters, for this reason.
     Dead(Box<str>),
 }
 
-/// Consecutive records in the same situation.
+/// Consecutive records with the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: Offset,
-    /// At least 1; 1 if there is a key.
+    /// Number of records; at least 1, and exactly 1 for a record with a key.
     pub(crate) count: u32,
-    /// How often they were delivered.
+    /// Number of deliveries of each record.
     pub(crate) deliveries: u32,
     /// Hash of the record's key; 0 for none.
     pub(crate) key: u64,
@@ -41,19 +41,19 @@ impl Run {
         self.first.plus(u64::from(self.count))
     }
 
-    /// The part within `first..end`, which overlaps it.
+    /// Returns the part within `first..end`, which must overlap the run.
     fn within(&self, first: Offset, end: Offset) -> Self {
         let first = self.first.max(first);
         Self { first, count: (self.end().min(end).0 - first.0) as u32, ..*self }
     }
 }
 
-/// How many records.
+/// Returns the total number of records.
 pub(crate) fn count(runs: &[Run]) -> u64 {
     runs.iter().map(|run| u64::from(run.count)).sum()
 }
 
-/// Sorts runs and joins those that follow each other.
+/// Sorts runs and joins adjacent ones.
 pub(crate) fn join(runs: &mut Vec<Run>) {
     runs.sort_unstable_by_key(|run| run.first);
     runs.dedup_by(|next, before| {
@@ -69,20 +69,20 @@ pub(crate) fn join(runs: &mut Vec<Run>) {
     });
 }
 
-/// `runs` ascend and are disjoint; a parcel without runs is removed.
+/// The records of one attempt. `runs` ascend and are disjoint; a parcel without runs is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parcel {
     pub(crate) holder: Holder,
-    /// From here on the records are free; `u64::MAX` for parked and dead ones.
+    /// Time from which the records can be redelivered; `u64::MAX` for parked records and dead letters.
     pub(crate) due: SpaceTime,
     pub(crate) runs: Vec<Run>,
 }
 
-/// The time that never comes.
+/// Due time of parcels without one.
 pub(crate) const NEVER: SpaceTime = SpaceTime(u64::MAX);
 
 impl Parcel {
-    /// Removes what lies within `first..end` into `taken`.
+    /// Moves the records within `first..end` to `taken`.
     pub(crate) fn take(&mut self, first: Offset, end: Offset, taken: &mut Vec<Run>) {
         let from = self.runs.partition_point(|run| run.end() <= first);
         let to = self.runs.partition_point(|run| run.first < end);
@@ -96,7 +96,7 @@ impl Parcel {
         self.runs.splice(from..to, below.into_iter().chain(above));
     }
 
-    /// Whether it holds all of `first..end`.
+    /// Returns true if the parcel contains all of `first..end`.
     pub(crate) fn holds(&self, first: Offset, end: Offset) -> bool {
         let from = self.runs.partition_point(|run| run.end() <= first);
         let mut reached = first;
@@ -109,12 +109,12 @@ impl Parcel {
         reached >= end
     }
 
-    /// Whether a due time frees it: dead letters and parked records never come free by themselves.
+    /// Returns true if the records become free at the due time. Parked records and dead letters never do.
     pub(crate) fn is_timed(&self) -> bool {
         matches!(self.holder, Holder::Member(_) | Holder::Waiting)
     }
 
-    /// Whether a member holds it at `now`.
+    /// Returns true if a member holds the parcel at `now`.
     pub(crate) fn is_held(&self, now: SpaceTime) -> bool {
         matches!(self.holder, Holder::Member(_)) && now < self.due
     }

@@ -1,4 +1,4 @@
-//! What readers see of groups.
+//! Results of queries about consumer groups.
 
 use std::sync::Arc;
 
@@ -12,82 +12,82 @@ use crate::groups::{
     parcel::{self, Holder, Parcel},
 };
 
-/// A group as of the last applied entry.
+/// Statistics of a group as of the last applied entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
-    /// Its id.
+    /// Id of the group.
     pub id: GroupId,
-    /// Its name, unique within the stream.
+    /// Name of the group, unique within the stream.
     pub name: Arc<str>,
-    /// Whose records it delivers.
+    /// Stream whose records the group delivers.
     pub stream: StreamId,
-    /// How.
+    /// Configuration of the group.
     pub config: GroupConfig,
-    /// Next to deliver that was never delivered.
+    /// Next offset that was never delivered.
     pub cursor: Offset,
-    /// All below are settled.
+    /// Offset below which all records are settled.
     pub floor: Offset,
-    /// Records that wait for an ack or to be delivered again.
+    /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
-    /// Of them, with members before their deadline.
+    /// Number of pending records that members hold before their deadline.
     pub in_flight: u64,
-    /// Of them, behind another record of their key.
+    /// Number of pending records that are behind another record of their key.
     pub parked: u64,
-    /// When the next pending records come free again.
+    /// Time at which the next pending records can be redelivered.
     pub next_due: Option<SpaceTime>,
-    /// Dead letters on their way to their stream.
+    /// Number of dead letters that are not in their stream yet.
     pub dying: u64,
-    /// Records delivered, each time counted.
+    /// Number of deliveries, including redeliveries.
     pub delivered: u64,
-    /// Of them, those that had been delivered before.
+    /// Number of deliveries of records that had been delivered before.
     pub redelivered: u64,
-    /// Records acked.
+    /// Number of records acked.
     pub acked: u64,
-    /// Records that became dead letters.
+    /// Number of records that became dead letters.
     pub dead: u64,
-    /// Records that were delivered too often, without a stream for dead letters.
+    /// Number of records that were delivered too often while the group had no stream for dead letters.
     pub dropped: u64,
-    /// Who has fetched.
+    /// Members that have fetched.
     pub members: Vec<MemberInfo>,
 }
 
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberInfo {
-    /// As it calls itself.
+    /// Name that the member fetches with.
     pub name: String,
-    /// When it last fetched, within ten seconds.
+    /// Time of the last fetch, accurate to ten seconds.
     pub last_fetch: SpaceTime,
-    /// Records that it holds.
+    /// Number of records that the member holds.
     pub in_flight: u64,
-    /// Attempts that it holds.
+    /// Number of attempts that the member holds.
     pub attempts: u64,
 }
 
-/// A group's counters, for metrics.
+/// Counters of a group, for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupCounters {
-    /// Its id.
+    /// Id of the group.
     pub id: GroupId,
-    /// Its name.
+    /// Name of the group.
     pub name: Arc<str>,
-    /// Whose records it delivers.
+    /// Stream whose records the group delivers.
     pub stream: StreamId,
-    /// Next to deliver that was never delivered.
+    /// Next offset that was never delivered.
     pub cursor: Offset,
-    /// Records that wait for an ack or to be delivered again.
+    /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
-    /// Members that are remembered.
+    /// Number of stored members.
     pub members: u64,
-    /// Records delivered, each time counted.
+    /// Number of deliveries, including redeliveries.
     pub delivered: u64,
-    /// Of them, those that had been delivered before.
+    /// Number of deliveries of records that had been delivered before.
     pub redelivered: u64,
-    /// Records acked.
+    /// Number of records acked.
     pub acked: u64,
-    /// Records that became dead letters.
+    /// Number of records that became dead letters.
     pub dead: u64,
-    /// Records that were delivered too often, without a stream for dead letters.
+    /// Number of records that were delivered too often while the group had no stream for dead letters.
     pub dropped: u64,
 }
 
@@ -110,14 +110,14 @@ impl GroupCounters {
     }
 }
 
-/// What an attempt still holds.
+/// Records that an attempt still holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldAttempt {
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: Attempt,
-    /// When it lapses; meaningless if it holds nothing.
+    /// Time at which the attempt lapses; meaningless if it holds no records.
     pub deadline: SpaceTime,
-    /// Which records, ascending; none if it has lapsed, or all is settled.
+    /// Records held, ascending; empty if the attempt has lapsed or all its records are settled.
     pub runs: Vec<OffsetRun>,
 }
 
@@ -131,33 +131,33 @@ impl HeldAttempt {
         Self { attempt, deadline: parcel.due, runs }
     }
 
-    /// How many records.
+    /// Returns the number of records held.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.count)).sum()
     }
 }
 
-/// Whether a fetch is worth it.
+/// Result of checking if a fetch would deliver records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupReady {
-    /// It would deliver something.
+    /// A fetch would deliver records now.
     Now,
-    /// Not before this time, unless the stream grows or records are given back.
+    /// A fetch would deliver nothing before this time, unless the stream grows or records are returned.
     At(Option<SpaceTime>),
-    /// There is no such group.
+    /// The group does not exist.
     Gone,
 }
 
-/// Dead letters that wait to be moved to their stream: that is done by a commit that appends them there and
-/// acks this attempt, so it happens once.
+/// Dead letters that are not in their stream yet. A commit moves them: it appends them there and acks this attempt,
+/// so each is moved exactly once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadParcel {
-    /// Their attempt.
+    /// Attempt under which they are pending.
     pub attempt: Attempt,
-    /// Why.
+    /// Reason why they are dead letters.
     pub reason: String,
-    /// Which records, and how often each was delivered.
+    /// The records, and the number of deliveries of each.
     pub records: Vec<Delivered>,
 }
 

@@ -1,24 +1,24 @@
-//! Consumer groups: what each has delivered of its stream, to whom, and what is settled of it.
+//! All consumer groups: the records of their streams that they have delivered, and the state of each delivery.
 //!
-//! Owns: the table of groups in memory and their rows; below it, what is pending (`parcel`), a group's
-//! rules (`group`), order per key (`order`), members (`members`), what readers see (`read`). Does not own
-//! records: it speaks of offsets, and whoever fetches reads them from the log.
+//! Owns: the table of groups in memory and their rows, together with pending records (`parcel`), the rules of a
+//! group (`group`), order per key (`order`) and members (`members`). Does not own: records. Groups handle only
+//! offsets, and the code that serves a fetch reads the records from the log.
 //!
 //! ```text
-//!    settled, but for what is pending        not delivered yet      to come
+//!    settled, except pending records        not delivered yet      to come
 //! |----------------------------------------|--------------------|----------->  offsets of the stream
 //! start                                  cursor                next
 //! ```
-//! All below the cursor is settled unless a *parcel* holds it. A parcel is what one attempt delivered, less
-//! what of it has been settled since: runs of offsets, and a time at which they become free again. What was
-//! given back waits in parcels that nobody holds, dead letters lie in parcels that never become free.
+//! All records below the cursor are settled unless a *parcel* contains them. A parcel has the records of one
+//! attempt that are not settled yet, as runs of offsets, and a due time at which they become free for redelivery.
+//! Nacked records are in parcels without a member. Dead letters are in parcels that never become free.
 //!
-//! So a fetch of 100 records that nobody has seen makes one parcel of one run, and the ack of all of them
-//! removes it: two rows and the head. Nothing is written when a deadline passes: the next fetch finds the
-//! parcel, by its time.
+//! So a fetch of 100 new records creates one parcel of one run, and the ack of all of them removes it:
+//! together they write two rows besides the head. No row is written when a deadline passes; the next fetch finds the
+//! parcel by its due time.
 //!
-//! Invariants: parcels of a group, but for dead letters, hold disjoint offsets below its cursor; an attempt's number is above
-//! all of those before; the rows of a group are what is in memory once an entry is applied.
+//! Invariants: the parcels of a group, except dead letters, contain disjoint offsets below its cursor. Attempt
+//! numbers increase strictly. The rows of a group equal its content in memory after an entry is applied.
 //!
 //! ```text
 //! 0e                            := next group u32
@@ -28,8 +28,9 @@
 //! 14 | group u32 BE | attempt u64 BE := holder u8 | member u32 | due u64 | reason len u16 | reason | run*
 //! run := first u64 | count u32 | deliveries u32 | key u64
 //! ```
-//! Little-endian within rows. `holder` is 0 a member, 1 nobody, 2 nobody and behind another record of its
-//! key, 3 dead. `key` is the hash of the record's key, 0 for none and in groups without order per key.
+//! Little-endian within rows. `holder` is 0 for a member, 1 for records that wait for redelivery, 2 for records
+//! behind another record of their key, 3 for dead letters. `key` is the hash of the record's key; 0 for records
+//! without a key and in groups without order per key.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,13 +53,13 @@ pub(crate) struct GroupTable {
     by_name: BTreeMap<(StreamId, Arc<str>), GroupId>,
     next: GroupId,
     next_changed: bool,
-    /// Changed by the current record.
+    /// Groups that the current record has changed.
     changed: BTreeSet<GroupId>,
-    /// Deleted by the current record.
+    /// Groups that the current record has deleted.
     removed: Vec<(GroupId, Group)>,
-    /// Streams with groups that have something to deliver now, or room for it, and had not before.
+    /// Streams with groups that can now deliver records, or have room for them, and could not before.
     pub(crate) woken: BTreeSet<StreamId>,
-    /// A record is being applied; still so after it failed, and then nothing here is to be believed.
+    /// True while a record is being applied, and after that has failed; then the content is not valid.
     pub(crate) applying: bool,
 }
 
@@ -120,7 +121,7 @@ impl GroupTable {
         self.groups.get(&id)
     }
 
-    /// A group that is about to be changed.
+    /// Returns a group and marks it as changed.
     pub(crate) fn change(&mut self, id: GroupId) -> Option<&mut Group> {
         let group = self.groups.get_mut(&id)?;
         self.changed.insert(id);
@@ -139,7 +140,7 @@ impl GroupTable {
         self.groups.iter().map(|(&id, group)| (id, group))
     }
 
-    /// The groups of a stream, by name.
+    /// Iterates over the groups of a stream in the order of names.
     pub(crate) fn of_stream(&self, stream: StreamId) -> impl Iterator<Item = GroupId> {
         let from = (stream, Arc::from(""));
         self.by_name.range(from..).take_while(move |((of, _), _)| *of == stream).map(|(_, &id)| id)
@@ -164,7 +165,7 @@ impl GroupTable {
         true
     }
 
-    /// Records below `start` are gone.
+    /// Drops the records below `start`, which were trimmed, from the groups of a stream.
     pub(crate) fn trimmed(&mut self, stream: StreamId, start: Offset) {
         let ids: Vec<_> = self.of_stream(stream).collect();
         for id in ids {
@@ -180,7 +181,7 @@ impl GroupTable {
         ids.into_iter().for_each(|id| _ = self.remove(id));
     }
 
-    /// The rows of what the current record changed.
+    /// Writes the rows that the current record changed.
     pub(crate) fn write(&mut self, batch: &mut WriteBatch) {
         if std::mem::take(&mut self.next_changed) {
             batch.put(&[&[keys::TAG_CONSUMERS]], &[&self.next.0.to_le_bytes()]);

@@ -1,11 +1,11 @@
-//! Versions as the machine keeps them: what a write to a keyspace with history makes of the value it replaces.
+//! Keeping versions: preserving the value that a write replaces in a keyspace with history.
 //!
-//! Whatever takes a value away (a put, a delete, a deadline, a deleted prefix and its sweep) calls
-//! [`Applying::supersede`] before it does. The value becomes a version that was there from its revision on until the one that
-//! takes it away; a large value's bytes stay where they are in the log, and belong to the version now.
+//! Every operation that removes a value (a put, a delete, a deadline, a deleted prefix and its sweep) calls
+//! [`Applying::supersede`] first. The value becomes a version, which was current from its own revision until that
+//! of the operation. The bytes of a large value stay in their place in the log and now belong to the version.
 //!
-//! A key has at most as many versions as its keyspace keeps: a write that adds one forgets the oldest.
-//! Does not own what goes with age, nor with a change of bounds (see `prune`).
+//! A key has at most as many versions as its keyspace keeps: a write that adds one forgets the oldest. Does not
+//! own: forgetting by age or after a change of bounds (see `prune`).
 
 use std::{
     collections::BTreeMap,
@@ -29,16 +29,16 @@ use crate::{
     sync::read,
 };
 
-/// Versions that one write forgets beyond the one that it adds, after the bound was lowered. The rest is for
-/// the sweep.
+/// Maximum number of versions that one write forgets in addition to one for the version that it adds, after the
+/// bound was lowered. Maintenance forgets the others.
 const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
-/// What must be known of a version to forget it.
+/// Data of a version that is needed to forget it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
     pub(crate) revision: Revision,
     pub(crate) until: Until,
-    /// Whether the key was not there from then on.
+    /// True if the key did not exist after this version.
     pub(crate) is_gone: bool,
     pub(crate) blob: Option<BlobRef>,
 }
@@ -54,7 +54,7 @@ fn is_gone(ending: Ending) -> bool {
     ending != Ending::Overwritten
 }
 
-/// The histories as stored.
+/// Loads the stored histories.
 pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, MachineError> {
     let mut histories = BTreeMap::new();
     crate::rows::load_rows(view, &history_rows(), |key, row| {
@@ -67,13 +67,13 @@ pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, 
 }
 
 impl Applying<'_> {
-    /// Whether what writes to a keyspace replace is kept.
+    /// Returns true if replaced values of a keyspace are kept.
     #[inline]
     pub(crate) fn keeps_history(&self, keyspace: KeyspaceId) -> bool {
         self.applier.kinds.of(keyspace) == KeyspaceKind::Configured && self.history_of(keyspace).is_kept()
     }
 
-    /// The bounds of a keyspace's history.
+    /// Returns the bounds of a keyspace's history.
     pub(crate) fn history_of(&self, keyspace: KeyspaceId) -> KeyspaceHistory {
         let of = |row: &crate::keyspaces::catalog::KeyspaceRow| {
             if row.is_live() { row.config.history } else { Default::default() }
@@ -84,7 +84,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Replaces the row of a keyspace's history.
+    /// Sets or deletes the row of a keyspace's history.
     pub(crate) fn set_history(&mut self, keyspace: KeyspaceId, row: Option<HistoryRow>) {
         match row {
             Some(row) => {
@@ -102,9 +102,9 @@ impl Applying<'_> {
         self.applier.histories.get(&keyspace).map_or(Revision::MAX, |history| history.floor)
     }
 
-    /// Keeps the value that a key has, if its keyspace has a history, before the command of `revision` takes it
-    /// away. Says whether it did: then the bytes of a large value are still wanted. Nothing is kept of a value that has
-    /// the same revision, or that nobody could read at any that the history reaches back to.
+    /// Keeps the current value of a key as a version, if its keyspace has a history, before the command of
+    /// `revision` removes it. Returns true if it did; then the bytes of a large value stay live. A value with the
+    /// same revision is not kept, nor one that no readable revision of the history includes.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,
@@ -132,7 +132,8 @@ impl Applying<'_> {
         Ok(true)
     }
 
-    /// When what ends so has ended; far off if it has not at the entry's time.
+    /// Returns the time at which a value with this expiry has ended; `NO_END` if it has not ended at the entry's
+    /// time.
     fn end_of(&self, expiry: &Expiry) -> Result<SpaceTime, MachineError> {
         let of_lease = match expiry.lease {
             Some(id) => Some(self.lease(id)?.map_or(SpaceTime(0), |lease| lease.deadline)),
@@ -157,13 +158,13 @@ impl Applying<'_> {
             self.applier.staged.put(&[&time_row(keyspace, version.until.time, &row)], &[]);
         }
         match history.revisions {
-            // The newest revision is the key's own row.
+            // The newest revision is in the key's own row.
             Some(revisions) => self.forget_above(keyspace, key, revisions.saturating_sub(1) as usize),
             None => Ok(()),
         }
     }
 
-    /// Forgets the oldest versions of a key, so that `max` are left.
+    /// Forgets the oldest versions of a key until `max` are left.
     fn forget_above(&mut self, keyspace: KeyspaceId, key: &[u8], max: usize) -> Result<(), MachineError> {
         let (mut excess, mut room) = (Vec::new(), max);
         let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
@@ -188,7 +189,7 @@ impl Applying<'_> {
         excess.iter().try_for_each(|kept| self.forget_version(keyspace, key, kept))
     }
 
-    /// Forgets a version, and says so in the row of what has been forgotten of its key.
+    /// Forgets a version, and records that in the key's row of forgotten versions.
     pub(crate) fn forget_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) -> Result<(), MachineError> {
         self.remove_version(keyspace, key, kept);
         let row = forgotten_row(keyspace, key);
@@ -206,7 +207,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Removes a version's rows, and gives up its bytes in the log.
+    /// Removes a version's rows, and subtracts its bytes in the log from the live bytes.
     pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) {
         let row = version_row(keyspace, key, kept.revision);
         self.applier.staged.delete(&[&row]);
@@ -220,7 +221,7 @@ impl Applying<'_> {
 /// A row's key in the map, and its value.
 pub(crate) type FullRow = (Vec<u8>, Vec<u8>);
 
-/// The version of a key whose value lies at a place in the log.
+/// Returns the version of a key whose value is at a position in the log.
 pub(crate) fn version_at(
     view: &dyn View,
     keyspace: KeyspaceId,
@@ -244,7 +245,7 @@ pub(crate) fn version_at(
     failure.map_or(Ok(found), Err)
 }
 
-/// All rows behind this one of the same kind and keyspace.
+/// Returns the range of all rows after this one of the same kind and keyspace.
 pub(crate) fn rows_after(prefix: &[u8], last: &[u8]) -> KeyRange {
     let mut range = KeyRange::with_prefix(prefix);
     if !last.is_empty() {

@@ -1,4 +1,15 @@
 //! Versions of keys in keyspaces with history: their rows, keeping and pruning them, and reads of the past.
+//!
+//! Owns: former values of keys, and reads at a revision. Does not own: current values (`keyspaces`), or the changes
+//! of entries as watches see them (`changes`).
+//!
+//! Invariant: the versions of a key do not overlap, and a readable revision always gives the value that the key had
+//! then.
+//!
+//! * `rows`: encoding of versions, of forgotten versions and of a keyspace's history.
+//! * `keep`: turns the value that a write replaces into a version.
+//! * `prune`: forgets versions by age, and after a change of bounds.
+//! * `past`: gets at a revision, and the list of a key's versions. `past_scan`: scans at a revision.
 
 pub(crate) mod keep;
 pub(crate) mod past;

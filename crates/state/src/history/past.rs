@@ -1,18 +1,18 @@
-//! Reads of the past: keyspaces with history as they were at a revision, and a key's versions.
+//! Reads of the past: keyspaces with history at a revision, and a key's versions.
 //!
-//! Owns the rule by which a key was there at a revision, and with `scan` the merging of the keys' own rows with their
-//! versions.
-//! Does not own what is kept (see `machine/versions.rs`).
+//! Owns: the rule that determines the value of a key at a revision and, together with `past_scan`, the merge of the
+//! keys' own rows with their versions. Does not own: the choice of versions to keep (`keep`, `prune`).
 //!
-//! The rule: of a key's own row and its versions, one at most covers a revision. It is its own row if that is not
-//! younger, and no deleted prefix had hidden it by then; else the version that was there from no later than the
-//! revision, and until after it. What had ended is hidden by the time that the reader names: a page of a scan names
-//! the time of the first one. Who names a revision only, names no time: then what ends is there up to the revision
-//! of the entry that removed it.
+//! The rule: of a key's own row and its versions, at most one covers a revision. It is the own row if its revision
+//! is at or below, and no deleted prefix had hidden it by then; otherwise the version that began at or before the
+//! revision and ended after it. Values that had ended are hidden by the time that the reader passes: each page of a
+//! scan passes the time of the first one. A reader that passes only a revision passes no time; then a value exists
+//! up to the revision of the entry that removed it.
 //!
-//! If none covers it, the key was not there, unless what it was has been forgotten: then the answer is
-//! [`PastError::Compacted`]. Of keys that were deleted long ago nothing is left that could say so, so where the history
-//! has no age, a key of which nothing is known that early, and a scan, reach back no further than to the last of them.
+//! If no row covers the revision, the key did not exist, unless its version was forgotten: then the result is
+//! [`PastError::Compacted`]. Keys that were deleted long ago leave no row about this. So if the history has no
+//! maximum age, scans, and gets of keys without rows that old, reach back only to the last such forgotten deletion
+//! (`gone`).
 
 use std::ops::{Bound, ControlFlow};
 
@@ -30,26 +30,26 @@ use crate::{
     },
 };
 
-/// Why the past could not be read.
+/// Error returned when the past cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PastError {
     /// The keyspace keeps no history, or does not exist.
     #[error("the keyspace keeps no history: only its newest state can be read")]
     NoHistory,
-    /// What was there at the revision is not kept any more, or was before the history began.
+    /// The state at the revision is no longer kept, or is from before the history began.
     #[error("revision {requested} is not kept any more: the oldest that can be read is {oldest}")]
     Compacted {
-        /// What was asked for.
+        /// Revision that the caller requested.
         requested: Revision,
-        /// The oldest revision that can be read: of the keyspace, or of the key that was come across.
+        /// Oldest readable revision of the keyspace, or of the first key for which the requested one is not kept.
         oldest: Revision,
     },
-    /// The revision has not been used yet.
+    /// The revision is not used yet.
     #[error("revision {requested} has not been used yet: the newest is {newest}")]
     NotYet {
-        /// What was asked for.
+        /// Revision that the caller requested.
         requested: Revision,
-        /// The newest.
+        /// Newest revision used.
         newest: Revision,
     },
     /// The state could not be read.
@@ -81,65 +81,65 @@ impl Classified for PastError {
     }
 }
 
-/// A keyspace as it was at a revision.
+/// A keyspace at a revision.
 #[derive(Clone, Copy, Debug)]
 pub struct Past<'s> {
     pub(crate) snapshot: &'s ReadView,
     pub(crate) keyspace: KeyspaceId,
     pub(crate) revision: Revision,
-    /// The oldest revision at which a key of which nothing is known was not there.
+    /// Lowest revision from which a key without rows is known not to have existed.
     pub(crate) gone: Revision,
-    /// What had ended by then is hidden.
+    /// Time by which ended values are hidden.
     pub(crate) time: SpaceTime,
 }
 
-/// How long a value was there.
+/// End of the period in which a key had a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// It is.
+    /// The value is current.
     Current,
-    /// Its deadline or its lease's has passed; the entry that removes it is to come.
+    /// Its deadline or its lease's deadline has passed; the entry that removes it is still to come.
     Ended,
-    /// Up to, and without, a revision.
+    /// The value was current until a revision, exclusive.
     Until {
-        /// The first revision at which it was not.
+        /// First revision at which the value was not current.
         revision: Revision,
-        /// The space time of the entry that took it away, or in a delete of many keys somewhat later; `None` if
-        /// that is not known yet.
+        /// Space time of the entry that removed the value; for a delete of many keys, a somewhat later time. `None`
+        /// if the time is not known yet.
         time: Option<SpaceTime>,
-        /// What took it away.
+        /// Kind of operation that removed the value.
         ending: Ending,
     },
 }
 
-/// What a key was for some time.
+/// A current or former value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The value, since when, and when it was to end.
+    /// The value with its revision and expiry.
     pub stored: Stored,
-    /// How long.
+    /// End of the period in which the key had the value.
     pub lasting: Lasting,
 }
 
 /// Versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// Those asked for.
+    /// The requested versions.
     pub versions: Vec<Version>,
-    /// Whether there are older ones that are kept.
+    /// True if older versions are kept.
     pub more: bool,
-    /// From this revision on all versions of the key are kept.
+    /// Lowest revision from which all versions of the key are kept.
     pub oldest: Revision,
 }
 
 impl ReadView {
-    /// Whether there may be versions of a keyspace's keys.
+    /// Returns true if keys of a keyspace may have versions.
     pub fn has_versions(&self, keyspace: KeyspaceId) -> Result<bool, MachineError> {
         Ok(HistoryRow::in_view(self.view(), keyspace)?.is_some())
     }
 
-    /// Where in the log the value of a key's own row lies, as long as somebody may read it: be it ended or not, and
-    /// where there may be versions also if a deleted prefix hides it.
+    /// Returns the log position of the value in a key's own row, as long as a reader may need it: also if it has
+    /// ended, and in a keyspace with versions also if a deleted prefix hides it.
     pub fn value_blob(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(Stored { revision, value: StoredValue::Blob(blob), .. }) = own else { return Ok(None) };
@@ -147,7 +147,7 @@ impl ReadView {
         Ok((shown || self.has_versions(keyspace)?).then_some(blob))
     }
 
-    /// Where in the log the values of a key's versions lie: for whoever looks after the bytes.
+    /// Returns the log positions of the values of a key's versions, for maintenance of those bytes.
     pub fn version_blobs(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Vec<BlobRef>, MachineError> {
         let mut blobs = Vec::new();
         crate::rows::load_rows(self.view(), &KeyRange::with_prefix(&key_prefix(keyspace, key)), |full, row| {
@@ -159,7 +159,7 @@ impl ReadView {
         Ok(blobs)
     }
 
-    /// A version of a key by its own revision, be it its newest value or an older one.
+    /// Returns the value that a key got at exactly this revision, current or former.
     pub fn version(
         &self,
         keyspace: KeyspaceId,
@@ -175,8 +175,8 @@ impl ReadView {
         Ok(Some(VersionRow::decode(&full, &row)?.decoded(&full)?.value.to_owned()))
     }
 
-    /// The keyspace as it was at a revision that its history reaches back to. What had ended at `time` is
-    /// hidden; [`SpaceTime`] 0 hides nothing.
+    /// Returns the keyspace at a revision within its history. Values that had ended at `time` are hidden;
+    /// [`SpaceTime`] 0 hides none.
     pub fn past(&self, keyspace: KeyspaceId, revision: Revision, time: SpaceTime) -> Result<Past<'_>, PastError> {
         let HistoryRow { floor: oldest, gone, .. } = self.history(keyspace)?;
         let newest = self.applied().revision;
@@ -189,7 +189,7 @@ impl ReadView {
         Ok(Past { snapshot: self, keyspace, revision, gone, time })
     }
 
-    /// The oldest revision that a keyspace's history reaches back to.
+    /// Returns the oldest readable revision of a keyspace's history.
     pub fn history_floor(&self, keyspace: KeyspaceId) -> Result<Revision, PastError> {
         Ok(self.history(keyspace)?.floor)
     }
@@ -199,7 +199,7 @@ impl ReadView {
         found.filter(|found| found.work != Work::Remove).ok_or(PastError::NoHistory)
     }
 
-    /// The versions of a key, newest first: at most `limit`, and only those from before a revision.
+    /// Returns at most `limit` versions of a key, newest first, that began before a revision.
     pub fn versions(
         &self,
         keyspace: KeyspaceId,
@@ -227,7 +227,7 @@ impl ReadView {
         self.view().scan(bounds.0, bounds.1, Direction::Forward, &mut |full, row| {
             match version(full, row) {
                 Err(error) => failure = Some(error),
-                // What a lowered bound or an earlier history has left, and a sweep will remove.
+                // A version that a lowered bound or an earlier history has left, and that maintenance will remove.
                 Ok((_, until)) if until.revision <= oldest => {}
                 Ok(_) if found.versions.len() >= limit => more = true,
                 Ok((version, _)) => {
@@ -246,7 +246,7 @@ impl ReadView {
         Ok(found)
     }
 
-    /// The oldest revision of a key that there is something of: from then on all of it is there.
+    /// Returns the revision of the oldest row of a key. From there on, all its versions are kept.
     fn first_known(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Revision, MachineError> {
         let (prefix, end) = (key_prefix(keyspace, key), forgotten_row(keyspace, key));
         let mut found = Ok(None);
@@ -261,7 +261,7 @@ impl ReadView {
         Ok(own.map_or(Revision::MAX, |own| own.revision))
     }
 
-    /// What a key's own row says.
+    /// Returns the version in a key's own row.
     fn own_version(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Version>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(stored) = own else { return Ok(None) };
@@ -285,13 +285,13 @@ fn version(full: &[u8], row: &[u8]) -> Result<(Version, Until), MachineError> {
 }
 
 impl<'s> Past<'s> {
-    /// The revision.
+    /// Returns the revision of this view of the past.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The value that a key had.
+    /// Returns the value of a key at the revision.
     pub fn get(&self, key: &[u8]) -> Result<Option<Stored>, PastError> {
         let view = self.snapshot.view();
         let own = with_data_key(self.keyspace, key, |full| decode_owned(full, view.get(full)?))?;
@@ -312,19 +312,19 @@ impl<'s> Past<'s> {
         })?;
         match found? {
             Some(Some((stored, end))) => Ok((end > self.time).then_some(stored)),
-            // Between two versions, or before what was forgotten of the key.
+            // The revision is between two versions, or before the forgotten versions of the key.
             Some(None) => self.check_known(self.forgotten(&upper)?).map(|()| None),
             None => self.check_known(self.forgotten(&upper)?.max(self.gone)).map(|()| None),
         }
     }
 
-    /// Up to when versions of a key have been forgotten, by that row of its.
+    /// Returns the revision up to which versions of a key were forgotten, from its row.
     fn forgotten(&self, row: &[u8]) -> Result<Revision, MachineError> {
         let found = self.snapshot.view().get(row)?.map(|found| Until::of_forgotten(row, &found)).transpose()?;
         Ok(found.unwrap_or_default().revision)
     }
 
-    /// Nothing is known of a key for below `oldest`.
+    /// Returns an error if the key's past is unknown at the revision, because it is known only from `oldest` on.
     pub(crate) fn check_known(&self, oldest: Revision) -> Result<(), PastError> {
         if oldest > self.revision {
             return Err(PastError::Compacted { requested: self.revision, oldest });

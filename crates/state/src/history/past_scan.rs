@@ -1,8 +1,8 @@
 //! Scans of the past: the keys' own rows and their versions, read in pages and merged in order.
 //!
-//! A backend calls back for each row and cannot be asked for two ranges at a time, so each of the two sources reads
-//! about a page ahead, from a bound that moves. A key with many versions is not walked through: after some of them the
-//! way to the one wanted is made shorter.
+//! A backend calls back for each row and cannot scan two ranges at a time, so each of the two sources reads about
+//! one page ahead, from a moving bound. A key with many versions is not scanned completely: after some versions,
+//! the scan restarts at the requested one.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,13 +26,14 @@ use crate::{
     },
 };
 
-/// Rows that a scan reads ahead of each of its two sources.
+/// Maximum rows that a scan reads ahead from each of its two sources.
 const PAGE_ROWS: usize = 256;
-/// Bytes after which it stops reading ahead.
+/// Bytes after which a source stops reading ahead.
 const PAGE_BYTES: usize = 1024 * 1024;
 
 impl Past<'_> {
-    /// Visits pairs in order until the range or the limit ends or `visit` breaks. Reads about 1 MiB ahead.
+    /// Visits pairs in order until the range ends, the limit is reached, or `visit` breaks. Reads about 1 MiB
+    /// ahead.
     pub fn scan(
         &self,
         range: &ScanRange<'_>,
@@ -74,7 +75,7 @@ impl Past<'_> {
                 (None, None) => return Ok(()),
             };
             let found = decode_value(&key, &row)?;
-            // A version that had ended was left out already.
+            // The version source has already excluded versions that had ended.
             let is_own = first != Turn::Version;
             if is_own && !self.is_live(&found.expiry, &mut leases)? {
                 continue;
@@ -101,7 +102,7 @@ impl Past<'_> {
     }
 }
 
-/// Which source has the next key.
+/// Source of the next key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Own,
@@ -161,7 +162,7 @@ impl OwnSource<'_> {
     }
 }
 
-/// Goes on behind what begins with `first` and ends with `last`.
+/// Moves a range past the rows between `first` and `last`, inclusive.
 fn behind(range: &mut KeyRange, direction: Direction, first: Vec<u8>, last: Vec<u8>) {
     match direction {
         Direction::Forward => range.set_lower(Bound::Excluded(last)),
@@ -174,15 +175,15 @@ struct PastRow {
     row: Known,
 }
 
-/// What is known of a key at the revision.
+/// State of a key at the revision.
 enum Known {
-    /// It had this row.
+    /// The key had this row.
     Row(Vec<u8>),
-    /// Nothing, below `oldest`.
+    /// The state is unknown below `oldest`.
     Not { oldest: Revision },
 }
 
-/// Keys of which a version covers the revision, or of which nothing is known any more, in order.
+/// Keys with a version that covers the revision, or with an unknown state, in order.
 struct VersionSource<'p> {
     past: &'p Past<'p>,
     range: KeyRange,
@@ -191,7 +192,7 @@ struct VersionSource<'p> {
     all: bool,
 }
 
-/// What the rows of one key have come to so far.
+/// Result of the rows of one key examined so far.
 struct Gathered {
     key: Vec<u8>,
     row: Option<Vec<u8>>,
@@ -199,7 +200,7 @@ struct Gathered {
 }
 
 impl<'p> VersionSource<'p> {
-    /// `own` is the range of the keys' own rows.
+    /// Creates the source. `own` is the range of the keys' own rows.
     fn new(past: &'p Past<'p>, own: &KeyRange, direction: Direction) -> Self {
         let base = versions_prefix(past.keyspace);
         let mut range = KeyRange::with_prefix(&base);
@@ -210,7 +211,7 @@ impl<'p> VersionSource<'p> {
             out.extend_from_slice(tail);
             Some(out)
         };
-        // Behind all rows of a key.
+        // Sorts after all rows of a key.
         const BEHIND: [u8; 8] = [0xff; 8];
         match own.lower() {
             Bound::Included(lower) => {
@@ -241,9 +242,9 @@ impl<'p> VersionSource<'p> {
         Ok(())
     }
 
-    /// Reads whole keys, until there are enough of them or a single one has too many rows to look at in turn.
+    /// Reads complete keys until the page is full, or until one key has too many rows to examine one by one.
     fn read(&mut self) -> Result<(), MachineError> {
-        /// Rows of one key that are looked at before the way to the one wanted is made shorter.
+        /// Rows of one key that are examined before the scan restarts at the requested version.
         const MAX_STEPS: usize = 32;
         let Past { keyspace, revision, .. } = *self.past;
         let (mut bytes, mut failure) = (0, None);
@@ -299,7 +300,7 @@ impl<'p> VersionSource<'p> {
             return Ok(());
         };
         match jump {
-            // Straight to the version wanted; nothing of the key is known yet.
+            // Continue directly at the requested version; no state of the key is known yet.
             Some(true) => self.range.set_lower(Bound::Included(version_row(keyspace, &last.key, revision))),
             Some(false) => {
                 self.range.set_lower(Bound::Excluded(forgotten_row(keyspace, &last.key)));
@@ -329,7 +330,7 @@ impl Past<'_> {
             Some(_) => {
                 let version = VersionRow::decode(full, row)?;
                 if version.until.revision > self.revision {
-                    // One that had ended says that the key was not there.
+                    // A version that had ended shows that the key did not exist.
                     current.oldest = Revision::ZERO;
                     current.row = Some(if version.end > self.time { version.value.to_vec() } else { Vec::new() });
                 }

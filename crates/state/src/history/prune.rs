@@ -1,18 +1,18 @@
-//! Forgetting versions: those past their keyspace's age, those of keyspaces that keep no history any more, and
-//! what a change of bounds leaves over. A bounded number of rows at a time, by the time of entries.
+//! Forgetting versions: those past their keyspace's maximum age, those of keyspaces that no longer keep history,
+//! and those that a change of bounds excludes. A bounded number of rows at a time, by the time of entries.
 //!
-//! Owns the command by which maintenance does so, the keyspaces' floors that rise with it, and how maintenance
-//! finds out that there is something to do. Does not own the bound on the number of versions: the write that adds
-//! one keeps that (see `versions`).
+//! Owns: the command by which maintenance does so, the keyspaces' floors, which rise with it, and the check for
+//! pending work. Does not own: the bound on the number of versions, which the write that adds one enforces (see
+//! `keep`).
 //!
-//! Where a history has no age, what a key was before it was deleted or had ended goes after a while all the same
-//! ([`DELETED_HISTORY_AGE`]), oldest first, so that what is left of a key has no holes. Then there is nothing that could
-//! say so of the key: `gone` of the keyspace rises instead, up to which nobody knows what a key was of which nothing is
-//! known.
+//! If a history has no maximum age, the versions of a key from before it was deleted or had ended are also
+//! forgotten after a while ([`DELETED_HISTORY_AGE`]), oldest first, so that the rest of the key's history has no
+//! gaps. Then the key may have no row that could record this. Instead, the keyspace's `gone` rises: below it, the
+//! state of a key without rows is unknown.
 //!
-//! Why no promised revision becomes unreadable: a version is removed for its age only if the entry that superseded
-//! it lies `age` or more before this one. The floor rises to that entry's revision, and each revision that was
-//! current within `age` is not below it.
+//! Why every revision within the maximum age stays readable: a version is removed for its age only if the entry
+//! that superseded it is at least `age` older than this one. The floor rises to that entry's revision, and no
+//! revision that was current within `age` is below it.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -43,13 +43,13 @@ use crate::{
 const MAX_PRUNED_BYTES: usize = 8 * 1024 * 1024;
 
 impl Applying<'_> {
-    /// Takes over the bounds of a keyspace that is created or configured; `before` are the former ones.
+    /// Sets the bounds of a keyspace that is created or configured; `before` are the previous ones.
     pub(crate) fn configure_history(&mut self, id: KeyspaceId, before: KeyspaceHistory, after: KeyspaceHistory) {
         if before == after {
             return;
         }
         let known = self.applier.histories.get(&id);
-        // Versions of an earlier time are below the new floor.
+        // Versions of an earlier period with history are below the new floor.
         let floor = match known {
             Some(known) if before.is_kept() => known.floor,
             _ => self.applied.revision,
@@ -63,7 +63,7 @@ impl Applying<'_> {
         self.set_history(id, Some(HistoryRow { floor, gone, work }));
     }
 
-    /// All versions of a dropped keyspace are to go.
+    /// Schedules all versions of a dropped keyspace for removal.
     pub(crate) fn drop_history(&mut self, id: KeyspaceId) {
         if let Some(history) = self.applier.histories.get(&id) {
             let history = HistoryRow { work: Work::Remove, ..history.clone() };
@@ -72,7 +72,8 @@ impl Applying<'_> {
     }
 }
 
-/// Looks at up to `max` rows of versions, those of the keyspace `from` first, and forgets those past their bounds.
+/// Examines up to `max` rows of versions, those of the keyspace `from` first, and forgets those outside their
+/// bounds.
 pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_PRUNED_VERSIONS);
     let mut round = Round { left: max, bytes: 0 };
@@ -88,15 +89,16 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
     Ok(Outcome::Reclaimed { entries: max - round.left, more: more || round.is_done() })
 }
 
-/// One command under way.
+/// State of one command.
 struct Round {
-    /// Rows that may still be looked at.
+    /// Number of rows that may still be examined.
     left: u32,
-    /// Of the rows looked at, with all values counted by their length: where a node keeps them does not matter.
+    /// Bytes of the rows examined. Every value counts with its full length, so the sum does not depend on the place
+    /// where a node stores it.
     bytes: usize,
 }
 
-/// Bytes of a row of versions, with its value, wherever that is.
+/// Returns the bytes of a version's row including its value, wherever that is stored.
 fn full_len(key: &[u8], row: &[u8]) -> usize {
     let blob = VersionRow::decode(key, row).ok().and_then(|version| version.blob(key).ok()?);
     let row_len = blob.map_or(row.len(), |blob| row.len() - BlobRef::ENCODED_LEN + blob.len as usize);
@@ -126,7 +128,7 @@ impl Round {
         }
     }
 
-    /// The next rows of a range, as many as may still be looked at, and whether they are all.
+    /// Reads the next rows of a range, up to the remaining maximum. Returns true if these are all.
     fn rows(&mut self, applying: &Applying<'_>, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
         self.rows_towards(applying, range, Direction::Forward)
     }
@@ -151,7 +153,7 @@ impl Round {
         Ok((rows, all))
     }
 
-    /// Removes the rows of a keyspace that keeps no history, and then its own.
+    /// Removes the version rows of a keyspace without history, and finally the row of its history.
     fn remove(&mut self, applying: &mut Applying<'_>, id: KeyspaceId) -> Result<(), MachineError> {
         let (versions, mut all) = self.rows(applying, &KeyRange::with_prefix(&versions_prefix(id)))?;
         for (key, row) in &versions {
@@ -172,7 +174,7 @@ impl Round {
         Ok(())
     }
 
-    /// Goes on through the rows of a keyspace whose bounds have changed.
+    /// Continues through the rows of a keyspace whose bounds have changed.
     fn conform(
         &mut self,
         applying: &mut Applying<'_>,
@@ -196,7 +198,7 @@ impl Round {
             }
             let mut is_gone = false;
             let until = match of.revision {
-                // The versions of the key, which came before, may have changed it.
+                // Forgetting the key's versions, which come before this row, may have changed it.
                 None => match applying.get(key)? {
                     Some(row) => Until::of_forgotten(key, &row)?,
                     None => continue,
@@ -227,7 +229,7 @@ impl Round {
         Ok(())
     }
 
-    /// Gives a row that stays its row by time, or takes that away.
+    /// Writes the time row of a row that stays, or deletes it.
     #[expect(clippy::too_many_arguments, reason = "one row, as it was read and decoded")]
     fn set_time(
         &self,
@@ -253,15 +255,15 @@ impl Round {
         }
     }
 
-    /// Forgets what keys were before they were deleted or had ended, if that was at `time` or before.
+    /// Forgets the versions of keys from before they were deleted or had ended, if that was at `time` or before.
     fn forget_gone(
         &mut self,
         applying: &mut Applying<'_>,
         id: KeyspaceId,
         time: SpaceTime,
     ) -> Result<(), MachineError> {
-        // What is done about each counts, not the look at which there are. That comes to as many rows and bytes at least,
-        // so a look that was cut short leaves a round that is done.
+        // Only the removals count, not this scan. The removals need at least as many rows and bytes, so a scan that
+        // was cut short always leaves a finished round.
         let (left, bytes) = (self.left, self.bytes);
         let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
         (self.left, self.bytes) = (left, bytes);
@@ -309,7 +311,7 @@ impl Round {
         Ok(())
     }
 
-    /// Forgets what was superseded at `time` or before, and raises the floor to it.
+    /// Forgets versions that were superseded at `time` or before, and raises the floor accordingly.
     fn forget_old(&mut self, applying: &mut Applying<'_>, id: KeyspaceId, time: SpaceTime) -> Result<(), MachineError> {
         let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
         let before = applying.applier.histories[&id].floor;
@@ -346,13 +348,14 @@ impl Round {
     }
 }
 
-/// What was superseded by then, and has a row by time, is not kept any more; `None` if nothing goes with age.
+/// Returns the time at or before which superseded versions with a time row are forgotten; `None` if age is not
+/// bounded.
 fn forgotten_by(bounds: KeyspaceHistory, now: SpaceTime) -> Option<SpaceTime> {
     let age = bounds.age.or(bounds.revisions.map(|_| DELETED_HISTORY_AGE))?;
     Some(SpaceTime(now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))))
 }
 
-/// The rows by time of what was superseded at `time` or before.
+/// Returns the range of time rows of versions that were superseded at `time` or before.
 fn superseded_by(id: KeyspaceId, time: SpaceTime) -> KeyRange {
     let mut range = KeyRange::with_prefix(&times_prefix(id));
     let after = time.0.saturating_add(1).to_be_bytes();
@@ -361,7 +364,7 @@ fn superseded_by(id: KeyspaceId, time: SpaceTime) -> KeyRange {
 }
 
 impl Machine {
-    /// The next keyspace behind `after`, or else the first, with versions to be forgotten at `now`.
+    /// Returns the next keyspace after `after`, or else the first one, with versions to be forgotten at `now`.
     pub fn prune_due(&self, after: Option<KeyspaceId>, now: SpaceTime) -> Result<Option<KeyspaceId>, MachineError> {
         let view = self.backend.view();
         let mut histories = Vec::new();

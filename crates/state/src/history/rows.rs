@@ -1,35 +1,36 @@
-//! Versions: what the keys of keyspaces with history were.
+//! Rows of versions: former values of keys in keyspaces with history.
 //!
-//! Owns the rows under `12` and their bytes. Does not own who writes them (`machine/versions.rs`), who forgets
-//! them (`machine/prune.rs`), nor reads (`past.rs`).
+//! Owns: the rows under `12` and their bytes. Does not own: writing them (`history/keep.rs`), forgetting them
+//! (`history/prune.rs`), or reading them (`history/past.rs`).
 //!
 //! ```text
 //! 12 | 0 | keyspace u32 BE                                        a keyspace's history
 //! 12 | 1 | keyspace u32 BE | escaped key | !revision u64 BE       a version of a key, newest first
-//! 12 | 1 | keyspace u32 BE | escaped key | 2^64-1                 what of a key has been forgotten
-//! 12 | 2 | keyspace u32 BE | time u64 BE | rest of a row of 12|1  nothing: when it was superseded
+//! 12 | 1 | keyspace u32 BE | escaped key | 2^64-1                 a mark of a key's forgotten versions
+//! 12 | 2 | keyspace u32 BE | time u64 BE | rest of a row of 12|1  empty: the time at which it was superseded
 //!
 //! history   := floor u64 | gone u64 | work
 //! work      := 0                                      settled
-//!            | 1 | kept u32 | rest of a row of 12|1   being made to conform, up to and with that row
+//!            | 1 | kept u32 | rest of a row of 12|1   being adapted to new bounds, done up to that row
 //!            | 2                                      being removed
 //! version   := until revision u64 | until time u64 | end u64 | ending u8 | value
 //! forgotten := until revision u64 | until time u64
 //! ```
-//! Values little-endian. `value` is the row that the key had (see `keyspaces`). Where the keyspace's history is
-//! bounded by age there is a row `12|2` of each row `12|1`, else only of versions that a deletion or a deadline ended.
+//! Values are little-endian. `value` is the row that the key had (see `keyspaces`). If the keyspace's history is
+//! bounded by age, each row `12|1` has a row `12|2`; otherwise only versions that a deletion or a deadline ended
+//! have one.
 //!
-//! A version tells what the key was from its revision on until, and without, `until revision`: so a deletion
-//! needs no row of its own, it is the gap to the next version. The newest value is not in here but in the key's
-//! own row, even when a deleted prefix hides that.
+//! A version contains the value of the key from its own revision until `until revision`, exclusive. So a deletion
+//! needs no row: it is the gap before the next version. The newest value is not here but in the key's own row, even
+//! if a deleted prefix hides that.
 //!
-//! Escaped keys keep their order and are no beginnings of each other: groups of 8 bytes, the last one padded
-//! with zeros and never full, each with a byte that says how many of it count (255: all 8, and another group
-//! follows).
+//! Escaped keys keep their order, and none is a prefix of another. They consist of groups of 8 bytes, each followed
+//! by a byte with the number of valid bytes in it (255: all 8, and another group follows). The last group is padded
+//! with zeros and never full.
 //!
-//! Invariants: versions of a key do not overlap. Of each key all versions are there whose `until` is above
-//! the keyspace's floor, the key's `forgotten`, and the lower of the keyspace's `gone` and the oldest revision that is
-//! known of the key: a key of which nothing is known back to a revision below `gone` may have had a value there.
+//! Invariants: the versions of a key do not overlap. For each key, all versions exist whose `until` is above each
+//! of these: the keyspace's floor, the key's `forgotten`, and the lower of the keyspace's `gone` and the oldest
+//! revision in the key's rows. So a key whose rows do not reach back below `gone` may have had a value there.
 
 use thalweg_store::View;
 use thalweg_types::{
@@ -47,11 +48,11 @@ const OF_HISTORIES: u8 = 0;
 const OF_VERSIONS: u8 = 1;
 const OF_TIMES: u8 = 2;
 
-/// Tag, kind, keyspace.
+/// Bytes of tag, kind and keyspace.
 pub(crate) const PREFIX_LEN: usize = 6;
 const GROUP: usize = 8;
 const FULL_GROUP: u8 = 0xff;
-/// Stands for the revision in the row of what has been forgotten: behind all versions.
+/// Placeholder for the revision in the row of forgotten versions, which sorts after all versions.
 const FORGOTTEN: [u8; 8] = [0xff; 8];
 
 fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
@@ -59,39 +60,39 @@ fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     [TAG_VERSIONS, kind, a, b, c, d]
 }
 
-/// The row of a keyspace's history.
+/// Returns the key of a keyspace's history row.
 pub(crate) fn history_row(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_HISTORIES, keyspace)
 }
 
-/// The rows of all keyspaces' histories.
+/// Returns the range of all history rows.
 pub(crate) fn history_rows() -> KeyRange {
     KeyRange::with_prefix(&[TAG_VERSIONS, OF_HISTORIES])
 }
 
-/// The keyspace of such a row.
+/// Decodes the keyspace from the key of a history row.
 pub(crate) fn keyspace_of_history(key: &[u8]) -> Option<KeyspaceId> {
     let id = key.strip_prefix(&[TAG_VERSIONS, OF_HISTORIES])?;
     Some(KeyspaceId(u32::from_be_bytes(id.try_into().ok()?)))
 }
 
-/// The keyspace of a row under `12|1`; `None` of others.
+/// Decodes the keyspace from a key under `12|1`; returns `None` for other keys.
 pub(crate) fn keyspace_of_version(key: &[u8]) -> Option<KeyspaceId> {
     let id = key.strip_prefix(&[TAG_VERSIONS, OF_VERSIONS])?.first_chunk()?;
     Some(KeyspaceId(u32::from_be_bytes(*id)))
 }
 
-/// What comes before a keyspace's versions.
+/// Returns the prefix of the keys of a keyspace's versions.
 pub(crate) fn versions_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_VERSIONS, keyspace)
 }
 
-/// What comes before the rows that say when its versions were superseded.
+/// Returns the prefix of the keys of a keyspace's time rows.
 pub(crate) fn times_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_TIMES, keyspace)
 }
 
-/// Appends a key such that its end can be told.
+/// Appends an escaped key, whose end is recognisable.
 pub(crate) fn escape(key: &[u8], out: &mut Vec<u8>) {
     let (full, rest) = key.as_chunks::<GROUP>();
     for group in full {
@@ -104,7 +105,7 @@ pub(crate) fn escape(key: &[u8], out: &mut Vec<u8>) {
     out.push(rest.len() as u8);
 }
 
-/// The key that `bytes` begin with, and what follows it.
+/// Decodes the escaped key at the beginning of `bytes`, and returns it with the bytes after it.
 pub(crate) fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut key = Vec::with_capacity(bytes.len());
     let mut left = bytes;
@@ -122,7 +123,7 @@ pub(crate) fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// What comes before the versions of a key.
+/// Returns the prefix of the keys of a key's versions.
 pub(crate) fn key_prefix(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(PREFIX_LEN + key.len() + key.len() / GROUP + GROUP + 2);
     out.extend_from_slice(&versions_prefix(keyspace));
@@ -130,35 +131,35 @@ pub(crate) fn key_prefix(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The row of a version.
+/// Returns the key of a version's row.
 pub(crate) fn version_row(keyspace: KeyspaceId, key: &[u8], revision: Revision) -> Vec<u8> {
     let mut row = key_prefix(keyspace, key);
     row.extend_from_slice(&(!revision.0).to_be_bytes());
     row
 }
 
-/// The row of what of a key has been forgotten: behind all its versions.
+/// Returns the key of the row of a key's forgotten versions, which sorts after all its versions.
 pub(crate) fn forgotten_row(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     let mut row = key_prefix(keyspace, key);
     row.extend_from_slice(&FORGOTTEN);
     row
 }
 
-/// The row that says when a version, or what has been forgotten, was superseded. `row` is that one's.
+/// Returns the key of the time row of a version or of forgotten versions. `row` is the key of that row.
 pub(crate) fn time_row(keyspace: KeyspaceId, time: SpaceTime, row: &[u8]) -> Vec<u8> {
     [&times_prefix(keyspace), time.0.to_be_bytes().as_slice(), &row[PREFIX_LEN..]].concat()
 }
 
-/// A row of a key's past, by its key in the map.
+/// Decoded key of a row about a key's past.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PastKey {
     pub(crate) key: Vec<u8>,
-    /// `None`: the row of what has been forgotten.
+    /// Revision of the version; `None` for the row of forgotten versions.
     pub(crate) revision: Option<Revision>,
 }
 
 impl PastKey {
-    /// Reads what follows the keyspace.
+    /// Decodes the bytes after the keyspace.
     fn decode(rest: &[u8]) -> Option<Self> {
         let (key, revision) = unescape(rest)?;
         let revision: [u8; 8] = revision.try_into().ok()?;
@@ -166,20 +167,20 @@ impl PastKey {
         Some(Self { key, revision })
     }
 
-    /// Of a row under `12|1`.
+    /// Decodes the key of a row under `12|1`.
     pub(crate) fn of_version(row: &[u8]) -> Result<Self, MachineError> {
         let rest = row.get(PREFIX_LEN..).and_then(Self::decode);
         rest.ok_or_else(|| MachineError::corrupt("version", row, "key does not decode"))
     }
 
-    /// Of a row under `12|2`, with its time.
+    /// Decodes the key of a row under `12|2`, with its time.
     pub(crate) fn of_time(row: &[u8]) -> Result<(SpaceTime, Self), MachineError> {
         let corrupt = || MachineError::corrupt("time of a version", row, "key does not decode");
         let (time, rest) = row.get(PREFIX_LEN..).and_then(<[u8]>::split_first_chunk::<8>).ok_or_else(corrupt)?;
         Ok((SpaceTime(u64::from_be_bytes(*time)), Self::decode(rest).ok_or_else(corrupt)?))
     }
 
-    /// Its row under `12|1`.
+    /// Returns the key of the row under `12|1`.
     pub(crate) fn row(&self, keyspace: KeyspaceId) -> Vec<u8> {
         match self.revision {
             Some(revision) => version_row(keyspace, &self.key, revision),
@@ -188,23 +189,23 @@ impl PastKey {
     }
 }
 
-/// What ended a version.
+/// Kind of operation that ended a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Another value.
+    /// A put of another value.
     Overwritten,
-    /// A delete, of the key or of a prefix.
+    /// A delete of the key or of a prefix.
     Deleted,
-    /// Its deadline or its lease's.
+    /// The deadline of the value or of its lease.
     Expired,
 }
 
-/// Up to when something was so.
+/// Exclusive end of a version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Until {
-    /// The first revision at which it was not.
+    /// First revision at which the version was not current.
     pub(crate) revision: Revision,
-    /// The space time of the entry that took it away.
+    /// Space time of the entry that ended the version.
     pub(crate) time: SpaceTime,
 }
 
@@ -222,7 +223,7 @@ impl Until {
         Ok(Self { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) })
     }
 
-    /// The row of what has been forgotten.
+    /// Decodes the row of forgotten versions.
     pub(crate) fn of_forgotten(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let mut reader = Reader::at(row, 0);
         let until = Self::read(&mut reader).ok().filter(|_| reader.is_empty());
@@ -234,21 +235,22 @@ impl Until {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionRow<'a> {
     pub(crate) until: Until,
-    /// When the value had ended by its deadline or its lease; `SpaceTime::MAX` if it had not when it was superseded.
+    /// Time at which the value had ended by its deadline or its lease; `SpaceTime::MAX` if it had not ended when it
+    /// was superseded.
     pub(crate) end: SpaceTime,
     pub(crate) ending: Ending,
-    /// As the key's own row was.
+    /// The value in the form of the key's own row.
     pub(crate) value: &'a [u8],
 }
 
 /// Bytes before the value.
 pub(crate) const VERSION_HEAD_LEN: usize = Until::ENCODED_LEN + 9;
 
-/// Does not end.
+/// End time of a value that had not ended.
 pub(crate) const NO_END: SpaceTime = SpaceTime(u64::MAX);
 
 impl<'a> VersionRow<'a> {
-    /// What comes before the value.
+    /// Encodes the bytes before the value.
     pub(crate) fn head(&self) -> [u8; VERSION_HEAD_LEN] {
         let mut out = [0; VERSION_HEAD_LEN];
         out[..16].copy_from_slice(&self.until.encode());
@@ -261,7 +263,7 @@ impl<'a> VersionRow<'a> {
         out
     }
 
-    /// Decodes a row; `key` is for the error.
+    /// Decodes a row; `key` is used in errors.
     pub(crate) fn decode(key: &[u8], row: &'a [u8]) -> Result<Self, MachineError> {
         Self::read(row).map_err(|_| MachineError::corrupt("version", key, "row does not decode"))
     }
@@ -279,36 +281,36 @@ impl<'a> VersionRow<'a> {
         Ok(Self { until, end, ending, value: reader.rest() })
     }
 
-    /// The value.
+    /// Decodes the value.
     pub(crate) fn decoded(&self, key: &[u8]) -> Result<Decoded<'a>, MachineError> {
         decode_value(key, self.value)
     }
 
-    /// Where in the log the value lies, if it does.
+    /// Returns the log position of the value, if it stayed there.
     pub(crate) fn blob(&self, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
         Ok(self.decoded(key)?.value.blob())
     }
 }
 
-/// What is to be done about the rows of a keyspace's history.
+/// Pending work on the rows of a keyspace's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Nothing.
+    /// No work is pending.
     Settled,
-    /// Its bounds have changed: rows are looked at one after the other. Those up to and with the last one, given
-    /// without keyspace, have been, and so many versions of its key are kept.
+    /// The bounds have changed, and the rows are examined in order. All rows up to `last`, given without keyspace,
+    /// are done, and `kept` versions of that row's key are kept.
     Conform { kept: u32, last: Vec<u8> },
-    /// All go: the keyspace is dropped, or keeps no history any more.
+    /// All rows must be removed, because the keyspace was dropped or no longer keeps history.
     Remove,
 }
 
 /// A keyspace's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryRow {
-    /// The oldest revision of which all keys may be known.
+    /// Oldest readable revision of the keyspace.
     pub(crate) floor: Revision,
-    /// The oldest revision at which a key of which nothing is known was not there: versions of keys that were gone for
-    /// long are forgotten without a row that says so.
+    /// Lowest revision from which a key without rows is known not to have existed. Versions of keys that were
+    /// deleted long ago are forgotten without a row about it.
     pub(crate) gone: Revision,
     pub(crate) work: Work,
 }
@@ -347,7 +349,7 @@ impl HistoryRow {
         Self::read(row).map_err(|_| MachineError::corrupt("keyspace history", key, "row does not decode"))
     }
 
-    /// As a view has it.
+    /// Loads the history row of a keyspace from a view.
     pub(crate) fn in_view(view: &dyn View, keyspace: KeyspaceId) -> Result<Option<Self>, MachineError> {
         let key = history_row(keyspace);
         view.get(&key)?.map(|row| Self::decode(&key, &row)).transpose()

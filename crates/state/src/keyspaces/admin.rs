@@ -1,4 +1,4 @@
-//! Commands about keyspaces themselves. None of them uses a revision.
+//! Commands about keyspaces themselves. Creating and configuring use no revision.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// A keyspace's row as earlier commands of the record left it, dropped ones included.
+    /// Returns a keyspace's row, dropped or not, as changed by earlier commands of the entry.
     pub(crate) fn keyspace_row(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
         match self.applier.pending.keyspaces.get(&id) {
             Some(row) => row.clone(),
@@ -29,13 +29,13 @@ impl Applying<'_> {
         }
     }
 
-    /// Whether plain puts to a keyspace end by themselves.
+    /// Returns true if plain puts to a keyspace get a deadline by default.
     #[inline]
     pub(crate) fn has_default_ttl(&self, id: KeyspaceId) -> bool {
         self.applier.kinds.of(id) == KeyspaceKind::Configured && self.default_ttl(id).is_some()
     }
 
-    /// How long a value lives whose put says nothing of it.
+    /// Returns the time to live of a value whose put specifies none.
     pub(crate) fn default_ttl(&self, id: KeyspaceId) -> Option<Duration> {
         match self.applier.pending.keyspaces.get(&id) {
             Some(row) => row.as_ref()?.config.default_ttl,
@@ -51,7 +51,7 @@ impl Applying<'_> {
         created.or_else(published)
     }
 
-    /// Forgets a keyspace that holds nothing.
+    /// Removes the row of an empty keyspace.
     pub(crate) fn forget_keyspace(&mut self, id: KeyspaceId) {
         self.applier.staged.delete(&[&keys::keyspace_row(id)]);
         self.applier.kinds.set(id, None);
@@ -62,14 +62,14 @@ impl Applying<'_> {
         }
     }
 
-    /// Whether writes to a keyspace must look at what they replace.
+    /// Returns true if writes to a keyspace must read the row that they replace.
     #[inline]
     pub(crate) fn counts_exactly(&self, id: KeyspaceId) -> bool {
         self.applier.kinds.of(id) == KeyspaceKind::Configured
             && self.keyspace_row(id).is_some_and(|row| row.config.exact_counts)
     }
 
-    /// Takes over what a write makes of exact counts.
+    /// Adds the effect of a write to the exact counts.
     pub(crate) fn count(&mut self, id: KeyspaceId, change: CountChange) {
         if change != CountChange::default() {
             if let Some(collection) = change.trash {
@@ -81,14 +81,15 @@ impl Applying<'_> {
         }
     }
 
-    /// Whether a row counts: not if all keys of its keyspace have been deleted since it was written.
+    /// Returns true if exact counts include a row. They don't if all keys of its keyspace were deleted after it was
+    /// written.
     #[inline]
     pub(crate) fn counts_row(&self, id: KeyspaceId, revision: Revision) -> bool {
         let emptied = self.applier.clears.of(id).and_then(Prefixes::emptied_at);
         emptied.is_none_or(|emptied| revision >= emptied)
     }
 
-    /// What a keyspace holds, if it counts exactly, as the commands so far left it.
+    /// Returns the exact counts of a keyspace, as changed by the commands so far.
     pub(crate) fn counts_of(&self, id: KeyspaceId) -> Counts {
         self.applier.counts.get(&id).copied().unwrap_or_default()
     }
@@ -128,7 +129,8 @@ pub(crate) fn configure(
     if config.exact_counts && !row.config.exact_counts {
         return Ok(Outcome::CannotConfigure { what: "exact counts can only be asked for when a keyspace is created" });
     }
-    // Rows that wait to be swept may hold some, and a blind put over such a row would leave its parts behind.
+    // Rows that are not swept yet may refer to collections. A blind put over such a row would leave its parts
+    // behind.
     let may_hold_collections = applying.counts_of(id).collections > 0
         || (row.config.exact_counts
             && row.config.history == KeyspaceHistory::default()

@@ -1,15 +1,14 @@
 //! The catalog of keyspaces, and the next ids.
 //!
-//! Owns the meta row and the keyspace rows. Streams' names are in their heads (see [`crate::streams`]).
-//! Invariant: an id is never given out twice. A dropped keyspace keeps its row until all that it held is
-//! swept.
+//! Owns: the meta row and the keyspace rows. Stream names are in the streams' heads (see [`crate::streams`]).
+//! Invariant: an id is never assigned twice. A dropped keyspace keeps its row until all its rows are swept.
 //!
 //! ```text
 //! meta         := format u32 | next keyspace u32 | next stream u32 | next collection u64    little-endian
 //!                 | next lease u64 | seeds u64 | version u32
 //! keyspace row := revision u64 | time u64 | dropped u8 | settings | name    when it was created
 //! ```
-//! `revision` is that of the last commit before.
+//! `revision` is that of the last commit before the keyspace was created.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,22 +29,22 @@ use crate::{
     machine::staged::Staged,
 };
 
-/// The format of everything that the state machine keeps in the map.
+/// Version of the format of all rows of the state machine.
 pub const STATE_FORMAT: u32 = 2;
 
 const META_LEN: usize = 40;
 
-/// The next ids, and what else the space counts. Ids begin at 1, so that an id of 0 is always a mistake.
+/// The next ids, and other counters of the space. Ids begin at 1, so that an id of 0 is always an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) next_keyspace: KeyspaceId,
     pub(crate) next_stream: StreamId,
     pub(crate) next_collection: CollectionId,
-    /// The next lease id that the state machine tries when the client leaves the choice to it.
+    /// Next lease id that the state machine tries when the client lets it choose.
     pub(crate) next_lease: LeaseId,
-    /// How many random numbers Redis commands have asked for: the seed of the next one.
+    /// Number of random numbers that Redis commands have used; it is the seed of the next one.
     pub(crate) seeds: u64,
-    /// The version of the state machine in force.
+    /// Version of the state machine in force.
     pub(crate) version: u32,
 }
 
@@ -63,7 +62,7 @@ impl Default for Meta {
 }
 
 impl Meta {
-    /// `None` if nothing was ever applied.
+    /// Loads the meta row; `None` if no entry was ever applied.
     pub(crate) fn load(view: &dyn View) -> Result<Option<Self>, MachineError> {
         view.get(&keys::META)?.map(|row| Self::decode(&row)).transpose()
     }
@@ -104,27 +103,27 @@ impl Meta {
     }
 }
 
-/// Whether a keyspace can be used.
+/// State of a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyspaceLife {
-    /// It can.
+    /// The keyspace can be used.
     Live,
-    /// It has been dropped, and its rows wait to be swept. Its name is free.
+    /// The keyspace was dropped, and its rows are not swept yet. Its name is free.
     Dropped,
 }
 
 /// A keyspace's catalog row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceRow {
-    /// Its name.
+    /// Name of the keyspace.
     pub name: Arc<str>,
-    /// What it does beyond storing.
+    /// Settings of the keyspace.
     pub config: KeyspaceConfig,
-    /// Whether it can be used.
+    /// State of the keyspace.
     pub life: KeyspaceLife,
-    /// The revision of the last commit before it was created.
+    /// Revision of the last commit before the keyspace was created.
     pub revision: Revision,
-    /// When it was created.
+    /// Space time at which the keyspace was created.
     pub created: SpaceTime,
 }
 
@@ -159,9 +158,9 @@ impl KeyspaceRow {
 /// The keyspaces by name and id.
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceTable {
-    /// Live ones.
+    /// Live keyspaces by name.
     by_name: HashMap<Arc<str>, KeyspaceId>,
-    /// Dropped ones included.
+    /// Live and dropped keyspaces by id.
     rows: BTreeMap<KeyspaceId, KeyspaceRow>,
 }
 
@@ -188,22 +187,22 @@ impl KeyspaceTable {
         self.by_name.get(name).copied()
     }
 
-    /// Of a live or a dropped one.
+    /// Returns the row of a live or dropped keyspace.
     pub(crate) fn row(&self, id: KeyspaceId) -> Option<&KeyspaceRow> {
         self.rows.get(&id)
     }
 
-    /// Live ones by id.
+    /// Returns the live keyspaces in the order of ids.
     pub(crate) fn list(&self) -> Vec<(KeyspaceId, KeyspaceRow)> {
         self.rows.iter().filter(|(_, row)| row.is_live()).map(|(&id, row)| (id, row.clone())).collect()
     }
 
-    /// How many, dropped ones that wait to be swept included.
+    /// Returns the number of keyspaces, including dropped ones that are not swept yet.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Takes over a row as an entry left it; `None` if it is gone.
+    /// Replaces a row with the result of an entry; `None` removes it.
     pub(crate) fn set(&mut self, id: KeyspaceId, row: Option<KeyspaceRow>) {
         if let Some(before) = self.rows.remove(&id)
             && self.by_name.get(&before.name) == Some(&id)
@@ -218,7 +217,7 @@ impl KeyspaceTable {
         }
     }
 
-    /// What the applier asks of every write.
+    /// Returns the kind of each keyspace, which the applier checks for every write.
     pub(crate) fn kinds(&self) -> KeyspaceKinds {
         let mut kinds = KeyspaceKinds::default();
         self.rows.iter().for_each(|(&id, row)| kinds.set(id, Some(row)));
@@ -226,20 +225,20 @@ impl KeyspaceTable {
     }
 }
 
-/// What a write must know of its keyspace before anything else.
+/// Kind of a keyspace, which every write checks first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyspaceKind {
-    /// Nothing can be written.
+    /// The keyspace does not exist or was dropped; writes are rejected.
     #[default]
     Missing,
-    /// Writes are blind.
+    /// The keyspace has no settings that affect writes, so writes are blind.
     Plain,
-    /// Its configuration asks for more: look it up.
+    /// The keyspace has settings that affect writes; look them up.
     Configured,
 }
 
-/// The kind of each keyspace, by id. One byte for each id that was ever given out, so that a blind put
-/// pays one look into an array for it.
+/// Kind of each keyspace, by id. One byte for each id ever assigned, so that a blind put pays only one array access
+/// for it.
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceKinds(Vec<KeyspaceKind>);
 

@@ -1,12 +1,12 @@
-//! Exact counts of keyspaces that ask for them.
+//! Exact counts of the keyspaces that are configured for them.
 //!
-//! Owns the rows and what is counted: rows of keys, and the bytes of their keys and values. A row of a
-//! deleted prefix counts until it is swept, and one past its deadline until it is removed: while such rows
-//! are there the figures are an upper bound, and said to be no more. But whoever deletes all keys of a keyspace leaves
-//! nothing that counts.
+//! Owns: the counts rows, and what they include: rows of keys, and the bytes of their keys and values. A row of a
+//! deleted prefix is counted until it is swept, and one after its deadline until it is removed. While such rows
+//! exist the counts are an upper bound, and are reported as such. Deleting all keys of a keyspace sets its counts
+//! to zero.
 //!
-//! Whoever counts reads the row that a write replaces. So it is here that it is noticed when a write takes a
-//! hash or a stream from the last key that held it (`CountChange::trash`).
+//! Counting requires reading the row that a write replaces. So this file also detects that a write removes the last
+//! reference to a hash or a stream (`CountChange::trash`).
 //!
 //! ```text
 //! counts := keys u64 | bytes u64 | collections u64               little-endian, at key 07 | keyspace u32 BE
@@ -24,28 +24,28 @@ use crate::{
     keyspaces::values::StoredRef,
 };
 
-/// What a keyspace holds.
+/// Exact counts of a keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
-    /// Bytes of keys and values; of hashes and streams those of their keys and metas only.
+    /// Bytes of keys and values. For hashes and streams only their keys and metas.
     pub bytes: u64,
-    /// Keys that hold a hash or a stream.
+    /// Number of keys that refer to a hash or a stream.
     pub collections: u64,
 }
 
-/// What one write makes of the counts.
+/// Effect of one write on the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountChange {
     pub(crate) keys: i64,
     pub(crate) bytes: i64,
     pub(crate) collections: i64,
-    /// The collection that no key holds any more.
+    /// Collection that no key refers to any more.
     pub(crate) trash: Option<CollectionId>,
 }
 
-/// What counts of a value.
+/// Counted properties of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) value_bytes: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Of plain bytes.
+    /// Creates the properties of a plain value.
     pub(crate) fn bytes(value_bytes: usize) -> Self {
         Self { value_bytes, collection: None }
     }
@@ -66,7 +66,7 @@ impl From<StoredRef<'_>> for Held {
 }
 
 impl CountChange {
-    /// Of a row of a key that had one value and has another.
+    /// Computes the change of a key's row from one value to another.
     pub(crate) fn of(key: &[u8], before: Option<Held>, after: Option<Held>) -> Self {
         let bytes = |held: Option<Held>| held.map_or(0, |held| (key.len() + held.value_bytes) as i64);
         let collection = |held: Option<Held>| held.and_then(|held| held.collection);
@@ -79,7 +79,7 @@ impl CountChange {
         }
     }
 
-    /// Of the removal of all keys.
+    /// Computes the change that removes all keys.
     pub(crate) fn of_emptying(counts: Counts) -> Self {
         let minus = |count: u64| 0_i64.saturating_sub_unsigned(count);
         let Counts { keys, bytes, collections } = counts;
@@ -105,7 +105,7 @@ impl Counts {
         rest.is_empty().then_some(Self { keys, bytes, collections })
     }
 
-    /// Those of a keyspace in a view; nothing if it has none.
+    /// Loads the counts of a keyspace from a view; zero if it has none.
     pub(crate) fn in_view(view: &dyn View, keyspace: KeyspaceId) -> Result<Self, MachineError> {
         let key = keys::counts_row(keyspace);
         let Some(row) = view.get(&key)? else { return Ok(Self::default()) };
@@ -113,7 +113,7 @@ impl Counts {
     }
 }
 
-/// The counts of all keyspaces that have some.
+/// Loads the counts of all keyspaces that have some.
 pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, Counts>, MachineError> {
     let mut all = BTreeMap::new();
     crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_COUNTS]), |key, row| {

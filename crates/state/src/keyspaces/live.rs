@@ -1,9 +1,9 @@
-//! What a key is at the time of the entry being applied: the one place that decides.
+//! The value of a key at the time of the entry being applied.
 //!
-//! Conditions, transactions, counters and reads within a commit all ask [`live_key`], or [`live_head`] if the value does
-//! not matter. It sees what the commands so far
-//! left of the key, and answers `None` for a key that is not there any more although a row of it is. Whether a row
-//! counts is [`Sight`]'s to say, by which readers outside of an entry decide, too.
+//! Conditions, transactions, counters and reads within a commit all call [`live_key`], or [`live_head`] if they
+//! don't need the value. Both see the changes of the commands so far, and return `None` for a key that is deleted
+//! or ended, even if its row still exists. [`Sight`] decides if a row is visible; readers outside an entry use the
+//! same rule.
 //!
 //! [`Sight`]: crate::keyspaces::read_view::Sight
 
@@ -23,24 +23,24 @@ use crate::{
 };
 
 impl Stored {
-    /// The length of the value.
+    /// Returns the length of the value in bytes.
     pub(crate) fn value_len(&self) -> usize {
         self.value.as_ref().value_len()
     }
 
-    /// Its collection, if it holds one.
+    /// Returns the id of the collection, if the value is one.
     pub(crate) fn collection(&self) -> Option<CollectionId> {
         self.value.as_ref().collection()
     }
 
-    /// What counts of it.
+    /// Returns the properties of the value for exact counts.
     pub(crate) fn held(&self) -> Held {
         self.value.as_ref().into()
     }
 }
 
 impl Applying<'_> {
-    /// Whether a value is these bytes. Of a value in the log, length and checksum are compared first.
+    /// Returns true if a value equals these bytes. For a value in the log, length and checksum are compared first.
     pub(crate) fn value_is(&self, stored: &Stored, bytes: &[u8]) -> Result<bool, MachineError> {
         Ok(match &stored.value {
             StoredValue::Inline(value) => value == bytes,
@@ -53,7 +53,8 @@ impl Applying<'_> {
         })
     }
 
-    /// The bytes of a value; read from the log if it stays there. Of a collection, which callers look out for, its meta.
+    /// Returns the bytes of a value, read from the log if necessary. For a collection, which callers must handle
+    /// before, returns its meta.
     pub(crate) fn bytes_of(&self, stored: &Stored) -> Result<Bytes, MachineError> {
         Ok(match &stored.value {
             StoredValue::Inline(value) => value.clone(),
@@ -62,14 +63,14 @@ impl Applying<'_> {
         })
     }
 
-    /// A key's row as the commands so far left it, be it hidden or ended.
+    /// Returns a key's row as changed by the commands so far, even if it is hidden or has ended.
     #[inline]
     pub(crate) fn row_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         keys::with_data_key(keyspace, key, |full| decode_owned(full, self.get(full)?))
     }
 }
 
-/// A key as everything before left it; `None` if it is not there at the entry's time.
+/// Returns a key's value as changed by all earlier commands; `None` if it does not exist at the entry's time.
 pub(crate) fn live_key(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -82,14 +83,14 @@ pub(crate) fn live_key(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// The fields of a key's row beside its value.
+/// Fields of a key's row other than its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LiveHead {
     pub(crate) revision: Revision,
     pub(crate) expiry: Expiry,
 }
 
-/// As [`live_key`]; nothing of the value is copied, however large it is.
+/// Returns the fields of [`live_key`] without its value, so nothing of the value is copied.
 pub(crate) fn live_head(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -108,13 +109,13 @@ pub(crate) fn live_head(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Whether what ends so is there at the entry's time.
+/// Returns true if a row with this expiry exists at the entry's time.
 pub(crate) fn is_live(applying: &Applying<'_>, expiry: &Expiry) -> Result<bool, MachineError> {
     expiry.is_live(applying.applied.time, |id| applying.lease(id))
 }
 
-/// What a write that leaves the key with a value of `after` bytes, or none, makes of its keyspace's exact
-/// counts. Rows are counted, be they hidden or not.
+/// Computes the change of the keyspace's exact counts by a write that leaves the key with a value of `after` bytes,
+/// or with none. Hidden rows are counted too.
 pub(crate) fn count_change(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -125,12 +126,12 @@ pub(crate) fn count_change(
     Ok(change_of_row(key, before.as_ref(), after.map(Held::bytes)))
 }
 
-/// What a write that asks for nothing must know of the row that it replaces, be that hidden or ended.
+/// Data of the row that a write without conditions replaces, even if that row is hidden or has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
     pub(crate) held: Held,
     pub(crate) expiry: Expiry,
-    /// Whether exact counts count it.
+    /// True if exact counts include the row.
     pub(crate) is_counted: bool,
 }
 
@@ -141,7 +142,7 @@ impl Replaced {
     }
 }
 
-/// The row that a write replaces; nothing of it is copied.
+/// Returns the row that a write replaces. Nothing of its value is copied.
 #[inline]
 pub(crate) fn replaced(
     applying: &Applying<'_>,
@@ -160,11 +161,11 @@ pub(crate) fn replaced(
     })
 }
 
-/// What a write makes of exact counts.
+/// Computes the change of the exact counts by a write.
 pub(crate) fn change_of_row(key: &[u8], before: Option<&Replaced>, after: Option<Held>) -> CountChange {
     let counted = before.filter(|before| before.is_counted).map(|before| before.held);
     let change = CountChange::of(key, counted, after);
-    // A row that does not count any more, and waits to be swept, is not found by the sweep when it is replaced.
+    // If the replaced row is hidden, the sweep will not find it any more, so its collection is released here.
     let held = before.and_then(|before| before.held.collection);
     CountChange { trash: held.filter(|held| after.and_then(|after| after.collection) != Some(*held)), ..change }
 }

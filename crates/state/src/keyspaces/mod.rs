@@ -1,4 +1,20 @@
-//! Keyspaces: their catalog, the rows of their keys, writes that never end, and reads.
+//! Keyspaces: their catalog, the rows of their keys, writes without a deadline, and reads.
+//!
+//! Owns: the catalog and settings of keyspaces, the encoding of a key's value, exact counts, and the visibility of
+//! a row. Does not own: deadlines and leases (`expiry`), deleted prefixes (`clears`), former values (`history`), or
+//! the bytes of values that stayed in the log.
+//!
+//! Invariant: an id is never assigned twice. Entries and readers decide by one rule, `read_view::Sight`, if a row
+//! is visible.
+//!
+//! * `catalog`: names, ids and settings of keyspaces, and the next ids.
+//! * `admin`: commands that create and configure keyspaces.
+//! * `values`: encoding of a key's value.
+//! * `writes`: puts and deletes.
+//! * `live`: the value of a key at the time of the entry being applied.
+//! * `counts`: exact counts.
+//! * `read_view`: a consistent view with gets and scans.
+//! * `reads`: reads of the newest values and of the catalog.
 
 pub(crate) mod admin;
 pub(crate) mod catalog;

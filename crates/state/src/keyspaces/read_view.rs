@@ -1,7 +1,7 @@
-//! Read views: keyspaces at one point in time.
+//! A consistent view of all keyspaces at one point in time.
 //!
-//! Owns gets and scans over a [`View`] of the map, and hiding in them what deleted prefixes and passed deadlines hide. Does
-//! not own the time or the table of deleted prefixes: both come with the view.
+//! Owns: gets and scans over a [`View`] of the map, which skip rows that deleted prefixes and passed deadlines
+//! hide. Does not own: the time or the table of deleted prefixes; the caller supplies both with the view.
 
 use std::{
     collections::HashMap,
@@ -23,52 +23,52 @@ use crate::{
 /// One pair of a scan, borrowed for the call only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// The user key.
+    /// User key of the pair.
     pub key: &'a [u8],
-    /// The command that wrote it.
+    /// Revision of the command that wrote the pair.
     pub revision: Revision,
     /// The value; `None` in a scan of keys only.
     pub value: Option<StoredRef<'a>>,
-    /// When it ends.
+    /// Deadline and lease of the pair.
     pub expiry: Expiry,
 }
 
-/// What a scan gives of each pair.
+/// Parts of each pair that a scan returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fetch {
     /// Keys, revisions and values.
     #[default]
     Values,
-    /// Keys and revisions.
+    /// Keys and revisions, without values.
     KeysOnly,
 }
 
-/// What a scan does about keys that hold a hash or a stream.
+/// Treatment of keys that refer to a hash or a stream in a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collections {
-    /// It passes over them: they have no bytes to be shown.
+    /// The scan skips them, because they have no bytes to return.
     #[default]
     Skip,
-    /// It visits them like others.
+    /// The scan visits them like other keys.
     Visit,
 }
 
-/// Which pairs of a keyspace a scan visits; the default is all, ascending.
+/// Range and options of a scan of a keyspace. The default visits all pairs in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRange<'a> {
-    /// Only keys that begin with this.
+    /// Prefix of the visited keys.
     pub prefix: &'a [u8],
-    /// Only keys from here on.
+    /// Lower bound of the visited keys.
     pub start: Bound<&'a [u8]>,
-    /// Only keys up to here.
+    /// Upper bound of the visited keys.
     pub end: Bound<&'a [u8]>,
-    /// Ascending or descending.
+    /// Order of the scan.
     pub direction: Direction,
-    /// At most so many pairs.
+    /// Maximum number of pairs.
     pub limit: usize,
-    /// What of each pair.
+    /// Parts of each pair to return.
     pub fetch: Fetch,
-    /// Whether keys that hold no bytes are visited, too.
+    /// Treatment of keys that refer to a hash or a stream.
     pub collections: Collections,
 }
 
@@ -86,32 +86,32 @@ impl Default for ScanRange<'_> {
     }
 }
 
-/// Says which rows of a keyspace count: the one rule, for readers and for entries being applied.
+/// The rule that decides which rows of a keyspace are visible. Readers and entries being applied both use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight<'t> {
     /// Deleted prefixes of the keyspace.
     pub(crate) clears: Option<&'t Prefixes>,
-    /// The last revision that the reader's view has applied.
+    /// Last revision that the reader's view has applied.
     pub(crate) as_of: Revision,
 }
 
 impl Sight<'_> {
-    /// Whether a row of this key and revision counts.
+    /// Returns true if a row with this key and revision is visible.
     #[inline]
     pub(crate) fn shows(&self, key: &[u8], revision: Revision) -> bool {
         self.clears.is_none_or(|clears| !clears.hides(key, revision, self.as_of))
     }
 
-    /// Since when a row of this key and revision has been hidden by a deleted prefix.
+    /// Returns the revision of the delete of a prefix that has hidden a row with this key and revision.
     pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
         self.clears?.hidden_since(key, revision).filter(|&since| since <= self.as_of)
     }
 }
 
-/// A consistent, immutable view of all keyspaces. Holding one keeps old data alive.
+/// A consistent, immutable view of all keyspaces. A view keeps old data alive while it exists.
 ///
-/// It is of one moment of space time, too: what had ended by then is hidden, and what ends later is not, for
-/// as long as the view is held.
+/// The view also has one fixed space time: a value whose deadline is at or before it is hidden, and a later
+/// deadline has no effect on this view.
 #[derive(Clone)]
 pub struct ReadView {
     view: Arc<dyn View>,
@@ -130,17 +130,17 @@ impl ReadView {
         self.sight_at(keyspace, self.view.applied().revision)
     }
 
-    /// Which rows counted when `as_of` was the last revision.
+    /// Returns the visibility rule for the time at which `as_of` was the last revision.
     pub(crate) fn sight_at(&self, keyspace: KeyspaceId, as_of: Revision) -> Sight<'_> {
         Sight { clears: self.clears.of(keyspace), as_of }
     }
 
-    /// `time` is at least that of the last entry that the view has applied, and at most that of the next.
+    /// Creates a view. `time` is at least that of the view's last applied entry, and at most that of the next one.
     pub(crate) fn new(view: Arc<dyn View>, clears: Arc<ClearTable>, time: SpaceTime) -> Self {
         Self { view, clears, time }
     }
 
-    /// The moment of space time that the view is of.
+    /// Returns the space time of the view.
     #[must_use]
     pub fn time(&self) -> SpaceTime {
         self.time
@@ -150,26 +150,26 @@ impl ReadView {
         &*self.view
     }
 
-    /// What the view has applied.
+    /// Returns the position that the view has applied.
     #[must_use]
     pub fn applied(&self) -> Applied {
         self.view.applied()
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         let Some(stored) = self.stored(keyspace, key)? else { return Ok(None) };
         let is_live = stored.expiry.is_live(self.time, |id| Lease::in_view(&*self.view, id))?;
         Ok(is_live.then_some(stored))
     }
 
-    /// The value of a key, whether it has ended or not.
+    /// Returns the value of a key, even if its deadline has passed.
     pub(crate) fn stored(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         let found = keys::with_data_key(keyspace, key, |full| decode_owned(full, self.view.get(full)?))?;
         Ok(found.filter(|found| self.sight(keyspace).shows(key, found.revision)))
     }
 
-    /// Visits pairs in order until the range or the limit ends or `visit` breaks.
+    /// Visits pairs in order until the range ends, the limit is reached, or `visit` breaks.
     pub fn scan(
         &self,
         keyspace: KeyspaceId,
@@ -216,7 +216,7 @@ impl ReadView {
             match stopped_by {
                 None => return Ok(()),
                 Some(Stop::Failed(error)) => return Err(error),
-                // A backend need not be able to answer while it scans.
+                // A backend may not support a get during a scan, so the scan is restarted at this key.
                 Some(Stop::UnknownLease { id, key }) => {
                     leases.insert(id, Lease::in_view(&*self.view, id)?);
                     match range.direction {
@@ -229,10 +229,10 @@ impl ReadView {
     }
 }
 
-/// Why a scan ended before its range did.
+/// Reason why a scan ended before its range did.
 enum Stop {
     Failed(MachineError),
-    /// Whether the pair at `key` is there depends on a lease that has not been looked up yet.
+    /// The visibility of the pair at `key` depends on a lease that is not loaded yet.
     UnknownLease {
         id: LeaseId,
         key: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Reads of the catalog of keyspaces, and of the newest values of keys. Any thread, any time; the applying thread waits for
-//! short copies only.
+//! Reads of the catalog of keyspaces and of the newest values of keys. Any thread may call them at any time; they
+//! block the applying thread only while they copy a little data.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -20,58 +20,58 @@ use crate::{
 };
 
 impl Machine {
-    /// The keyspace of that name.
+    /// Returns the id of the live keyspace with this name.
     #[must_use]
     pub fn keyspace_id(&self, name: &str) -> Option<KeyspaceId> {
         read(&self.published.keyspaces).id(name)
     }
 
-    /// The name of a keyspace.
+    /// Returns the name of a keyspace.
     #[must_use]
     pub fn keyspace_name(&self, id: KeyspaceId) -> Option<Arc<str>> {
         self.keyspace(id).map(|row| row.name)
     }
 
-    /// A keyspace's row, unless it has been dropped.
+    /// Returns a keyspace's row; `None` if it was dropped.
     #[must_use]
     pub fn keyspace(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
         read(&self.published.keyspaces).row(id).filter(|row| row.is_live()).cloned()
     }
 
-    /// All keyspaces by id.
+    /// Returns all live keyspaces in the order of ids.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<(KeyspaceId, KeyspaceRow)> {
         read(&self.published.keyspaces).list()
     }
 
-    /// What a keyspace holds, if it counts exactly.
+    /// Returns the counts of a keyspace, if it is configured for exact counts.
     #[must_use]
     pub fn keyspace_counts(&self, id: KeyspaceId) -> Option<Counts> {
         self.keyspace(id).filter(|row| row.config.exact_counts)?;
         Some(read(&self.published.counts).get(&id).copied().unwrap_or_default())
     }
 
-    /// Whether rows of deleted prefixes of a keyspace wait to be swept.
+    /// Returns true if rows of deleted prefixes of a keyspace are not swept yet.
     #[must_use]
     pub fn has_clears_of(&self, keyspace: KeyspaceId) -> bool {
         read(&self.published.clears).of(keyspace).is_some()
     }
 
-    /// Whether a sweep would find something to do.
+    /// Returns true if a sweep would find rows to remove.
     #[must_use]
     pub fn sweep_due(&self) -> bool {
         self.published.has_clears.load(Ordering::Acquire) || self.published.has_trash.load(Ordering::Acquire)
     }
 
-    /// The newest consistent view, of this moment.
+    /// Returns the newest consistent view, at the current time.
     ///
-    /// The time is taken before the view. So every entry stamped below it is in the view; and what the view
-    /// shows beyond, it shows as of its own last entry.
+    /// The time is read before the view is taken. So the view contains every entry with a lower time. If it
+    /// contains later entries, its time is that of the last one.
     #[must_use]
     pub fn read_view(&self) -> ReadView {
         let time = if self.has_deadlines() { self.read_time() } else { SpaceTime(0) };
-        // A clear may be settled between looking at the table and taking the view, or the other way round:
-        // only a table that was there all the while goes with the view.
+        // The table can change between reading it and taking the view. Only a table that was the same before and
+        // after belongs to the view.
         let mut clears = read(&self.published.clears).clone();
         loop {
             let view = self.backend.view();
@@ -84,10 +84,10 @@ impl Machine {
         }
     }
 
-    /// The newest value of a key.
+    /// Returns the newest value of a key.
     #[inline]
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
-        // Asked before the backend is: what a clear that comes later hides was still there when we began.
+        // Checked before the backend is read: a value that a later clear hides still existed when this read began.
         if self.published.has_clears.load(Ordering::Acquire) {
             return self.read_view().get(keyspace, key);
         }
@@ -100,15 +100,15 @@ impl Machine {
     #[inline(never)]
     fn get_ending(&self, keyspace: KeyspaceId, key: &[u8], stored: Stored) -> Result<Option<Stored>, MachineError> {
         let now = || self.time_of_reads.source.get().map_or_else(|| self.applied().time, |source| source.now());
-        // It was there when it was read, if it still is now.
+        // The value existed when it was read, because its deadline has not passed even now.
         if stored.expiry.lease.is_none() && stored.expiry.deadline.is_none_or(|deadline| deadline > now()) {
             return Ok(Some(stored));
         }
         self.read_view().get(keyspace, key)
     }
 
-    /// The newest value of a key, whether it has ended or not: for whoever looks after the bytes. Nobody may
-    /// be shown it.
+    /// Returns the newest value of a key, even if its deadline has passed. For maintenance of the value's bytes
+    /// only; clients must not see it.
     pub fn stored(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         if self.published.has_clears.load(Ordering::Acquire) {
             return self.read_view().stored(keyspace, key);

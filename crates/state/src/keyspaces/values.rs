@@ -1,7 +1,7 @@
-//! Keyspaces as readers see them: values, and scans over a consistent view.
+//! Encoding of the value of a key.
 //!
-//! Owns the encoding of a key's value. Does not own the catalog of names (see [`crate::catalog`]), nor
-//! the bytes of a value that stayed in the log: for those it answers with where they are.
+//! Owns: the encoding. Does not own: the catalog of names (see `catalog`), or the bytes of a value that stayed in
+//! the log; for those it returns their position.
 //!
 //! ```text
 //! value      := 0 | revision u64 LE | bytes              inline
@@ -10,9 +10,10 @@
 //!             | 3 | revision u64 LE | expiry | BlobRef   in the log, and it ends; 45 bytes in all
 //!             | 4 | revision u64 LE | collection       a hash or a stream of Redis clients
 //!             | 5 | revision u64 LE | expiry | collection   it ends
-//! collection := kind u8 | id u64 LE | meta           kind 1: hash, 2: stream; what meta is, is for its commands to say
+//! collection := kind u8 | id u64 LE | meta           kind 1: hash, 2: stream; the collection's commands define meta
 //! ```
-//! `expiry` is in `expiry.rs`; forms 2, 3 and 5 never hold one that says never.
+//! The encoding of `expiry` is in `expiry/rows.rs`. Forms 2, 3 and 5 never contain an expiry without deadline and
+//! lease.
 
 use bytes::{Buf, Bytes};
 use thalweg_redis::{Collection, CollectionId, Kind};
@@ -26,33 +27,33 @@ pub(crate) const FORM_INLINE_ENDING: u8 = 2;
 pub(crate) const FORM_BLOB_ENDING: u8 = 3;
 pub(crate) const FORM_COLLECTION: u8 = 4;
 pub(crate) const FORM_COLLECTION_ENDING: u8 = 5;
-/// Form and revision.
+/// Bytes of form and revision.
 pub(crate) const HEAD_LEN: usize = 9;
 
-/// A key's value and when it was written.
+/// A key's value, with its revision and expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The command that wrote it.
+    /// Revision of the command that wrote the value.
     pub revision: Revision,
-    /// The value, or where it is.
+    /// The value, or its position in the log.
     pub value: StoredValue,
-    /// When it ends.
+    /// Deadline and lease of the value.
     pub expiry: Expiry,
 }
 
-/// A value, or where it is.
+/// A value, or its position in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredValue {
-    /// The bytes.
+    /// The bytes of the value.
     Inline(Bytes),
-    /// Where the bytes lie in the node's log.
+    /// The position of the bytes in the node's log.
     Blob(BlobRef),
-    /// No bytes: a hash or a stream.
+    /// A hash or a stream of Redis clients, which has no bytes of its own.
     Collection(Collection),
 }
 
 impl StoredValue {
-    /// The same, borrowed.
+    /// Returns a borrowed form of the value.
     #[must_use]
     pub fn as_ref(&self) -> StoredRef<'_> {
         match self {
@@ -63,19 +64,20 @@ impl StoredValue {
     }
 }
 
-/// As [`StoredValue`], borrowed from a scan.
+/// A borrowed [`StoredValue`], as scans return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredRef<'a> {
-    /// The bytes.
+    /// The bytes of the value.
     Inline(&'a [u8]),
-    /// Where the bytes lie in the node's log.
+    /// The position of the bytes in the node's log.
     Blob(BlobRef),
-    /// No bytes: a hash or a stream.
+    /// A hash or a stream of Redis clients, which has no bytes of its own.
     Collection(CollectionRef<'a>),
 }
 
 impl StoredRef<'_> {
-    /// Its length: what exact counts count of it. Of a collection, its meta; its parts are not counted.
+    /// Returns the length in bytes that exact counts include. For a collection, that of its meta; its parts are not
+    /// counted.
     #[must_use]
     pub fn value_len(&self) -> usize {
         match self {
@@ -85,7 +87,7 @@ impl StoredRef<'_> {
         }
     }
 
-    /// Where in the log it lies, if it does.
+    /// Returns the position in the log, if the value stayed there.
     #[must_use]
     pub fn blob(&self) -> Option<BlobRef> {
         match self {
@@ -94,7 +96,7 @@ impl StoredRef<'_> {
         }
     }
 
-    /// Which collection it is, if it is one.
+    /// Returns the id of the collection, if the value is one.
     #[must_use]
     pub fn collection(&self) -> Option<CollectionId> {
         match self {
@@ -103,7 +105,7 @@ impl StoredRef<'_> {
         }
     }
 
-    /// The same, owned.
+    /// Returns an owned copy of the value.
     #[must_use]
     pub fn to_owned(&self) -> StoredValue {
         match self {
@@ -116,14 +118,14 @@ impl StoredRef<'_> {
     }
 }
 
-/// A collection as its key's row holds it, borrowed.
+/// A borrowed collection, as its key's row contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectionRef<'a> {
-    /// Where its parts are.
+    /// Id of the collection, which is in the keys of its parts.
     pub id: CollectionId,
-    /// Never [`Kind::String`].
+    /// Kind of the collection; never [`Kind::String`].
     pub kind: Kind,
-    /// What its commands keep with the key.
+    /// Data that the collection's commands store with the key.
     pub meta: &'a [u8],
 }
 
@@ -133,7 +135,7 @@ impl<'a> From<&'a Collection> for CollectionRef<'a> {
     }
 }
 
-/// Kind and id.
+/// Bytes of kind and id.
 const COLLECTION_HEAD_LEN: usize = 9;
 
 impl<'a> CollectionRef<'a> {
@@ -160,7 +162,7 @@ impl<'a> CollectionRef<'a> {
     }
 }
 
-/// What comes before an inline value's bytes or a pointer.
+/// Encodes the form and revision that precede an inline value's bytes or a pointer.
 #[inline]
 pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     let mut head = [form; HEAD_LEN];
@@ -168,7 +170,8 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     head
 }
 
-/// The beginning of a row of this form with another revision and expiry; `None` if the new expiry needs another form.
+/// Encodes the beginning of a row in this form with another revision and expiry; `None` if the new expiry needs
+/// another form.
 pub(crate) fn head_in_form(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
     let mut head = value_head(form, revision).to_vec();
     match (form, *expiry == Expiry::NEVER) {
@@ -181,7 +184,7 @@ pub(crate) fn head_in_form(form: u8, revision: Revision, expiry: &Expiry) -> Opt
     Some(head)
 }
 
-/// A value's row, in the form that its place and its end ask for.
+/// Encodes a value's row, in the form that its place and its expiry require.
 pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef<'_>) -> Vec<u8> {
     let ends = *expiry != Expiry::NEVER;
     let form = match (value, ends) {
@@ -213,13 +216,13 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
     row
 }
 
-/// Whether a key's row holds a collection; does not decode it.
+/// Returns true if a key's row contains a collection, without decoding it.
 #[inline]
 pub(crate) fn is_collection(row: &[u8]) -> bool {
     matches!(row.first(), Some(&(FORM_COLLECTION | FORM_COLLECTION_ENDING)))
 }
 
-/// A row of a key, as stored; whether it counts is for the reader's sight to say.
+/// A decoded row of a key. The reader's [`Sight`](crate::keyspaces::read_view::Sight) decides if it is visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decoded<'a> {
     pub(crate) revision: Revision,
@@ -228,20 +231,20 @@ pub(crate) struct Decoded<'a> {
 }
 
 impl Decoded<'_> {
-    /// What the row begins with if the value's bytes are stored in it.
+    /// Encodes the beginning of the row for the case that the value's bytes are inline.
     #[inline]
     pub(crate) fn inline_head(&self) -> [u8; HEAD_LEN] {
         value_head(if self.expiry == Expiry::NEVER { FORM_INLINE } else { FORM_INLINE_ENDING }, self.revision)
     }
 
-    /// The expiry as the row holds it; `None` if the value does not end.
+    /// Returns the encoded expiry of the row; `None` if the value never ends.
     #[inline]
     pub(crate) fn stored_expiry(&self) -> Option<[u8; Expiry::ENCODED_LEN]> {
         (self.expiry != Expiry::NEVER).then(|| self.expiry.encode())
     }
 }
 
-/// Decodes a stored value; `key` is for the error.
+/// Decodes a stored value; `key` is used in errors.
 #[inline]
 pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a>, MachineError> {
     let corrupt = |message| MachineError::corrupt("value", key, message);

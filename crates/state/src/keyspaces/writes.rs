@@ -1,4 +1,4 @@
-//! Puts and deletes of keys, with their keyspace's counts and versions.
+//! Puts and deletes of keys, which also update the keyspace's counts and history.
 
 use thalweg_types::{KeyspaceId, LogPosition, Revision, command::Outcome, limits::MAX_KEY_BYTES, record::Malformed};
 
@@ -18,7 +18,7 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// Puts a value that does not end, and looks after counts and history.
+/// Puts a value that never ends, and updates counts and history.
 #[inline]
 pub(crate) fn put_counted(
     applying: &mut Applying<'_>,
@@ -33,7 +33,7 @@ pub(crate) fn put_counted(
     Ok(())
 }
 
-/// Deletes a key, and looks after counts and history.
+/// Deletes a key, and updates counts and history.
 pub(crate) fn delete_counted(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -45,8 +45,8 @@ pub(crate) fn delete_counted(
     Ok(())
 }
 
-/// Before a write that leaves the key with a value of `after` bytes, or none: looks after the keyspace's counts and
-/// history, if it has them.
+/// Updates the keyspace's counts and history before a write that leaves the key with a value of `after` bytes, or
+/// with none.
 #[inline]
 pub(crate) fn note_replaced(
     applying: &mut Applying<'_>,

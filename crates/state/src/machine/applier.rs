@@ -1,7 +1,8 @@
-//! The applying thread's own state: what it keeps between records, and what the current record changes.
+//! State of the applying thread: data kept between records, and the changes of the current record.
 //!
-//! Owns the fields that commands read and change while a record is applied. Does not own the tables that readers see
-//! ([`Published`](crate::machine::state_machine::Published)), which change once the record's batch is in the backend.
+//! Owns: the fields that commands read and change while a record is applied. Does not own: the tables that readers
+//! see ([`Published`](crate::machine::state_machine::Published)), which change after the record's batch is applied
+//! to the backend.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -27,63 +28,65 @@ use crate::{
     streams::{checked_producers::CheckedProducers, heads::Head},
 };
 
-/// What the applying thread keeps between records.
+/// State that the applying thread keeps between records.
 #[derive(Debug)]
 pub(crate) struct Applier {
-    /// What the record changes, and where reads find it.
+    /// The staged changes of the record, which reads of its commands include.
     pub(crate) staged: Staged,
-    /// How to take back the current command.
+    /// Undo list of the current command.
     pub(crate) undo: UndoList,
-    /// As the commands so far left it.
+    /// Meta row as changed by the commands so far.
     pub(crate) meta: Meta,
-    /// As the backend holds it; `None` before the first record.
+    /// Meta row in the backend; `None` before the first record.
     pub(crate) stored_meta: Option<Meta>,
     pub(crate) applied: Applied,
     pub(crate) inline_floor: InlineFloor,
-    /// Streams that live, and deleted ones of which producers are still to be removed; as the commands so far left them.
+    /// Number of live streams, and of deleted ones whose producers are not removed yet, as changed by the commands
+    /// so far.
     pub(crate) stream_count: usize,
-    /// Rows of keyspaces, those of dropped ones that wait to be swept and of the current record included.
+    /// Number of keyspace rows, including dropped keyspaces that are not swept yet and changes of the current
+    /// record.
     pub(crate) keyspace_count: usize,
-    /// As the commands so far left them.
+    /// Kinds of keyspaces as changed by the commands so far.
     pub(crate) kinds: KeyspaceKinds,
-    /// Leases, those that have ended and wait to be removed and of the current record included.
+    /// Number of leases, including ended ones that are not removed yet and changes of the current record.
     pub(crate) lease_count: usize,
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
-    /// As the commands so far left it.
+    /// Deleted prefixes as changed by the commands so far.
     pub(crate) clears: Arc<ClearTable>,
-    /// As the commands so far left them.
+    /// Exact counts as changed by the commands so far.
     pub(crate) counts: BTreeMap<KeyspaceId, Counts>,
     pub(crate) verdict: VerdictBuilder,
     pub(crate) history_floor: HistoryFloor,
-    /// Of keyspaces that keep, or have kept, versions; as the commands so far left them.
+    /// Histories of keyspaces that keep or have kept versions, as changed by the commands so far.
     pub(crate) histories: BTreeMap<KeyspaceId, HistoryRow>,
-    /// Where in its segment the payload of the current entry begins.
+    /// Offset within its segment of the current entry's payload.
     pub(crate) payload_at: u32,
     pub(crate) running_hash: RunningHash,
-    /// By the current record.
+    /// Id of the digest that the current record requested.
     pub(crate) digest_wanted: Option<u64>,
     pub(crate) scratch: Vec<u8>,
 }
 
-/// What the current record changes beside keys.
+/// Changes of the current record to tables other than keys.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// Rows as changed; `None` is removed.
+    /// Changed keyspace rows; `None` removes the row.
     pub(crate) keyspaces: BTreeMap<KeyspaceId, Option<KeyspaceRow>>,
-    /// Heads as changed; `None` is removed.
+    /// Changed stream heads; `None` removes the head.
     pub(crate) heads: BTreeMap<StreamId, Option<Head>>,
-    /// Live streams created by this record.
+    /// Live streams created by this record, by name.
     pub(crate) stream_names: HashMap<Arc<str>, StreamId>,
-    /// Next offsets while a commit is checked.
+    /// Next offsets of streams while a commit is checked.
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
-    /// What the current commit acks and nacks.
+    /// Records that the current commit acknowledges or negatively acknowledges.
     pub(crate) claims: Claims,
-    /// Producers as the commit being checked will leave them.
+    /// Producers as they will be after the commit being checked.
     pub(crate) producers: CheckedProducers,
     pub(crate) clears: ClearChanges,
-    /// Keyspaces whose exact counts change.
+    /// Keyspaces whose exact counts changed.
     pub(crate) counted: BTreeSet<KeyspaceId>,
 }
 

@@ -1,7 +1,7 @@
-//! Applying records: the commands of an entry in order, one batch, and what becomes visible after it.
+//! Applying records: the commands of an entry in order, one backend batch, and publication afterwards.
 //!
-//! Owns the order of these steps and the table from commands to the rooms that carry them out. Does not own what a
-//! command does.
+//! Owns: the order of these steps, and the dispatch of commands to the modules that execute them. Does not own: the
+//! effect of a command.
 
 use thalweg_types::{
     Index, LogPosition, Lsn, SpaceTime, Term,
@@ -24,12 +24,12 @@ use crate::{
 };
 
 impl Machine {
-    /// Applies one entry and appends one outcome per command. A payload whose framing breaks off gives
-    /// one [`Outcome::Malformed`] for its rest.
+    /// Applies one entry and appends one outcome per command. If the framing of the payload is broken, one
+    /// [`Outcome::Malformed`] represents all bytes from there on.
     ///
     /// # Errors
-    /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other
-    /// error stops the machine. On any error `outcomes` is as it was.
+    /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other error stops
+    /// the machine. On any error `outcomes` is unchanged.
     pub fn apply(&self, entry: &Entry<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), MachineError> {
         check_addressable(entry.payload, entry.at)?;
         let position = Position { next_lsn: entry.next_lsn, entry: Some((entry.term, entry.index, entry.time)) };
@@ -42,20 +42,19 @@ impl Machine {
         result
     }
 
-    /// Applies a node-local record of kind move, whose payload begins at `at`. Moves neither term nor
-    /// index nor time on.
+    /// Applies a node-local move record, whose payload begins at `at`. Term, index and time do not change.
     pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<Moved, MachineError> {
         check_addressable(payload, at)?;
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| moves::apply(applying, payload, at))
     }
 
-    /// Passes over a record that carries nothing for the state: moves `lsn` on and, if it is an entry
-    /// of the space (blank), term, index and time.
+    /// Skips a record without content for the state: advances `lsn` and, if the record is a blank entry of the
+    /// space, term, index and time.
     pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
         self.with_applier(&Position { next_lsn, entry }, None, |_| Ok(()))
     }
 
-    /// Runs one record's changes and applies them as one batch.
+    /// Runs the changes of one record and applies them as one batch.
     pub(crate) fn with_applier<T>(
         &self,
         position: &Position,
@@ -64,7 +63,8 @@ impl Machine {
     ) -> Result<T, MachineError> {
         let mut applier = self.applier.lock().map_err(|_| MachineError::Stopped)?;
         applier.check(position)?;
-        // Set until all is well: an error, or a panic that the lock does not see, leaves it set.
+        // Reset only on success: after an error, or a panic that did not poison the lock, the machine stays
+        // stopped.
         applier.stopped = true;
         let mut applying = Applying::begin(&mut applier, self, position, payload);
         let result = change(&mut applying)?;

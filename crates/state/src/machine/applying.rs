@@ -1,9 +1,10 @@
-//! Applying one record: what is gathered while its commands run, and how that becomes one batch.
+//! The record being applied: changes collected while its commands run, and the single batch made of them.
 //!
-//! Commands of an entry see those before them, just as if each had an entry of its own: rows through what is staged
-//! (`staged`), and the tables in memory as the commands before left them. An entry of blind puts and deletes reads
-//! nothing and allocates nothing but room in the batch. Several writes of one key stay several changes of the batch, of
-//! which the last wins, but for those that are put in place of the one before ([`Staged::put_in_place`]).
+//! Commands of an entry see the changes of earlier commands, exactly as if each command were an entry of its own:
+//! rows through the staged changes (`staged`), and tables in memory as changed so far. An entry of blind puts and
+//! deletes reads nothing and allocates only space in the batch. Several writes of one key stay several changes of
+//! the batch, of which the last wins, except writes that overwrite the previous change in place
+//! ([`Staged::put_in_place`]).
 
 use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
@@ -22,18 +23,19 @@ use crate::{
     sync::{lock, read, write},
 };
 
-/// Rows that one command may reclaim: bounds the batch and the time that readers of the log wait for the next entry.
+/// Maximum rows that one command reclaims. Bounds the batch, and the time for which readers of the log wait for the
+/// next entry.
 pub(crate) const MAX_RECLAIM_ENTRIES: u32 = 10_000;
 
 /// A record being applied.
 pub(crate) struct Applying<'m> {
     pub(crate) applier: &'m mut Applier,
     pub(crate) machine: &'m Machine,
-    /// What will be applied when it is done.
+    /// Position of the state after this record.
     pub(crate) applied: Applied,
-    /// Of an entry.
+    /// Payload of an entry and its position in the log.
     payload: Option<(&'m [u8], LogPosition)>,
-    /// Locked by the first command that is about consumer groups.
+    /// Consumer groups, locked by the first command that needs them.
     groups: Option<MutexGuard<'m, GroupTable>>,
 }
 
@@ -60,7 +62,8 @@ impl<'m> Applying<'m> {
         Self { applier, machine, applied, payload, groups: None }
     }
 
-    /// Reads a value that stays in the log. One of this very entry need not be readable there yet.
+    /// Reads a value that stayed in the log. A value of this same entry is taken from its payload, because the log
+    /// may not be readable there yet.
     pub(crate) fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, MachineError> {
         let own = self.payload.filter(|(_, at)| at.generation == blob.generation).and_then(|(payload, at)| {
             let from = blob.offset.checked_sub(at.offset)? as usize;
@@ -72,7 +75,7 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// A stream's head as earlier commands left it, deleted markers included.
+    /// Returns a stream's head as changed by earlier commands, including heads of deleted streams.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;
@@ -85,7 +88,7 @@ impl<'m> Applying<'m> {
         self.head(stream).filter(|head| head.is_live())
     }
 
-    /// A live stream's name, start and next offset, for those who do not change it.
+    /// Returns a live stream's name, start and next offset, without preparing a change.
     pub(crate) fn stream_bounds(&self, stream: StreamId) -> Option<(Arc<str>, Offset, Offset)> {
         let bounds = |head: &Head| head.is_live().then(|| (head.name.clone(), head.start, head.next));
         match self.applier.pending.heads.get(&stream) {
@@ -94,7 +97,7 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// The consumer groups as earlier commands left them.
+    /// Returns the consumer groups as changed by earlier commands.
     pub(crate) fn groups(&mut self) -> &mut GroupTable {
         let machine = self.machine;
         self.groups.get_or_insert_with(|| {
@@ -119,14 +122,14 @@ impl<'m> Applying<'m> {
         self.applied.revision
     }
 
-    /// Which rows of a keyspace count.
+    /// Returns the rule that decides which rows of a keyspace are visible.
     #[inline]
     pub(crate) fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
         Sight { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
     }
 
-    /// Hands everything to the backend as one batch, then shows it to readers. Deleted prefixes are shown
-    /// before it: a reader goes by them once its view has the revision.
+    /// Applies all changes to the backend as one batch, then publishes them to readers. Deleted prefixes are
+    /// published before the batch; a reader uses them once its view has the revision.
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
         let Applier {
             staged,
@@ -165,7 +168,7 @@ impl<'m> Applying<'m> {
         liveness.write(batch);
         inline_floor.write_once(batch);
         let published = &self.machine.published;
-        // Before anything of the record can be seen: a reader that has seen some of it finds the bound raised.
+        // Raised before any change of the record is visible, so a reader that saw a change finds the bound raised.
         published.visible.store(self.applied.lsn.0, Ordering::Release);
         if !pending.clears.is_empty() {
             let before = read(&published.clears).clone();
@@ -215,7 +218,7 @@ impl<'m> Applying<'m> {
 }
 
 impl Applying<'_> {
-    /// The value of a row as the commands so far have left it.
+    /// Returns the value of a row as changed by the commands so far.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
         match self.applier.staged.get(key) {
@@ -224,7 +227,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Shows the value of a row where it lies, if there is one.
+    /// Passes the value of a row to `show` without copying it, if the row exists.
     #[inline]
     pub(crate) fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), MachineError> {
         match self.applier.staged.get(key) {
@@ -235,7 +238,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// All rows as the commands so far have left them.
+    /// Returns a view of all rows as changed by the commands so far.
     pub(crate) fn view(&self) -> StagedView<'_> {
         self.applier.staged.over(self.machine.backend.view())
     }

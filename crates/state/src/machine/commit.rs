@@ -1,4 +1,4 @@
-//! Commits: everything is checked first, then everything is written.
+//! Commits: all conditions and writes are checked first, then all writes are applied.
 
 use thalweg_types::{
     LogPosition, Revision,
@@ -36,7 +36,7 @@ use crate::{
 pub(crate) fn apply(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition) -> Result<Outcome, Refused> {
     match apply_once(applying, commit, at) {
         Err(Refused::Outcome(refusal)) => {
-            // Perhaps refused because it happened before.
+            // A rejected commit may be a producer's repetition of one that already succeeded.
             producers::repeated(applying, commit)?.ok_or(Refused::Outcome(refusal))
         }
         applied => applied,
@@ -52,7 +52,7 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
     let mut writes = commit.writes()?;
     let mut appends = Vec::new();
     if commit.write_count() == 1 {
-        // By far the most frequent commit is decoded only once.
+        // By far the most frequent kind of commit is decoded only once.
         let write = writes.next().expect("one write")?;
         begin_checks(applying);
         check_write(applying, commit, &write)?;
@@ -69,7 +69,8 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
     Ok(Outcome::Committed { revision, appends })
 }
 
-/// Runs a command if it is a blind put to a plain keyspace. Does just what [`apply`] would do, without what a put of this kind has no use for.
+/// Runs a command if it is a blind put to a plain keyspace. The effect equals that of [`apply`], without the steps
+/// that such a put does not need.
 #[inline]
 pub(crate) fn apply_blind_put(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Option<Revision> {
     let BlindPut { keyspace, key, value, value_at } = BlindPut::decode(bytes)?;
@@ -82,7 +83,7 @@ pub(crate) fn apply_blind_put(applying: &mut Applying<'_>, bytes: &[u8], at: Log
     Some(revision)
 }
 
-/// Does a checked write of a commit that begins at `at` in the log.
+/// Applies a checked write of a commit that begins at `at` in the log.
 #[inline]
 fn perform(
     applying: &mut Applying<'_>,
@@ -124,7 +125,7 @@ fn perform(
     Ok(())
 }
 
-/// `rows` is how many the command's conditions on ranges may still look at.
+/// Checks a condition. `rows` is the number of rows that the command's conditions on ranges may still examine.
 pub(crate) fn check_condition(
     applying: &Applying<'_>,
     number: u32,
@@ -158,7 +159,7 @@ pub(crate) fn check_condition(
     if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
 }
 
-/// Whether a key with this revision, or none, is what a condition asks for that does not look at its value.
+/// Returns true if a key with this revision, or no key, satisfies a condition that does not depend on its value.
 fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
     match expect {
         Expect::Absent => actual.is_none(),
@@ -170,7 +171,7 @@ fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
     }
 }
 
-/// Forgets what the appends of the commit before made of streams and producers while they were checked.
+/// Clears the state that the previous commit's checks left.
 #[inline]
 pub(crate) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();
@@ -190,7 +191,7 @@ fn check_writes<'a>(
     Ok(())
 }
 
-/// Whether a write depends on what the key is before it.
+/// Returns true if the result of a write depends on the previous value of its key.
 fn is_reading(write: &Write<'_>) -> bool {
     match write {
         Write::Touch { .. } => true,
@@ -222,7 +223,7 @@ fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'
     }
 }
 
-/// A commit that reads says so up front: it has conditions, if only one that always holds.
+/// Checks that a commit that reads declares it by having conditions, if only one that always holds.
 fn check_says_that_it_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
     if is_reading(write) && commit.condition_count() == 0 {
         return Err(Malformed { at: 0, expected: "a condition in a commit that reads" }.into());

@@ -1,29 +1,35 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
-//! Owns: applying entries in log order (`entry`, `commit`, `admin`, `keyspace_admin`, `consumers`), what a
-//! key is at the entry's time (`live`), what the commands so far have changed and how that is taken back (`staged`,
-//! `savepoint`), transactions (`transaction`), deletes by prefix and their sweep (`clearing`), moves of bytes (`moves`),
-//! what the space's group must find again when the log has been freed (`group`), what readers of the log
-//! need to tell what its entries changed (`history`), versions of keys of keyspaces with history (`versions`,
-//! `prune`), Redis commands and the parts of hashes and streams (`redis`, `parts`), the hash over all that
-//! entries have done (`running_hash`), versions of the state machine itself (`upgrade`), views for digests (`digest_view`), and reads of what is applied (`reads`). Does not own the
+//! Owns: applying entries in log order, the commands that touch several rooms (commits and transactions), the
+//! changes of the record being applied and their rollback, the running hash, and the version of the state machine.
+//! Does not own: the rows and commands of one subject, which are in the other modules of the crate (`keyspaces`,
+//! `streams`, `groups`, `expiry`, `history`, `changes`, `clears`, `redis`, `segments`, `membership`, `digest`); the
 //! log, the order of entries, time, or the bytes of streams and large values.
 //!
-//! Time: what ends (`timed`, `leases`, `expire`) does so by the time of entries; reads hide it by a time of their
-//! own (`time`) that no later entry falls below.
+//! * `state_machine`: [`Machine`], the data shared by the applying thread and readers. `open`: loading it from a
+//!   backend.
+//! * `apply`: applies an entry and dispatches its commands. `applying`: the record being applied. `applier`: the
+//!   data that the applying thread keeps between records.
+//! * `staged`: the changes of the record, and reads that include them. `savepoint` and `undo`: rollback of a
+//!   command.
+//! * `commit`: conditional writes. `transaction` and `transaction_scan`: branches of operations, with reads.
+//! * `running_hash`: hash over the outcomes and writes of all entries. `upgrade`: the version in force.
+//!
+//! Time: keys and leases end by the time of entries (`expiry`). Reads hide ended keys by a time of their own
+//! (`expiry::time_of_reads`), which is never above the time of a later entry.
 //!
 //! Invariants:
-//! * Outcomes, and the replicated rows (see [`crate::digest`]), are functions of the commands alone: of which commands
-//!   there are, in which order, and at which times. How they are grouped into entries, where those lie in the log,
-//!   [`MachineOptions`], restarts, moves and compactions do not show.
-//! * The same entries at the same log positions, applied from the same map with the same options, give the same map
-//!   byte for byte.
-//! * Everything one entry changes is one backend batch, and becomes visible with it: heads and names in
-//!   memory are published after the batch, so a reader never sees a promise without what it promises.
-//! * A revision is used by each command that commits and by each that removes keys which have ended, and by
-//!   nothing else: a failed condition, an unknown name, or a command about a keyspace, a stream or a lease
-//!   uses none.
-//! * After an error in the middle of an entry, nothing of it is applied, and nothing more is accepted.
+//! * Outcomes, and the replicated rows (see [`crate::digest`]), are functions of the commands alone: their content,
+//!   their order, and their times. The grouping of commands into entries, the positions of entries in the log,
+//!   [`MachineOptions`], restarts, moves and compactions have no effect on them.
+//! * The same entries at the same log positions, applied to the same map with the same options, produce the same
+//!   map byte for byte.
+//! * All changes of one entry are one backend batch, and become visible with it. Stream heads and names in memory
+//!   are published after the batch, so a reader never sees a head before the rows that it refers to.
+//! * A revision is used by each command that commits and by each that removes ended keys, and by no other: a failed
+//!   condition, an unknown name, or a command about a keyspace, a stream or a lease uses none. (Dropping a keyspace
+//!   changes keys, and uses one.)
+//! * After an error in the middle of an entry, no change of it is applied, and no further entry is accepted.
 
 pub(crate) mod applier;
 pub(crate) mod apply;

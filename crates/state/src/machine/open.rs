@@ -32,14 +32,14 @@ use crate::{
 };
 
 impl Machine {
-    /// Loads the catalog, the stream heads and the segments' liveness: memory is bounded by the limits
-    /// on keyspaces and streams and by the number of segments, not by what they hold.
+    /// Opens a machine, and loads the catalog, the stream heads and the segments' liveness. Memory is bounded by
+    /// the limits on keyspaces and streams and by the number of segments, not by their content.
     pub fn open(backend: Arc<dyn Backend>, options: MachineOptions) -> Result<Self, MachineError> {
         Self::open_knowing(backend, options, KNOWN_VERSION)
     }
 
-    /// As [`open`](Self::open), as a binary does that knows versions of the state machine up to `known`: for tests of
-    /// what nodes of different versions do.
+    /// Opens a machine like a binary that supports versions of the state machine up to `known`. For tests with
+    /// nodes of different versions.
     #[doc(hidden)]
     pub fn open_knowing(backend: Arc<dyn Backend>, options: MachineOptions, known: u16) -> Result<Self, MachineError> {
         let view = backend.view();

@@ -1,13 +1,14 @@
-//! The running hash: over the outcomes and the replicated writes of every entry since the space began.
+//! The running hash over the outcomes and the replicated writes of every entry since the space began.
 //!
-//! Owns: which bytes of an entry go into the hash, and how. Does not own the forms of rows (`digest`), nor the bytes of
-//! outcomes (`thalweg_types`).
+//! Owns: the selection and encoding of an entry's bytes that enter the hash. Does not own: the forms of rows
+//! (`digest`), or the bytes of outcomes (`thalweg_types`).
 //!
 //! ```text
 //! hash := (rotate_left(hash, 29) ^ (word + kind)) * 0x9e3779b185ebca87      for each word, modulo 2^64
 //!
-//! kind 1: the entry: time + index * 0xc2b2ae3d27d4eb4f + term * 0x165667b19e3779f9; the time is the space's time at it
-//!      2: an outcome that says no more than *committed*: its revision
+//! kind 1: the entry: time + index * 0xc2b2ae3d27d4eb4f + term * 0x165667b19e3779f9
+//!         (the time is the space time of the entry)
+//!      2: an outcome that is only *committed*: its revision
 //!      3: any other outcome: XXH3-64 of its bytes
 //!      4: a row that is put: XXH3-64 of its key
 //!      5: its form, if it is a value that does not end: the revision, and length + 2^32 * CRC-32C, two words
@@ -18,14 +19,15 @@
 //! ```
 //! The order is: the entry, the outcomes, the heads of streams by id (as put), and the writes of the batch.
 //!
-//! The hash is 0 before the first entry. A step is a bijection of the hash and of the word, so two replicas that differ in
-//! one word differ from there on.
+//! The hash is 0 before the first entry. A step is a bijection of the hash and of the word, so two replicas that
+//! differ in one word differ from then on.
 //!
-//! Writes are in the order in which the machine made them. Left out are node-local rows; the meta row, which follows from
-//! outcomes; and deletes of stream heads, which happen when this node has reclaimed the last index entry.
+//! Writes are in the order in which the machine made them. Excluded are node-local rows; the meta row, which
+//! follows from outcomes; and deletes of stream heads, which happen when this node has reclaimed the last index
+//! entry.
 //!
-//! Invariants: computing it reads nothing, so it costs a put a few nanoseconds. Node-local records leave it as it is.
-//! Positions in the log are not part of it.
+//! Invariants: computing the hash reads nothing, so it costs a put a few nanoseconds. Node-local records don't
+//! change it. Positions in the log are not part of it.
 
 use std::collections::BTreeMap;
 
@@ -51,18 +53,18 @@ const FORM: u64 = 6;
 const DELETED: u64 = 7;
 const SHORT: u64 = 8;
 
-/// The first prime of the XXH family: odd, so that multiplying by it loses nothing.
+/// The first prime of the XXH family. It is odd, so multiplication by it is a bijection.
 const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
-/// The second and the third one, which keep apart the numbers of an entry.
+/// The second and third primes, which separate the numbers of an entry.
 const INDEX: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const TERM: u64 = 0x1656_67b1_9e37_79f9;
 
-/// The running hash while a record is being applied.
+/// The running hash while a record is applied.
 #[derive(Debug, Default)]
 pub(crate) struct RunningHash {
     hash: u64,
     is_entry: bool,
-    /// For bytes that have to be put together.
+    /// Buffer for bytes that must be assembled.
     room: Vec<u8>,
 }
 
@@ -77,12 +79,12 @@ impl RunningHash {
     #[inline]
     pub(crate) fn begin_entry(&mut self, applied: &Applied) {
         (self.is_entry, self.hash) = (true, applied.running_hash);
-        // One word, because each step waits for the one before it.
+        // Combined into one word, because each step waits for the previous one.
         let (term, index) = (applied.term.0.wrapping_mul(TERM), applied.index.0.wrapping_mul(INDEX));
         self.step(ENTRY, applied.time.0.wrapping_add(index).wrapping_add(term));
     }
 
-    /// Adds what came of the entry's commands, in order.
+    /// Adds the outcomes of the entry's commands, in order.
     #[inline]
     pub(crate) fn add_outcomes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
@@ -164,7 +166,8 @@ impl RunningHash {
     }
 }
 
-/// Returns true for a value that does not end and that no node keeps in its log: most rows that entries write are these.
+/// Returns true for a value that never ends and that every node stores in its state. Most rows that entries write
+/// are of this kind.
 #[inline]
 fn is_short_value(key: &[u8], row: &[u8]) -> bool {
     key.first() == Some(&keys::TAG_DATA)
@@ -172,5 +175,5 @@ fn is_short_value(key: &[u8], row: &[u8]) -> bool {
         && row.len() <= HEAD_LEN + MIN_INLINE_VALUE_BYTES
 }
 
-/// Room that was larger is given back.
+/// Maximum bytes of the buffer that are kept between records.
 const MAX_KEPT_BYTES: usize = 64 * 1024;

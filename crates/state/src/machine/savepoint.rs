@@ -1,14 +1,16 @@
-//! Taking back what a command has done, if it is refused in the middle.
+//! Rollback of a command that is rejected after it has made changes.
 //!
-//! Transactions and Redis commands do their work as they go: each step reads what the steps before it left. A command
-//! that may be refused half-way begins with [`Applying::savepoint`] and ends with [`Applying::keep`] or
-//! [`Applying::roll_back`].
+//! Transactions and Redis commands make changes step by step, and each step reads the results of the steps before
+//! it. A command that can be rejected half-way begins with [`Applying::savepoint`] and ends with [`Applying::keep`]
+//! or [`Applying::roll_back`].
 //!
-//! Owns the list of what to put back in the tables in memory that such commands change: exact counts, liveness, deleted
-//! prefixes. Rows go back with the batch (`staged`). Heads of streams and consumer groups are not in it: commands check
-//! their appends and settlements first, and do them once nothing can be refused any more.
+//! Owns: recording and restoring the previous content of the tables in memory that such commands change: exact
+//! counts, liveness, deleted prefixes. Rows are rolled back with the batch (`staged`). Stream heads and consumer
+//! groups are not included: commands check their appends and settlements first, and apply them when nothing can be
+//! rejected any more.
 //!
-//! Invariant: between a savepoint and its end, whatever changes one of those tables notes here what was there before.
+//! Invariant: between a savepoint and its end, every change of one of those tables records the previous content
+//! here.
 
 use thalweg_types::Generation;
 
@@ -20,7 +22,7 @@ use crate::machine::{
 };
 
 impl Applying<'_> {
-    /// From here on changes can be taken back.
+    /// Begins recording, so that later changes can be rolled back.
     pub(crate) fn savepoint(&mut self) -> Savepoint {
         let Applier { staged, undo, verdict, meta, clears, .. } = &mut *self.applier;
         debug_assert!(!undo.is_kept, "savepoints do not nest");
@@ -28,12 +30,12 @@ impl Applying<'_> {
         Savepoint { changes: staged.len(), told: verdict.savepoint(), meta: *meta, clears: clears.clone() }
     }
 
-    /// The changes since the savepoint stay.
+    /// Ends the savepoint and keeps the changes since then.
     pub(crate) fn keep(&mut self, _savepoint: Savepoint) {
         self.applier.undo.end();
     }
 
-    /// Takes back the changes since the savepoint.
+    /// Ends the savepoint and rolls back the changes since then.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
         let Applier { staged, undo, verdict, meta, clears, counts, liveness, pending, .. } = &mut *self.applier;
         for change in undo.changes.drain(..).rev() {
@@ -53,7 +55,7 @@ impl Applying<'_> {
         undo.end();
     }
 
-    /// Before a change that a refused command takes back.
+    /// Records the content before a change, if a savepoint is active.
     #[inline]
     pub(crate) fn note_undo(&mut self, before: impl FnOnce(&Applier) -> Undo) {
         if self.applier.undo.is_kept {
@@ -62,7 +64,8 @@ impl Applying<'_> {
         }
     }
 
-    /// Notes an overwritten change, unless it was made after the savepoint: a rollback drops that one whole.
+    /// Records an overwritten change, unless it was made after the savepoint: a rollback removes such a change
+    /// entirely.
     #[inline]
     pub(crate) fn note_overwritten(&mut self, overwritten: Overwritten) {
         let undo = &mut self.applier.undo;
@@ -71,7 +74,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Before a segment's liveness changes.
+    /// Records a segment's liveness before it changes.
     #[inline]
     pub(crate) fn note_liveness(&mut self, generation: Generation) {
         self.note_undo(|applier| Undo::Liveness(generation, applier.liveness.changed(generation)));

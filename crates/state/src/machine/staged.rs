@@ -1,16 +1,16 @@
-//! The map as the record being applied has left it so far: the backend's rows under the changes of the batch.
+//! The map as changed so far by the record being applied: the changes of the batch over the backend's rows.
 //!
-//! Owns the batch, and finding in it what earlier commands of the record changed. Every read that a command makes goes
-//! through here (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees what the commands before
-//! it left, whether they share its entry or not. Does not own the tables that the machine keeps in memory (heads,
-//! counts, clears, consumer groups): those are changed in place.
+//! Owns: the batch, and lookups of earlier changes in it. Every read of a command goes through this file
+//! (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees the changes of all earlier commands, of
+//! its own entry or another. Does not own: the tables that the machine keeps in memory (heads, counts, clears,
+//! consumer groups), which are changed in place.
 //!
-//! An entry of blind writes reads nothing, so it never pays for the index: that is made by the first read that finds
-//! changes in the batch, and kept up from then on. The order of the changed keys is made by the first scan.
+//! An entry of blind writes reads nothing, so it never pays for the index. The first read that finds changes in the
+//! batch builds the index, which is maintained from then on. The first scan builds the ordered set of changed keys.
 //!
 //! Invariants:
-//! * Once there is an index, it names the last change of every key that the batch changes.
-//! * A rollback leaves the batch, and what reads find in it, as it was when the savepoint was made.
+//! * If the index exists, it contains the last change of every key that the batch changes.
+//! * A rollback restores the batch, and the results of reads in it, to their content at the savepoint.
 
 use std::{
     collections::BTreeSet,
@@ -29,36 +29,36 @@ use thalweg_store::{Applied, BackendError, Change, Direction, View, Visit, Write
 pub(crate) struct Staged {
     batch: WriteBatch,
     index: OnceLock<Index>,
-    /// The keys that the batch changes, and perhaps some of changes that were taken back.
+    /// The keys that the batch changes, and possibly keys of changes that were rolled back.
     order: OnceLock<BTreeSet<Box<[u8]>>>,
-    /// The allocations of the last index.
+    /// The previous index, kept for its allocations.
     spare: Mutex<Index>,
 }
 
 /// The bytes that an overwrite in place has replaced.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Overwritten {
-    /// The number of the change.
+    /// Number of the overwritten change.
     pub(crate) number: u32,
     before: Box<[u8]>,
 }
 
-/// Finds the last change of a key.
+/// Hash index that finds the last change of a key.
 #[derive(Debug, Default)]
 struct Index {
     hasher: RandomState,
     /// Numbers of changes, by the hash of their key.
     last: HashTable<u32>,
-    /// For each change the one of the same key before it.
+    /// Number of the previous change of the same key, for each change.
     before: Vec<u32>,
-    /// First bytes of the keys, as bits: a scan among rows of another kind need not look here.
+    /// First bytes of the changed keys, as a bit set. A scan among rows of another kind can skip the batch.
     tags: u32,
 }
 
-/// No earlier change.
+/// Marks that a key has no earlier change.
 const NONE: u32 = u32::MAX;
 
-/// Changes for which an idle index keeps its allocations.
+/// Maximum number of changes for which an unused index keeps its allocations.
 const IDLE_CHANGES: usize = 64 * 1024;
 
 fn key_of(batch: &WriteBatch, number: u32) -> &[u8] {
@@ -91,7 +91,7 @@ impl Index {
         self.last.find(self.hasher.hash_one(key), |number| key_of(batch, *number) == key).copied()
     }
 
-    /// Takes back the newest change.
+    /// Removes the newest change.
     fn remove_last(&mut self, batch: &WriteBatch) {
         let Some(before) = self.before.pop() else { return };
         let number = self.before.len() as u32;
@@ -114,19 +114,19 @@ impl Index {
 }
 
 impl Staged {
-    /// Returns the rows of `below` under the staged changes.
+    /// Returns the rows of `below` with the staged changes over them.
     pub(crate) fn over(&self, below: Arc<dyn View>) -> StagedView<'_> {
         StagedView { staged: self, below }
     }
 
-    /// Sets a key given in parts to a value given in parts.
+    /// Sets a key to a value. Both are concatenated from their parts.
     #[inline]
     pub(crate) fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
         self.batch.put(key, value);
         self.note();
     }
 
-    /// Removes a key given in parts.
+    /// Removes a key, which is concatenated from its parts.
     #[inline]
     pub(crate) fn delete(&mut self, key: &[&[u8]]) {
         self.batch.delete(key);
@@ -147,9 +147,9 @@ impl Staged {
         }
     }
 
-    /// Puts a value in the place of the last change of its key, if that is a put of as many bytes in the same form:
-    /// commands that add to one stream change its row again and again. Whether it is does not depend on where a node
-    /// stores the value of the key.
+    /// Overwrites the value of the key's last change, if that is a put of the same length in the same form. Used by
+    /// commands that add to one stream and so change its row repeatedly. The result does not depend on the place
+    /// where a node stores the key's value.
     pub(crate) fn put_in_place(&mut self, key: &[u8], value: &[u8]) -> Option<Overwritten> {
         let (number, before) = self.last_put(key)?;
         if before.len() != value.len() || before.first() != value.first() {
@@ -158,8 +158,8 @@ impl Staged {
         self.overwrite(number, value)
     }
 
-    /// Overwrites the beginning of the value that the last change of the key puts. `make` makes the new beginning, given
-    /// the value's first byte; where it makes none nothing happens.
+    /// Overwrites the beginning of the value that the key's last change puts. `make` returns the new beginning,
+    /// given the value's first byte, or `None` for no change.
     pub(crate) fn put_beginning(
         &mut self,
         key: &[u8],
@@ -180,12 +180,12 @@ impl Staged {
         Some(Overwritten { number, before })
     }
 
-    /// Puts back what was overwritten.
+    /// Restores overwritten bytes.
     pub(crate) fn restore(&mut self, overwritten: &Overwritten) {
         self.batch.overwrite(overwritten.number, &overwritten.before);
     }
 
-    /// What the record made of a key: `None` if it did not change it, nothing if it removed it.
+    /// Returns the key's last change: `None` if the record did not change it, `Some(None)` if it removed it.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         let number = self.index()?.find(&self.batch, key)?;
@@ -199,7 +199,7 @@ impl Staged {
         }
     }
 
-    /// The keys within the bounds that the record changed, in order, with what it made of them.
+    /// Iterates in order over the keys within the bounds that the record changed, with their new values.
     pub(crate) fn range(
         &self,
         lower: Bound<&[u8]>,
@@ -214,7 +214,7 @@ impl Staged {
         })
     }
 
-    /// The index; `None` while the batch is empty.
+    /// Returns the index, which is built if necessary; `None` while the batch is empty.
     #[inline]
     fn index(&self) -> Option<&Index> {
         if self.batch.is_empty() {
@@ -227,12 +227,12 @@ impl Staged {
         }))
     }
 
-    /// How many changes there are: a savepoint.
+    /// Returns the number of changes, which serves as a savepoint.
     pub(crate) fn len(&self) -> usize {
         self.batch.len()
     }
 
-    /// Takes back all changes but the first so many.
+    /// Removes all changes after the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         if let Some(index) = self.index.get_mut() {
             while index.before.len() > len {
@@ -242,12 +242,12 @@ impl Staged {
         self.batch.truncate(len);
     }
 
-    /// The batch, for rows that nobody reads before it is applied.
+    /// Returns the batch, for rows that no command reads before the batch is applied.
     pub(crate) fn batch(&mut self) -> &mut WriteBatch {
         &mut self.batch
     }
 
-    /// Forgets everything and keeps the allocations.
+    /// Removes all changes and keeps the allocations.
     pub(crate) fn clear(&mut self) {
         self.batch.clear();
         self.order.take();
@@ -259,8 +259,8 @@ impl Staged {
 }
 
 impl Index {
-    /// Whether a key within the bounds may have been changed. The kinds of rows lie one after the other, so bounds
-    /// whose first bytes are the same lie within one kind.
+    /// Returns true if a key within the bounds may have been changed. The kinds of rows are contiguous, so bounds
+    /// with the same first byte are within one kind.
     fn may_touch(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
         let first = |bound| match bound {
             Bound::Included(key) | Bound::Excluded(key) => <[u8]>::first(key).copied(),
@@ -270,7 +270,7 @@ impl Index {
             (Bound::Included(key) | Bound::Excluded(key), Some(low), _, Some(high)) if low == high => {
                 self.tags & tag_bit(key) != 0
             }
-            // All rows of a kind end before the first byte above it.
+            // All rows of a kind are below the next first byte.
             (Bound::Included(key), Some(low), Bound::Excluded([_]), Some(high)) if high == low + 1 => {
                 self.tags & tag_bit(key) != 0
             }
@@ -279,7 +279,7 @@ impl Index {
     }
 }
 
-/// The map as the commands so far have left it.
+/// A view of the map as changed by the commands so far.
 pub(crate) struct StagedView<'s> {
     staged: &'s Staged,
     below: Arc<dyn View>,
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(staged.get(b"\x10a"), Some(Some(b"1234".as_slice())));
     }
 
-    /// Random changes, rollbacks and reads beside a map.
+    /// Compares random changes, rollbacks and reads with a map.
     #[test]
     fn random_changes_and_rollbacks_agree_with_a_map() {
         for seed in 0..200_u64 {

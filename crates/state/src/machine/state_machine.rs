@@ -1,4 +1,4 @@
-//! The machine: what the applying thread and readers share.
+//! The machine: data shared by the applying thread and readers.
 
 use std::{
     collections::BTreeMap,
@@ -24,13 +24,13 @@ use crate::{
     sync::{lock, read, write},
 };
 
-/// How the machine stores. Changes nothing that a client sees.
+/// Storage options of the machine. They have no effect that a client can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineOptions {
-    /// Longer values stay in the log, and the state keeps where they are. Raising it costs memory and
-    /// write amplification in the state; lowering it costs a read of the log for more gets. At least
-    /// [`MIN_INLINE_VALUE_BYTES`](thalweg_types::limits::MIN_INLINE_VALUE_BYTES), which the engine sees to: the running
-    /// hash counts on it.
+    /// Maximum bytes of a value in the state. Longer values stay in the log, and the state stores their positions.
+    /// Raising it costs memory and write amplification in the state; lowering it costs a read of the log for more
+    /// gets. At least [`MIN_INLINE_VALUE_BYTES`](thalweg_types::limits::MIN_INLINE_VALUE_BYTES), which the engine
+    /// enforces, because the running hash depends on it.
     pub inline_value_bytes: usize,
 }
 
@@ -40,7 +40,8 @@ impl Default for MachineOptions {
     }
 }
 
-/// The state machine. Writers: one thread at a time, in log order. Readers: any number, any time.
+/// The state machine. One thread at a time applies records, in log order. Any number of threads can read at any
+/// time.
 #[derive(Debug)]
 pub struct Machine {
     pub(crate) backend: Arc<dyn Backend>,
@@ -49,44 +50,47 @@ pub struct Machine {
     pub(crate) applier: Mutex<Applier>,
     pub(crate) published: Published,
     pub(crate) time_of_reads: TimeOfReads,
-    /// Segments whose liveness rows go with the next batch.
+    /// Freed segments whose liveness rows are deleted with the next batch.
     pub(crate) forgotten: Mutex<Vec<Generation>>,
-    /// Whether there may be some: a record mostly finds none, without the lock.
+    /// True if `forgotten` may have entries. Most records find none, without the lock.
     pub(crate) has_forgotten: AtomicBool,
-    /// Held by the applier from the first command about a group until its record is applied, so readers see
-    /// only what is. Whoever holds it takes no lock of `published`, other than the applier.
+    /// Consumer groups. The applier holds the lock from the first command about a group until its record is
+    /// applied, so readers see only applied records. A thread other than the applier must not lock anything of
+    /// `published` while it holds this lock.
     pub(crate) groups: Mutex<GroupTable>,
-    /// Whether `groups` names streams to be woken.
+    /// True if `groups` lists streams whose waiters must be woken.
     pub(crate) groups_woken: AtomicBool,
-    /// How many wait for settlements: readers of this node, so it decides nothing but who is woken.
+    /// Number of local readers that wait for settlements. It affects only which of them are woken, never an
+    /// outcome.
     pub(crate) settlement_waiters: AtomicUsize,
-    /// The highest version of the state machine that it carries out.
+    /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
-    /// See [`inline_floor`](Self::inline_floor).
+    /// Value that [`inline_floor`](Self::inline_floor) returns.
     pub(crate) inline_floor: usize,
-    /// Asked for by the last digest command, and not taken yet.
+    /// View that the last digest command requested and that is not taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
 }
 
-/// What readers see beside the backend, as of the last applied entry. Held for short copies only.
+/// Data that readers see besides the backend, as of the last applied entry. Locked only for short copies.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) keyspaces: RwLock<KeyspaceTable>,
     pub(crate) streams: RwLock<StreamTable>,
     pub(crate) liveness: RwLock<LivenessTable>,
     pub(crate) applied: RwLock<Applied>,
-    /// `applied.lsn <= visible`: raised before a record's changes are shown, and `applied` after them.
+    /// Exclusive end of the visible records: `applied.lsn <= visible`. Raised before a record's changes are
+    /// published; `applied` is raised afterwards.
     pub(crate) visible: AtomicU64,
-    /// Entries above this index have no verdict: the last that got one, and at open all that were applied.
+    /// Index of the last entry with a verdict, or at open of the last applied entry. Later entries have no verdict.
     pub(crate) judged: AtomicU64,
-    /// Replaced whole: a reader takes it together with its view.
+    /// Deleted prefixes. The table is replaced as a whole, so that a reader can take it together with its view.
     pub(crate) clears: RwLock<Arc<ClearTable>>,
-    /// Whether there are some: a get mostly finds none, without the lock.
+    /// True if there are deleted prefixes. Most gets find none, without the lock.
     pub(crate) has_clears: AtomicBool,
     pub(crate) counts: RwLock<BTreeMap<KeyspaceId, Counts>>,
-    /// Whether parts of collections may wait to be removed.
+    /// True if parts of collections may have to be removed.
     pub(crate) has_trash: AtomicBool,
-    /// The version of the state machine in force.
+    /// Version of the state machine in force.
     pub(crate) version: AtomicU16,
 }
 
@@ -98,51 +102,51 @@ impl Published {
 }
 
 impl Machine {
-    /// Gives the machine the log that its pointers point into. Without one an entry that must look at a
-    /// value there stops the machine.
+    /// Gives the machine the log that its pointers refer to. Without it, an entry that needs a value in the log
+    /// stops the machine.
     #[must_use]
     pub fn with_blobs(self, blobs: Arc<dyn Blobs>) -> Self {
         Self { blobs, ..self }
     }
 
-    /// What is wholly applied: readers see all of it, and while a record is being applied perhaps that one, too
-    /// (see [`visible`](Self::visible)).
+    /// Returns the position that is completely applied. Readers see all records below it, and possibly the record
+    /// that is being applied (see [`visible`](Self::visible)).
     #[must_use]
     pub fn applied(&self) -> Applied {
         *read(&self.published.applied)
     }
 
-    /// Exclusive bound of the records that a read which has ended by now may have seen. Above
-    /// [`applied`](Self::applied) while a record is being applied: the backend shows its changes a moment before
-    /// the machine counts it as applied. A caller that says how durable a read's result is asks after the read, and
-    /// compares with this.
+    /// Returns the exclusive end of the records that a finished read may have seen. It is above
+    /// [`applied`](Self::applied) while a record is being applied, because the backend publishes the changes a
+    /// moment before the machine counts the record as applied. A caller that reports the durability of a read's
+    /// result calls this after the read, and compares with it.
     #[must_use]
     pub fn visible(&self) -> Lsn {
         Lsn(self.published.visible.load(Ordering::Acquire))
     }
 
-    /// The backend beneath.
+    /// Returns the backend of the state.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 
-    /// The length up to which values of entries are always in the state: no row points into an entry for a value of at most
-    /// this many bytes. A move record may hold shorter values that are live.
+    /// Returns the maximum length in bytes of values that are always in the state: no row points into an entry for
+    /// a value of at most this length. A move record may contain shorter live values.
     #[must_use]
     pub fn inline_floor(&self) -> usize {
         self.inline_floor
     }
 
-    /// What the state still wants of each segment, by generation.
+    /// Returns the live bytes of each segment, by generation.
     #[must_use]
     pub fn liveness(&self) -> Vec<(Generation, Liveness)> {
         read(&self.published.liveness).rows()
     }
 
-    /// Drops the liveness row of a segment that has been freed. The row goes with the next batch; until
-    /// that is persisted, opening again may bring it back, and the caller, who knows which segments the
-    /// log has, forgets it again. Nothing but [`liveness`](Self::liveness) shows the difference.
+    /// Drops the liveness row of a freed segment. The next batch deletes the row. Until that batch is persisted,
+    /// opening again can restore the row; the caller, which has the list of the log's segments, then drops it
+    /// again. Only [`liveness`](Self::liveness) shows the difference.
     pub fn forget_segment(&self, generation: Generation) {
         lock(&self.forgotten).push(generation);
         self.has_forgotten.store(true, Ordering::Release);

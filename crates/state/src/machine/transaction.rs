@@ -1,12 +1,11 @@
-//! Transactions: conditions choose a list of operations, which is carried out whole or not at all.
+//! Transactions: conditions choose a list of operations, which is applied completely or not at all.
 //!
-//! Operations are carried out in order, each seeing those before it; if one is refused, all of them are taken back.
-//! Appends and settlements are checked in their place and done at the end, when nothing can be refused any more: no
-//! operation reads streams or groups.
+//! Operations are applied in order, and each sees the earlier ones. If one is rejected, all of them are rolled
+//! back. Appends and settlements are checked in their place and applied at the end, when nothing can be rejected
+//! any more, because no operation reads streams or groups.
 //!
-//! A read sees the transaction's own earlier writes, and later ones not: operations happen in their order,
-//! as they stand in the list. Pairs and values read come out as bytes, wherever they are stored, so an
-//! outcome is the same on every node.
+//! A read sees the transaction's earlier writes, but not its later ones. Pairs and values that it reads are
+//! returned as bytes, wherever they are stored, so an outcome is the same on every node.
 
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
@@ -72,7 +71,7 @@ pub(crate) fn apply(
     Ok(Outcome::Transacted(Box::new(Transacted { failed, revision, wrote: run.writes, results: run.results })))
 }
 
-/// The first condition that does not hold. All are checked to make sense, also those behind it.
+/// Returns the first condition that does not hold. All conditions are validated, including those after it.
 fn check_conditions(
     applying: &Applying<'_>,
     transaction: &Transaction<'_>,
@@ -90,17 +89,17 @@ fn check_conditions(
     Ok(failed)
 }
 
-/// A list of operations being carried out.
+/// State of a list of operations being applied.
 struct Run {
-    /// The transaction's, if it writes.
+    /// Revision of the transaction, if it writes.
     revision: Revision,
     writes: bool,
     results: Vec<OperationResult>,
-    /// Deletes by prefix so far.
+    /// Number of deletes by prefix so far.
     emptied: usize,
-    /// Where the transaction begins in the log.
+    /// Position in the log at which the transaction begins.
     at: LogPosition,
-    /// Bytes that reads may still come to.
+    /// Remaining bytes for the results of reads.
     room: usize,
 }
 
@@ -109,7 +108,7 @@ impl Run {
         Self { revision, writes: false, results: Vec::new(), emptied: 0, at, room: MAX_TRANSACTION_RESULT_BYTES }
     }
 
-    /// Carries out an operation, but for appends and settlements, which it checks.
+    /// Applies an operation. Appends and settlements are only checked.
     fn add(&mut self, applying: &mut Applying<'_>, number: u32, operation: &Write<'_>) -> Result<(), Refused> {
         let failed = |error| Refused::Outcome(Outcome::OperationFailed { operation: number, error });
         let revision = self.revision;
@@ -173,7 +172,7 @@ impl Run {
             Write::Settle(ref settle) => {
                 consumers::check_settle(applying, settle)?;
                 self.writes = true;
-                // Counted when it is done: two of them never have the same record.
+                // Set when the settlement is applied; two settlements never contain the same record.
                 OperationResult::Settled { records: 0 }
             }
             Write::DeletePrefix { keyspace, prefix } => {
@@ -223,7 +222,7 @@ impl Run {
         Ok(OperationResult::PrefixDeleted { keys })
     }
 
-    /// Does what was only checked before.
+    /// Applies an append or settlement that was only checked before.
     fn finish(&mut self, applying: &mut Applying<'_>, number: usize, operation: &Write<'_>) {
         match *operation {
             Write::Append { stream, count, batch, batch_at, .. } => {
@@ -246,9 +245,9 @@ fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationError> {
     }
 }
 
-/// What a counter will be.
+/// Computes the new value of a counter.
 fn sum(applying: &Applying<'_>, live: Option<&Stored>, delta: i64) -> Result<Result<i64, OperationError>, Refused> {
-    /// The longest is -2^63.
+    /// Length of the longest number, -2^63.
     const MAX_DIGITS: usize = 20;
     let value = match live {
         None => Some(0),
@@ -259,13 +258,13 @@ fn sum(applying: &Applying<'_>, live: Option<&Stored>, delta: i64) -> Result<Res
     Ok(value.checked_add(delta).ok_or(OperationError::Overflow { value, delta }))
 }
 
-/// A counter's value: as it would be written, so without a plus sign, leading zeros or spaces.
+/// Parses a counter's value in canonical form: without a plus sign, leading zeros or spaces.
 fn number(bytes: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == bytes).then_some(number)
 }
 
-/// Checks an append, and says which offset its first record will get.
+/// Checks an append, and returns the offset that its first record will get.
 fn next_offset(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<thalweg_types::Offset, Refused> {
     let Write::Append { stream, count, producer, .. } = *append else { unreachable!("an append") };
     if producer.is_some() {

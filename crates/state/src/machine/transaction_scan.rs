@@ -1,4 +1,4 @@
-//! Scans within a transaction, and conditions on what was scanned before.
+//! Scans within a transaction, and conditions on ranges that were scanned before.
 
 use std::ops::ControlFlow;
 
@@ -22,10 +22,10 @@ use crate::{
     refused::Refused,
 };
 
-/// Bytes that a pair costs beside its key and value.
+/// Overhead in bytes of a pair besides its key and value.
 const ITEM_BYTES: usize = 32;
 
-/// One page of a range. `room` is what the transaction's reads may still come to.
+/// Reads one page of a range. `room` is the remaining bytes for the results of the transaction's reads.
 pub(crate) fn page(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -58,17 +58,18 @@ pub(crate) fn page(
     Ok(Ok(ScanPage { items: page.items, after }))
 }
 
-/// Whether a range is as it was read.
+/// Result of comparing a range with an earlier read of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unchanged {
     Holds,
-    /// It is not; with the revision of the first pair that is newer, if there is one.
+    /// The range has changed. Contains the revision of the first newer pair, if there is one.
     Changed(Option<Revision>),
-    /// More rows than may be looked at.
+    /// The range has more rows than the command may examine.
     TooLong,
 }
 
-/// Compares a range from `start` on with what was read of it. `rows` is how many may still be looked at.
+/// Compares a range that begins at `start` with an earlier read of it. `rows` is the number of rows that may still
+/// be examined.
 pub(crate) fn check_unchanged(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -132,12 +133,12 @@ fn fill(
     failure.map_or(Ok(()), Err)
 }
 
-/// Why a page ends before its range.
+/// Reason why a page ended before its range did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It holds as much as it may.
+    /// The page has reached a limit.
     Full,
-    /// Not even one pair has room.
+    /// Not even one pair fits.
     TooLarge,
 }
 
@@ -150,7 +151,7 @@ struct Page<'p, 'm> {
     items: Vec<ScannedItem>,
     max_rows: usize,
     looked_at: usize,
-    /// The last key that is done with.
+    /// The last key examined.
     last: Option<Vec<u8>>,
     end: Option<End>,
 }
@@ -161,7 +162,7 @@ impl Page<'_, '_> {
             return Ok(self.end(End::Full));
         }
         self.looked_at += 1;
-        // A hash or a stream has no bytes to be shown.
+        // A hash or a stream has no bytes to return.
         if let Some(live) = live.filter(|live| live.collection().is_none()) {
             let value_bytes = if self.keys_only { 0 } else { live.value_len() };
             if self.items.len() == self.limit {

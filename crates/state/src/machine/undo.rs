@@ -1,4 +1,4 @@
-//! The changes that a refused command takes back. [`savepoint`](crate::machine::savepoint) fills and uses the list.
+//! The list of changes that a rollback undoes. [`savepoint`](crate::machine::savepoint) fills and uses it.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::{
     segments::liveness::Liveness,
 };
 
-/// What was there before a change.
+/// Content of a table before a change.
 #[derive(Debug)]
 pub(crate) enum Undo {
     /// A keyspace's exact counts.
     Counts(KeyspaceId, Option<Counts>),
-    /// What the record made of a segment's liveness.
+    /// A segment's liveness as changed by the record before.
     Liveness(Generation, Option<Liveness>),
-    /// What the record made of a deleted prefix.
+    /// A deleted prefix as changed by the record before.
     Clear((KeyspaceId, Vec<u8>), Option<Option<Clear>>),
     /// A change of the batch that was overwritten in place.
     InPlace(Overwritten),
 }
 
-/// What to put back, the newest change last.
+/// Changes to undo, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct UndoList {
-    /// Whether there is a savepoint to go back to.
+    /// True while a savepoint is active.
     pub(crate) is_kept: bool,
-    /// Changes of the batch at the savepoint.
+    /// Number of changes in the batch at the savepoint.
     pub(crate) staged: usize,
     pub(crate) changes: Vec<Undo>,
 }
@@ -42,7 +42,7 @@ impl UndoList {
     }
 }
 
-/// Where a command began.
+/// State at the beginning of a command, to which a rollback returns.
 #[derive(Debug)]
 #[must_use = "keep it or roll back to it"]
 pub(crate) struct Savepoint {

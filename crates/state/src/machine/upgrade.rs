@@ -1,17 +1,18 @@
-//! The version of the state machine: which one is in force, and commands that need another.
+//! The version of the state machine in force, and commands that need another version.
 //!
-//! Owns: the check of a command's version before it is carried out, and the command that raises the version in force.
-//! Does not own the encoding of versions (`thalweg_types::command`), nor who decides to raise one.
+//! Owns: the check of a command's version before it runs, and the command that raises the version in force. Does
+//! not own: the encoding of versions (`thalweg_types::command`), or the decision to raise one.
 //!
 //! | the command needs | |
 //! |---|---|
-//! | a version above what this binary knows | the machine stops: nothing of the entry is applied |
-//! | a version that it knows, above the one in force | the command is refused, by every node alike |
-//! | the version in force or one below | it is carried out |
+//! | a version above the highest that this binary supports | the machine stops; no change of the entry is applied |
+//! | a supported version above the one in force | every node rejects the command |
+//! | the version in force or one below | the command runs |
 //!
-//! Invariants: `1 <= in force <= known`. The version in force is part of the state, rises only by a command, and holds from
-//! that command on, also for those behind it in the same entry. So no two nodes can carry out one command differently
-//! because their binaries differ: one that would have to guess stops before it has changed anything.
+//! Invariants: `1 <= in force <= known`. The version in force is part of the state and increases only by a command.
+//! It takes effect with that command, also for later commands of the same entry. So no two nodes execute one
+//! command differently because their binaries differ: a node that does not support the version stops before it has
+//! changed anything.
 
 use std::sync::atomic::Ordering;
 
@@ -25,10 +26,10 @@ use crate::{
     machine::{applying::Applying, state_machine::Machine},
 };
 
-/// The highest version of the state machine that this binary knows.
+/// Highest version of the state machine that this binary supports.
 pub const KNOWN_VERSION: u16 = FIRST_VERSION;
 
-/// Refuses a command that needs a version above the one in force; `None` if it can be carried out.
+/// Rejects a command that needs a version above the one in force; returns `None` if it can run.
 #[cold]
 pub(crate) fn gate(applying: &Applying<'_>, needed: u16) -> Result<Option<Outcome>, MachineError> {
     check_known(applying, needed)?;
@@ -50,7 +51,7 @@ fn check_known(applying: &Applying<'_>, needed: u16) -> Result<(), MachineError>
     if needed > known { Err(MachineError::EntryNeedsUpgrade { entry, needed, known }) } else { Ok(()) }
 }
 
-/// A state whose version in force this binary does not know is not opened.
+/// Checks that this binary supports the version in force of a stored state.
 pub(crate) fn check_state(in_force: u32, known: u16, applied: Index) -> Result<(), MachineError> {
     if in_force > u32::from(known) {
         return Err(MachineError::StateNeedsUpgrade { entry: applied, in_force, known });
@@ -58,25 +59,25 @@ pub(crate) fn check_state(in_force: u32, known: u16, applied: Index) -> Result<(
     Ok(())
 }
 
-/// The version in force never exceeds the known one, so nothing is lost.
+/// Converts a version. The version in force never exceeds the known one, so the value always fits.
 fn saturated(version: u32) -> u16 {
     u16::try_from(version).unwrap_or(u16::MAX)
 }
 
 impl Machine {
-    /// The version of the state machine in force.
+    /// Returns the version of the state machine in force.
     #[must_use]
     pub fn version_in_force(&self) -> u16 {
         self.published.version.load(Ordering::Acquire)
     }
 
-    /// The highest version of the state machine that this machine knows.
+    /// Returns the highest version of the state machine that this machine supports.
     #[must_use]
     pub fn known_version(&self) -> u16 {
         self.known_version
     }
 
-    /// Shows the version that the record has left.
+    /// Publishes the version in force after a record.
     pub(crate) fn show_version(&self, in_force: u32) {
         self.published.version.store(saturated(in_force), Ordering::Release);
     }

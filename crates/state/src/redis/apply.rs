@@ -1,13 +1,14 @@
-//! Redis commands: executed when their entry is applied, in order, all with one revision.
+//! Redis commands, executed when their entry is applied, in order, all with one revision.
 //!
-//! Owns: running the commands of one command of the log over the keys as everything before left them ([`store`]), and
-//! turning what they changed into rows. Does not own what a command does: that is `thalweg-redis`.
+//! Owns: running the Redis commands of one log command over the keys as changed so far (`store`), and turning their
+//! changes into rows. Does not own: the effect of a command, which is defined in `thalweg-redis`.
 //!
-//! Each command is carried out whole or not at all: one that is refused is taken back, and those after it go on.
+//! Each command is applied completely or not at all: a rejected command is rolled back, and later commands
+//! continue.
 //!
-//! All that the commands change is one change of each key, with the revision that they share: that is what watches and
-//! histories see, and the version by which `WATCH` tells whether a key has changed. Another deadline is a change for
-//! `WATCH` and none for watches, as with touches; where versions are kept it leaves the revision, so that a value never
+//! All changes of the commands to one key are one change, with their common revision. Watches and histories see
+//! this change, and `WATCH` uses the revision as the key's version. A new deadline is a change for `WATCH` but not
+//! for watches, as with touches. In a keyspace with history it does not change the revision, so that a value never
 //! is a version of itself.
 
 use thalweg_redis::execute;
@@ -62,10 +63,10 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
     Ok(Outcome::Redis(Some(replies)))
 }
 
-/// Commands whose keys are looked for together.
+/// Number of commands whose keys are prefetched together.
 const WARMED: usize = 16;
 
-/// Tells the backend the keys of the next commands, as far as these are the first argument and short.
+/// Passes the keys of the next commands to the backend for prefetching, if they are the first argument and short.
 fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'a>) {
     const BYTES: usize = 64;
     let prefix = data_prefix(keyspace);
@@ -87,7 +88,7 @@ fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'
     }
 }
 
-/// Whether a watched key has another version than it had.
+/// Returns true if a watched key has a different version.
 fn has_changed(applying: &Applying<'_>, batch: &RedisBatch<'_>) -> Result<bool, Refused> {
     for (key, version) in batch.watched() {
         if key.len() > MAX_KEY_BYTES {

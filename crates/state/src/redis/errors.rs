@@ -1,11 +1,11 @@
-//! Errors on their way through the traits of `thalweg-redis`.
+//! Conversion of errors through the traits of `thalweg-redis`.
 
 use thalweg_redis::StoreError;
 use thalweg_types::reply::Reply;
 
 use crate::error::MachineError;
 
-/// What stopped a command, as it was before it went through the trait.
+/// Converts the error of a command back to the machine's error.
 pub(crate) fn failure(error: StoreError) -> MachineError {
     match error {
         StoreError::Failed(error) => match error.downcast::<MachineError>() {
@@ -16,7 +16,7 @@ pub(crate) fn failure(error: StoreError) -> MachineError {
     }
 }
 
-/// A failure of the machine on its way through the traits.
+/// Wraps an error of the machine for the traits.
 pub(crate) fn failed(error: MachineError) -> StoreError {
     StoreError::Failed(Box::new(error))
 }

@@ -1,7 +1,7 @@
-//! The parts of hashes and streams: what an entry makes of them, and how they go when no key holds them any more.
+//! The parts of hashes and streams: changes by an entry, and removal after no key refers to their collection.
 //!
-//! A collection that goes gets a trash row in the same batch, whatever took it from its key; its parts are removed by
-//! sweeps, a bounded number at a time. Ids are never used again, so nobody can tell.
+//! A collection that loses its key gets a trash row in the same batch, whichever operation removed the key. Sweeps
+//! remove its parts, a bounded number at a time. Ids are never reused, so the remaining parts are unreachable.
 
 use std::sync::atomic::Ordering;
 
@@ -27,16 +27,16 @@ impl Applying<'_> {
         self.applier.staged.delete(&[&part_prefix(keyspace, id), name]);
     }
 
-    /// No key holds the collection any more.
+    /// Marks a collection as trash, because no key refers to it any more.
     pub(crate) fn discard(&mut self, keyspace: KeyspaceId, collection: CollectionId) {
         self.applier.staged.put(&[&trash_row(keyspace, collection)], &[]);
         self.machine.published.has_trash.store(true, Ordering::Release);
     }
 
-    /// Removes parts of collections that no key holds any more: at most `left` rows, which it counts down. Says whether
-    /// there may be more.
+    /// Removes parts of trash collections: at most `left` rows, which it decreases. Returns true if there may be
+    /// more.
     pub(crate) fn remove_parts(&mut self, left: &mut u32) -> Result<bool, MachineError> {
-        // No outcome depends on the flag: it is set while there is a trash row, be it staged or in the backend.
+        // No outcome depends on the flag: it is set whenever a trash row exists, staged or in the backend.
         if !self.machine.published.has_trash.load(Ordering::Acquire) {
             return Ok(false);
         }
@@ -66,7 +66,7 @@ impl Applying<'_> {
     }
 }
 
-/// Whether parts wait to be removed.
+/// Returns true if there are collections whose parts must be removed.
 pub(crate) fn has_trash(view: &dyn View) -> Result<bool, MachineError> {
     let (found, _) = keys_of(view, &KeyRange::with_prefix(&[TAG_TRASH]), 1)?;
     Ok(!found.is_empty())

@@ -1,4 +1,4 @@
-//! What commands change becomes rows.
+//! Conversion of the commands' changes into rows.
 
 use thalweg_types::{
     LogPosition, Revision,
@@ -27,8 +27,8 @@ use crate::{
 };
 
 impl<'a> RedisStore<'_, '_, 'a> {
-    /// `SET` without options, from beginning to end: what most commands are. Nothing of it can be refused, so nothing is
-    /// kept to be taken back. `None`: this is no such command, or one that is refused.
+    /// Runs a `SET` without options, the most frequent command. It cannot be rejected, so it needs no savepoint.
+    /// Returns `None` for every other command, and for a `SET` that would be rejected.
     #[inline]
     pub(crate) fn set(&mut self, args: &[&'a [u8]]) -> Result<Option<Reply>, MachineError> {
         let &[name, key, value] = args else { return Ok(None) };
@@ -52,7 +52,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         Ok(Some(Reply::Ok))
     }
 
-    /// Writes a key's row; `before` is when the row before ended. Looks after what it ends by, and after watches.
+    /// Writes a key's row, and updates its deadline rows and watches. `before` is the expiry of the previous row.
     pub(crate) fn put_row(
         &mut self,
         key: &[u8],
@@ -79,7 +79,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         Ok(())
     }
 
-    /// Writes a key's row anew, with another deadline.
+    /// Rewrites a key's row with another deadline.
     pub(crate) fn put_deadline(
         &mut self,
         key: &[u8],
@@ -114,7 +114,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         }
     }
 
-    /// Removes a key's row; `before` is when it ended.
+    /// Removes a key's row. `before` is the row's expiry.
     pub(crate) fn delete_row(
         &mut self,
         key: &[u8],
@@ -137,8 +137,8 @@ impl<'a> RedisStore<'_, '_, 'a> {
         }
     }
 
-    /// Writes the row of a key that holds a collection: in the place of the one before, if this entry has put that.
-    /// Commands that add to one stream change its row again and again.
+    /// Writes the row of a key with a collection. If this entry has put that row before, it is overwritten in
+    /// place, because commands that add to one stream change its row repeatedly.
     fn put_in_place(&mut self, key: &[u8], row: &[u8]) {
         let full = [&data_prefix(self.keyspace), key].concat();
         match self.applying.applier.staged.put_in_place(&full, row) {

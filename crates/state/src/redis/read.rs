@@ -1,4 +1,4 @@
-//! Keys and parts as the commands of an entry see them: the backend's rows merged with what the entry made of them so far.
+//! Reads of keys and parts by the commands of an entry: the backend's rows merged with the entry's changes so far.
 
 use std::ops::{Bound, ControlFlow};
 

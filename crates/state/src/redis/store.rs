@@ -1,7 +1,7 @@
 //! Keys and parts as the commands of an entry change them.
 //!
-//! A command does its work as it goes: what it writes becomes rows at once, which the reads after it find. One that is
-//! refused is taken back whole ([`RedisStore::undo`]).
+//! Each write of a command immediately becomes staged rows, which its later reads see. A rejected command is rolled
+//! back completely ([`RedisStore::undo`]).
 
 use std::{borrow::Cow, cell::Cell};
 
@@ -32,25 +32,25 @@ use crate::{
     refused::Refused,
 };
 
-/// What watches see of a row that is put.
+/// Effect of a put row on watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shows {
-    /// The value.
+    /// Watches see the new value.
     Value,
-    /// That the bytes are gone that were there.
+    /// Watches see that the previous bytes are deleted.
     Gone,
-    /// Nothing.
+    /// Watches see nothing.
     Nothing,
 }
 
-/// A value that is about to be stored.
+/// A value to be stored.
 #[derive(Clone, Debug)]
 pub(crate) enum NewRow<'a> {
-    /// Bytes of an argument, and where they lie in the log.
+    /// Bytes of an argument, and their position in the log.
     Argument(&'a [u8], LogPosition),
-    /// Bytes that a command has computed, or that another row held.
+    /// Bytes that a command has computed, or that another row contained.
     Bytes(Bytes),
-    /// A collection.
+    /// A hash or a stream.
     Collection(Collection),
 }
 
@@ -75,25 +75,25 @@ impl NewRow<'_> {
 pub(crate) struct RedisStore<'s, 'm, 'a> {
     pub(crate) applying: &'s mut Applying<'m>,
     pub(crate) batch: RedisBatch<'a>,
-    /// Where the batch begins in the log.
+    /// Position in the log at which the batch begins.
     pub(crate) at: LogPosition,
     pub(crate) keyspace: KeyspaceId,
     pub(crate) counts: bool,
     pub(crate) keeps: bool,
-    /// The commands', if they write.
+    /// Revision of the commands, if they write.
     pub(crate) revision: Revision,
-    /// Whether they have.
+    /// True if a command of the batch has written.
     wrote: bool,
-    /// Whether the current command has.
+    /// True if the current command has written.
     pub(crate) writes: bool,
     pub(crate) now: u64,
-    /// The current command's first argument.
+    /// First argument of the current command.
     first: &'a [u8],
-    /// Where the current command began.
+    /// Savepoint at the beginning of the current command.
     savepoint: Option<Savepoint>,
-    /// Of the batch.
+    /// Bytes that the batch has read so far.
     pub(crate) read_bytes: Cell<usize>,
-    /// Of the batch.
+    /// Bytes that the batch has written so far.
     written_bytes: usize,
     pub(crate) seeds: Cell<u64>,
 }
@@ -128,21 +128,21 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// Goes on to a command.
+    /// Begins a command.
     pub(crate) fn begin(&mut self, args: &[&'a [u8]]) {
         self.first = args.get(1).copied().unwrap_or_default();
         self.writes = false;
         self.savepoint = Some(self.applying.savepoint());
     }
 
-    /// Takes back what the command did.
+    /// Rolls back the changes of the current command.
     pub(crate) fn undo(&mut self) {
         if let Some(savepoint) = self.savepoint.take() {
             self.applying.roll_back(savepoint);
         }
     }
 
-    /// What the command did stays.
+    /// Keeps the changes of the current command.
     pub(crate) fn keep(&mut self) {
         if let Some(savepoint) = self.savepoint.take() {
             self.applying.keep(savepoint);
@@ -152,7 +152,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// A command has changed keys.
+    /// Uses the revision, when the first command changes keys.
     pub(crate) fn use_revision(&mut self) {
         if !self.wrote {
             self.wrote = true;
@@ -161,12 +161,13 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// After the last command.
+    /// Ends the batch after its last command.
     pub(crate) fn end(self) {
         self.applying.applier.meta.seeds = self.seeds.get();
     }
 
-    /// Replies are in memory until their client has taken them.
+    /// Returns the reply, or an error if the batch's replies exceed the bound. Replies stay in memory until the
+    /// client has received them.
     pub(crate) fn within_bounds(&self, reply: Reply) -> Reply {
         let items = match &reply {
             Reply::Array(items) | Reply::Set(items) => items.len(),
@@ -195,12 +196,12 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(())
     }
 
-    /// A key's row, be it hidden or ended.
+    /// Returns a key's row, even if it is hidden or has ended.
     fn row(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
         self.applying.row_of(self.keyspace, key).map_err(failed)
     }
 
-    /// Whether a row is there for commands.
+    /// Returns true if commands can see a row.
     pub(crate) fn shows(&self, key: &[u8], revision: Revision, expiry: &Expiry) -> Result<bool, MachineError> {
         Ok(is_live(self.applying, expiry)? && self.applying.sight(self.keyspace).shows(key, revision))
     }
@@ -219,7 +220,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Look { kind, deadline: deadline.map(deadline_of), version: live.revision.0, len: live.value_len() }
     }
 
-    /// Gives a key a row in the place of another.
+    /// Replaces a key's row.
     fn replace(
         &mut self,
         key: &'a [u8],
@@ -238,7 +239,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.put_row(key, before, &value, revision, expiry, shows).map_err(failed)
     }
 
-    /// Takes a key's row away. A collection goes with it, unless it goes to another key.
+    /// Removes a key's row. Its collection becomes trash, unless it moves to another key.
     fn remove(&mut self, key: &'a [u8], before: &Stored, ending: Ending, goes: Goes) -> Result<(), StoreError> {
         let replaced = Replaced::of(self.applying, self.keyspace, before);
         if self.counts {
@@ -262,8 +263,9 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(())
     }
 
-    /// A value as it is kept: bytes of an argument by where they are, if whoever has the entry finds them there. How long
-    /// the values are that a node keeps in its log does not matter: what is charged must be the same on every node.
+    /// Converts a value to its stored form. Bytes of an argument are stored by position, if a reader of the entry
+    /// finds them there. The charge does not depend on the place where a node stores a value, because it must be
+    /// the same on every node.
     fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
         Ok(match value {
             NewValue::Collection(collection) => {
@@ -283,14 +285,15 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(NewRow::Bytes(bytes))
     }
 
-    /// See [`RedisBatch::values`].
+    /// Returns the offset of an argument's bytes in the batch, if they are a value in the sense of
+    /// [`RedisBatch::values`].
     fn offset_of(&self, key: &[u8], value: &[u8]) -> Option<usize> {
         let offset = offset_within(self.batch.bytes, value)?;
         let is_before = || offset_within(self.batch.bytes, key).is_some_and(|at| at + key.len() + 4 == offset);
         (std::ptr::eq(self.first, key) || is_before()).then_some(offset)
     }
 
-    /// When what ends at this deadline does; `None`: it has ended already.
+    /// Converts a deadline to an expiry; returns `None` if it has already passed.
     fn expiry(&self, deadline: Option<u64>) -> Option<Expiry> {
         match deadline {
             Some(deadline) if deadline <= self.now => None,
@@ -299,12 +302,12 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 }
 
-/// What becomes of a collection whose key goes.
+/// Destination of a collection whose key is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goes {
-    /// Its parts are to be removed.
+    /// The collection becomes trash.
     Away,
-    /// To another key.
+    /// The collection moves to another key.
     Along,
 }
 
@@ -325,7 +328,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError> {
         let Some(before) = self.live(key)? else { return Ok(()) };
         let value = self.value(key, NewValue::Collection(collection))?;
-        // Still what its revision says: collections have no versions, and their bytes are not in the log.
+        // The revision does not change: collections have no versions, and their bytes are not in the log.
         let row = (value, before.revision, before.expiry);
         self.replace(key, Some(&before), row, Shows::Nothing)
     }
@@ -350,9 +353,10 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
 
     fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError> {
         let Some(moved) = self.live(from)? else { return Ok(()) };
-        // Charged before it is read, and wherever it lies: what is above the bound costs nothing, on every node alike.
+        // Charged before it is read, wherever it is stored, so that a value above the bound costs nothing, on every
+        // node.
         self.note_written(moved.value_len())?;
-        // Whoever looks after the log's bytes looks for them under the key that they came with.
+        // Maintenance of the log's bytes looks for them under their original key.
         let value = match &moved.value {
             StoredValue::Collection(collection) => NewRow::Collection(collection.clone()),
             StoredValue::Inline(_) | StoredValue::Blob(_) => {
@@ -402,7 +406,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     }
 }
 
-/// What watches see of a row that takes the place of another.
+/// Determines what watches see of a row that replaces another.
 fn shows_of(collection: Option<CollectionId>, before: Option<&Stored>) -> Shows {
     match (collection, before) {
         (None, _) => Shows::Value,

@@ -1,8 +1,8 @@
 //! Redis commands that only read, over a view of the state.
 //!
-//! Owns: [`RedisView`], and how deadlines of space time are said in Redis's milliseconds. Does not own what commands do
-//! (`thalweg-redis`), nor those that write (`machine::redis`), nor the bytes of values that stayed in the log: whoever
-//! has the log gives a way to read them.
+//! Owns: [`RedisView`], and the conversion of deadlines between space time and Redis's milliseconds. Does not own:
+//! the effect of commands (`thalweg-redis`), commands that write (`apply`), or the bytes of values that stayed in
+//! the log; the caller supplies a function that reads them.
 
 use std::{
     cell::Cell,
@@ -30,18 +30,18 @@ use crate::{
     redis::part_rows::{name_of, parts_range},
 };
 
-/// A deadline in milliseconds: never earlier than it is.
+/// Converts a deadline to milliseconds, rounded up.
 pub(crate) fn deadline_of(deadline: SpaceTime) -> u64 {
     deadline.0.div_ceil(1000)
 }
 
-/// A deadline of Redis in space time.
+/// Converts a deadline of Redis to space time.
 pub(crate) fn micros_of(deadline: u64) -> SpaceTime {
-    // One below what stands for none.
+    // One below the number that represents no deadline.
     SpaceTime(deadline.saturating_mul(1000).min(u64::MAX - 1))
 }
 
-/// A number to choose by, from one that is different each time.
+/// Mixes a number that is different each time into a pseudo-random one.
 pub(crate) fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -49,19 +49,19 @@ pub(crate) fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Reads a value that stays in the log: of this key and revision, and where it was.
+/// Reads a value that stayed in the log, given its key, revision and former position.
 pub type Resolve<'v> = dyn Fn(&[u8], Revision, BlobRef) -> Result<Bytes, StoreError> + 'v;
 
-/// The keys of a keyspace in a view. What is read through one of them comes to a bound of bytes; reads beyond are
-/// refused.
+/// The keys of a keyspace in a view. The bytes read through one `RedisView` are bounded; reads beyond the bound are
+/// rejected.
 pub struct RedisView<'v> {
     snapshot: &'v ReadView,
     keyspace: KeyspaceId,
-    /// Whether the keyspace's rows are counted.
+    /// True if the keyspace counts exactly.
     counts: bool,
     keeps: bool,
     resolve: &'v Resolve<'v>,
-    /// Asked only where nothing has a deadline: else the view is of a time of its own.
+    /// Clock of the space, used only if there are no deadlines; otherwise the view has its own time.
     clock: &'v dyn Fn() -> SpaceTime,
     read_bytes: Cell<usize>,
     seed: Cell<u64>,
@@ -74,8 +74,8 @@ impl fmt::Debug for RedisView<'_> {
 }
 
 impl<'v> RedisView<'v> {
-    /// Over a keyspace of which is known whether it counts exactly, and whether it keeps a history. `clock` says the
-    /// space's time.
+    /// Creates a view of a keyspace. The flags are true if it counts exactly, and if it keeps a history. `clock`
+    /// returns the space's time.
     #[must_use]
     pub fn new(
         snapshot: &'v ReadView,

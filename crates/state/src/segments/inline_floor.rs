@@ -1,20 +1,22 @@
-//! The inline floor: the length up to which this node has always stored values in the state and never in its log.
+//! The inline floor: the maximum length of values that this node has always stored in the state and never in its
+//! log.
 //!
-//! Owns the row that holds it. The mover skips shorter values when it walks a segment, without a lookup in the state;
-//! most values are shorter. The floor is node-local, because it follows from the node's options.
+//! Owns: the row with the floor. When the mover walks a segment, it skips values of at most this length without a
+//! lookup in the state; most values are shorter. The floor is node-local, because it follows from the node's
+//! options.
 //!
 //! ```text
-//! 04 := bytes u32      little-endian; missing in directories from before it: `MIN_INLINE_VALUE_BYTES`
+//! 04 := bytes u32      little-endian; if missing (older directories): `MIN_INLINE_VALUE_BYTES`
 //! ```
-//! Invariants: the stored floor never rises. The first record after an open writes it, in the batch that may also hold the
-//! first pointer to a shorter value, so a crash cannot separate the two.
+//! Invariants: the stored floor never increases. The first record after an open writes it, in the batch that may
+//! also contain the first pointer to a shorter value, so a crash cannot separate the two.
 
 use thalweg_store::{View, WriteBatch};
 use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
 use crate::{error::MachineError, keys};
 
-/// The floor, and whether its row is written.
+/// The floor, and a mark if its row is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineFloor {
     bytes: u32,
@@ -22,8 +24,8 @@ pub(crate) struct InlineFloor {
 }
 
 impl InlineFloor {
-    /// Loads the floor of a node whose option is `inline_value_bytes` from now on. `is_new` is set for a state to which
-    /// nothing was ever applied.
+    /// Loads the floor of a node whose option is now `inline_value_bytes`. `is_new` is true for a state to which no
+    /// record was ever applied.
     pub(crate) fn load(view: &dyn View, inline_value_bytes: usize, is_new: bool) -> Result<Self, MachineError> {
         let before = match view.get(&keys::INLINE_FLOOR)? {
             Some(row) => decode(&row)?,
@@ -48,7 +50,7 @@ impl InlineFloor {
     }
 }
 
-/// Adds the row of a restored state: no entry of its new log holds a value yet.
+/// Adds the row of a restored state, whose new log has no entry with a value yet.
 pub(crate) fn write_none_left(batch: &mut WriteBatch) {
     batch.put(&[&keys::INLINE_FLOOR], &[&u32::MAX.to_le_bytes()]);
 }

@@ -1,16 +1,16 @@
-//! How much of each segment is still wanted.
+//! Live bytes of each segment.
 //!
-//! Owns the liveness rows: one per segment that the state points into, kept with the same batches as
-//! the pointers, so figures and pointers survive together. Does not own the segments, nor the choice
-//! of which to copy forward.
+//! Owns: the liveness rows, one for each segment that the state points into. They are written in the same batches
+//! as the pointers, so both survive a crash together. Does not own: the segments, or the choice of segments to copy
+//! forward.
 //!
-//! `stream_bytes` is exact: raised by an append, lowered when the index entry is reclaimed, moved with
-//! a move. `value_bytes` is an upper bound: a put or delete of a key does not look at the bytes that it takes from it, so
-//! they stay counted. Moves, deletes of prefixes, sweeps, expiry and forgotten versions lower it: all of these have read
-//! the row that goes.
+//! `stream_bytes` is exact: an append raises it, reclaiming the index entry lowers it, and a move transfers it.
+//! `value_bytes` is an upper bound: a put or delete of a key does not read the row that it replaces, so the
+//! replaced bytes stay counted. Moves, deletes of prefixes, sweeps, expiry and forgotten versions lower it, because
+//! all of these have read the removed row.
 //!
-//! These rows name segments of this node's log, so they differ between nodes that hold the same space,
-//! and no outcome of a command may ever depend on them.
+//! These rows name segments of this node's log, so they differ between nodes of the same space, and no outcome of a
+//! command may depend on them.
 //!
 //! ```text
 //! row := stream_bytes u64 | batches u64 | value_bytes u64 | values u64      little-endian
@@ -26,23 +26,23 @@ use crate::{
     keys::{self, KeyRange},
 };
 
-/// What the state still wants of one segment.
+/// Live bytes of one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Liveness {
-    /// Bytes of stream batches with an index entry. Exact.
+    /// Exact bytes of stream batches with an index entry.
     pub stream_bytes: u64,
-    /// How many such batches.
+    /// Number of these batches.
     pub batches: u64,
-    /// Bytes of values that the state was pointed to. An upper bound of what is live.
+    /// Bytes of values that rows have pointed to, an upper bound of the live ones.
     pub value_bytes: u64,
-    /// How many such values.
+    /// Number of these values.
     pub values: u64,
 }
 
 const ROW_LEN: usize = 32;
 
 impl Liveness {
-    /// At most so many bytes of the segment are wanted.
+    /// Returns an upper bound of the segment's live bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.stream_bytes.saturating_add(self.value_bytes)
@@ -65,7 +65,7 @@ impl Liveness {
     }
 }
 
-/// The rows as last applied.
+/// The liveness rows of the last applied record.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessTable(BTreeMap<Generation, Liveness>);
 
@@ -88,7 +88,7 @@ impl LivenessTable {
         self.0.iter().map(|(&generation, &liveness)| (generation, liveness)).collect()
     }
 
-    /// Takes over what an entry changed, once its batch is applied.
+    /// Takes over the changes of an entry after its batch is applied.
     pub(crate) fn publish(&mut self, changes: &mut LivenessChanges) {
         for generation in changes.forgotten.drain(..) {
             self.0.remove(&generation);
@@ -97,14 +97,14 @@ impl LivenessTable {
     }
 }
 
-/// What the entry being applied changes.
+/// Changes of the record being applied.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessChanges {
     rows: BTreeMap<Generation, Liveness>,
     forgotten: Vec<Generation>,
 }
 
-/// What kind of bytes a pointer points to.
+/// Kind of the bytes that a pointer refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlobKind {
     Batch,
@@ -116,13 +116,13 @@ impl LivenessChanges {
         self.rows.is_empty() && self.forgotten.is_empty()
     }
 
-    /// Drops the row of a freed segment with this batch.
+    /// Deletes the row of a freed segment with this batch.
     pub(crate) fn forget(&mut self, generation: Generation) {
         self.rows.remove(&generation);
         self.forgotten.push(generation);
     }
 
-    /// The state points to these bytes now. `base` gives the row as last applied.
+    /// Counts bytes that the state now points to. `base` has the rows of the last applied record.
     pub(crate) fn raise(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
         if blob.len == 0 {
             return;
@@ -136,7 +136,8 @@ impl LivenessChanges {
         *count = count.saturating_add(1);
     }
 
-    /// The state no longer points to these bytes. A segment without a row has been freed: nothing to lower.
+    /// Subtracts bytes that the state no longer points to. A segment without a row was freed, and nothing is
+    /// subtracted.
     pub(crate) fn lower(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
         if blob.len == 0 {
             return;
@@ -153,12 +154,12 @@ impl LivenessChanges {
         *count = count.saturating_sub(1);
     }
 
-    /// The row of a segment as the record has changed it, if it has.
+    /// Returns the row of a segment as changed by the record; `None` if it is unchanged.
     pub(crate) fn changed(&self, generation: Generation) -> Option<Liveness> {
         self.rows.get(&generation).copied()
     }
 
-    /// Takes back a change of a segment's row.
+    /// Undoes a change of a segment's row.
     pub(crate) fn restore(&mut self, generation: Generation, before: Option<Liveness>) {
         match before {
             Some(row) => drop(self.rows.insert(generation, row)),

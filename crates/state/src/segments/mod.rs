@@ -1,4 +1,13 @@
-//! Segments of the log: the bytes in each that rows still point at, and pointers that move.
+//! Segments of the log: the live bytes in each, and moves of pointers.
+//!
+//! Owns: the liveness rows, the inline floor, and the records that move bytes within the log. Does not own: the
+//! segments themselves, or the choice of bytes to move.
+//!
+//! Invariant: these rows are node-local; no outcome of a command depends on them.
+//!
+//! * `liveness`: live bytes of each segment.
+//! * `inline_floor`: length up to which values are never in the log.
+//! * `moves`: applies records that move bytes.
 
 pub(crate) mod inline_floor;
 pub(crate) mod liveness;

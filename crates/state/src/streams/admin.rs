@@ -1,7 +1,7 @@
 //! Commands about streams themselves. None of them uses a revision.
 //!
-//! Index entries are this node's own affair: moves and compactions change them on each node in their own time. So no
-//! outcome depends on how many there are, and they are forgotten by records of this node's log ([`reclaim`]).
+//! Index entries are node-local: moves and compactions change them on each node at different times. So no outcome
+//! depends on their number, and records of this node's log delete them ([`reclaim`]).
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -42,7 +42,7 @@ pub(crate) fn create_stream(applying: &mut Applying<'_>, name: &str, config: Str
     Ok(Outcome::Stream { id, created: true })
 }
 
-/// The live stream of that name, as earlier commands left it.
+/// Returns the live stream with this name, as changed by earlier commands.
 fn stream_named(applying: &mut Applying<'_>, name: &str) -> Option<StreamId> {
     let pending = applying.applier.pending.stream_names.get(name).copied();
     let published = || read(&applying.machine.published.streams).id(name);
@@ -60,8 +60,9 @@ pub(crate) fn configure_stream(
     Ok(Outcome::Done)
 }
 
-/// The head stays as a marker until the rows of its producers are removed, by commands, and its index entries are
-/// reclaimed, by this node: so that a huge stream is not forgotten in one batch. Of a small one nothing is left.
+/// Deletes a stream. The head stays as a marker until commands have removed the rows of its producers, and this
+/// node has reclaimed its index entries, so that a huge stream is not removed in one batch. A small stream is
+/// removed completely.
 pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Result<Outcome, Refused> {
     let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
     head.life = Life::Deleted;
@@ -76,11 +77,11 @@ pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Re
     Ok(Outcome::Done)
 }
 
-/// Index entries that deleting a stream forgets at once: markers of small streams would gather faster than maintenance
-/// reclaims them.
+/// Number of index entries that deleting a stream removes immediately. Otherwise markers of small streams would
+/// accumulate faster than maintenance reclaims them.
 const EAGER_RECLAIM_ENTRIES: u32 = 64;
 
-/// Removes a deleted stream's head, if nothing of the stream is left.
+/// Removes a deleted stream's head, if no rows of the stream are left.
 fn remove_head_if_empty(applying: &mut Applying<'_>, stream: StreamId) {
     let is_empty = |head: &mut Head| head.is_leftover() && head.first_indexed == head.next;
     if applying.head(stream).is_some_and(is_empty) {
@@ -124,7 +125,8 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
     Ok(Outcome::Done)
 }
 
-/// Forgets index entries that lie wholly below the start, oldest first, and the marker of a deleted stream with the last.
+/// Deletes index entries that are entirely below the start, oldest first, and with the last one the marker of a
+/// deleted stream.
 pub(crate) fn reclaim(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Moved, MachineError> {
     let Some(head) = applying.head(stream) else { return Ok(Moved::Void) };
     let (from, below) = (head.first_indexed, head.start_batch);

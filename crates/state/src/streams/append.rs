@@ -36,7 +36,7 @@ pub(crate) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> R
     }
 }
 
-/// The stream's own limits, which its users have set.
+/// Checks the limits in the stream's configuration.
 fn check_limits(stream: StreamId, config: &StreamConfig, record: usize, batch: usize) -> Result<(), Refused> {
     let limits = [
         (StreamLimit::RecordBytes, config.max_record_bytes, record as u64),
@@ -50,8 +50,8 @@ fn check_limits(stream: StreamId, config: &StreamConfig, record: usize, batch: u
     Ok(())
 }
 
-/// The proposer is not trusted with the count: offsets are assigned by it. Returns the bytes of the largest
-/// record.
+/// Counts the records, because offsets are assigned by the count and the proposer is not trusted with it. Returns
+/// the bytes of the largest record.
 fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
     let mut records = Records::new(batch);
     let (mut found, mut largest) = (0_u64, 0);
@@ -66,7 +66,7 @@ fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
     }
 }
 
-/// Appends a checked batch. One without records changes nothing.
+/// Appends a checked batch. A batch without records changes nothing.
 pub(crate) fn append(
     applying: &mut Applying<'_>,
     stream: StreamId,

@@ -1,4 +1,4 @@
-//! Producers whose appends a commit has checked and not done yet.
+//! Producers whose appends a commit has checked but not applied yet.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use thalweg_types::{StreamId, command::Outcome, limits::MAX_STREAM_PRODUCERS};
 
 use crate::{refused::Refused, streams::producers::ProducerRow};
 
-/// The producers that a commit names, as its checked appends will leave them.
+/// The producers that a commit names, in their state after its checked appends.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedProducers(BTreeMap<StreamId, BTreeMap<Box<str>, ProducerRow>>);
 
 impl CheckedProducers {
-    /// Before the writes of a commit are checked.
+    /// Clears the table, before the writes of a commit are checked.
     pub(crate) fn clear(&mut self) {
         if !self.0.is_empty() {
             self.0.clear();
@@ -22,7 +22,7 @@ impl CheckedProducers {
         self.0.get(&stream)?.get(id).copied()
     }
 
-    /// Takes over a checked append, unless the commit names too many producers of the stream.
+    /// Records a checked append, unless the commit names too many producers of the stream.
     pub(crate) fn set(&mut self, stream: StreamId, id: &str, row: ProducerRow) -> Result<(), Refused> {
         let named = self.0.entry(stream).or_default();
         if named.len() >= MAX_STREAM_PRODUCERS as usize && !named.contains_key(id) {

@@ -1,7 +1,7 @@
-//! What compaction needs to know of a stream, and how it finds batches again.
+//! Data that compaction needs about a stream, and the means to identify the same batches later.
 //!
-//! Owns: the candidates, stretches of index entries and their checksum. Does not own the choice of what
-//! to drop (whoever maintains the space reads the records), nor the replacement (`machine::compaction`).
+//! Owns: the candidates, stretches of index entries and their checksum. Does not own: the choice of records to drop
+//! (maintenance reads them), or the replacement (`replacing`).
 
 use std::ops::ControlFlow;
 
@@ -17,17 +17,17 @@ use crate::{
 /// A stream with compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionCandidate {
-    /// The stream.
+    /// Id of the stream.
     pub stream: StreamId,
-    /// How.
+    /// Settings of the compaction.
     pub compaction: Compaction,
-    /// Its first readable offset.
+    /// First readable offset.
     pub start: Offset,
-    /// Where the batch that holds it begins.
+    /// First offset of the batch that contains `start`.
     pub start_batch: Offset,
-    /// Below it, or below the start, one record per key is left.
+    /// Offset below which one record per key is left; at least `start_batch`.
     pub cleaned: Offset,
-    /// Its next offset.
+    /// Next offset to assign.
     pub next: Offset,
 }
 
@@ -39,16 +39,16 @@ impl CompactionCandidate {
     }
 }
 
-/// Consecutive batches as of one moment.
+/// Consecutive batches at one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
-    /// In order, without gaps.
+    /// The batches, in order, without gaps.
     pub batches: Vec<BatchRef>,
-    /// Of their index entries, for [`thalweg_types::command::Compacted`].
+    /// Checksum of their index entries, for [`thalweg_types::command::Compacted`].
     pub rows_crc: u32,
 }
 
-/// The checksum of index entries, keys and rows.
+/// Checksum of index entries, over their keys and rows.
 #[derive(Debug, Default)]
 pub(crate) struct RowsCrc(Vec<u8>);
 

@@ -1,27 +1,26 @@
-//! Streams: what is kept of each, and where its batches lie.
+//! Stream heads: the state of each stream.
 //!
-//! Owns the encoding of a stream's head and the table of heads in memory; below it, index entries
-//! (`index`), reads (`read`) and what is due under a retention (`retention`). Does not own the
-//! records: their bytes are in the log, written once.
+//! Owns: the encoding of a stream's head and the table of heads in memory. Does not own: index entries (`index`),
+//! reads (`read`), retention (`retention`), or the records: their bytes are in the log, written once.
 //!
 //! ```text
 //!    reclaimed      trimmed, entries kept            readable             to come
 //! |--------------|---------------------------|-----------------------|----------->  offsets
 //! 0        first_indexed              start_batch <= start          next
 //! ```
-//! Invariants: `first_indexed <= start_batch <= start <= next`; index entries tile
-//! `first_indexed..next` without gap or overlap; `start_batch` is the first offset of the batch that
-//! holds `start`, or `next`; the times of entries never fall.
+//! Invariants: `first_indexed <= start_batch <= start <= next`; index entries tile `first_indexed..next` without
+//! gap or overlap; `start_batch` is the first offset of the batch that contains `start`, or `next`; the times of
+//! entries never decrease.
 //!
 //! ```text
 //! head := flags u8 | config (48 bytes) | start u64 | next u64 | first_indexed u64 | start_batch u64
 //!       | start_bytes u64 | end_bytes u64 | start_time u64 | last_time u64 | producers u32
 //!       | cleaned u64 | saved i64 | content u64 | name                            little-endian
 //! ```
-//! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed. Where batches lie, how far they are
-//! reclaimed and what compaction made of them is this node's own affair: `first_indexed`, `start_batch`, `start_bytes`,
-//! `start_time`, `cleaned` and `saved` are node-local, and so is the marker of a deleted stream without producers. The
-//! other fields are functions of the committed entries.
+//! Flag bit 0: deleted, kept as a marker until its index entries are reclaimed. The positions of batches, the
+//! progress of reclaiming and the results of compaction belong to this node alone: `first_indexed`, `start_batch`,
+//! `start_bytes`, `start_time`, `cleaned` and `saved` are node-local, and so is the marker of a deleted stream
+//! without producers. The other fields are functions of the committed entries.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -45,11 +44,11 @@ use crate::{
 
 const FLAG_DELETED: u8 = 1;
 
-/// Offsets and byte counts stay below this, so that adding a batch never overflows.
+/// Bound of offsets and byte counts, so that adding a batch never overflows.
 const MAX_COUNTER: u64 = 1 << 62;
 
-/// A stream's configuration as a head keeps it. Most streams have none: then it costs a null pointer, not
-/// the 104 bytes of the fields, of which a node with a million streams would feel each.
+/// Configuration of a stream within its head. Most streams have the default: then it costs a null pointer instead
+/// of the 104 bytes of the fields, which matters on a node with a million streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptConfig(Option<Arc<StreamConfig>>);
 
@@ -58,7 +57,7 @@ impl KeptConfig {
         self.0.as_deref().copied().unwrap_or_default()
     }
 
-    /// Whether anything is asked for.
+    /// Returns true if the configuration differs from the default.
     pub(crate) fn is_set(&self) -> bool {
         self.0.is_some()
     }
@@ -70,15 +69,15 @@ impl From<StreamConfig> for KeptConfig {
     }
 }
 
-/// Whether a stream can be used.
+/// State of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Live,
-    /// Its id names nothing any more; the head waits for its index entries to be reclaimed.
+    /// The stream was deleted; the head stays until its index entries are reclaimed.
     Deleted,
 }
 
-/// A stream's head. See the module for the inequalities.
+/// A stream's head. The head of the file has the inequalities between its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) name: Arc<str>,
@@ -86,11 +85,11 @@ pub(crate) struct Head {
     pub(crate) config: KeptConfig,
     /// Oldest readable offset.
     pub(crate) start: Offset,
-    /// Next to assign.
+    /// Next offset to assign.
     pub(crate) next: Offset,
     /// Lowest offset that an index entry covers.
     pub(crate) first_indexed: Offset,
-    /// Where the batch that holds `start` begins.
+    /// First offset of the batch that contains `start`.
     pub(crate) start_batch: Offset,
     /// Bytes of all batches ever appended before `start_batch`.
     pub(crate) start_bytes: u64,
@@ -98,16 +97,17 @@ pub(crate) struct Head {
     pub(crate) end_bytes: u64,
     /// Time of the batch at `start_batch`; meaningless if there is none.
     pub(crate) start_time: SpaceTime,
-    /// Time of the last batch, 0 if there never was one.
+    /// Time of the last batch; 0 if no batch was ever appended.
     pub(crate) last_time: SpaceTime,
-    /// Producers with a row, expired ones included.
+    /// Number of producers with a row, including expired ones.
     pub(crate) producers: u32,
-    /// Below it compaction has left one record per key. Where an entry begins, if one is there. Local to the node, as the two are where bytes lie.
+    /// Offset below which compaction has left one record per key. It is the first offset of an entry, if one exists
+    /// there. Node-local, like the positions of bytes.
     pub(crate) cleaned: Offset,
-    /// Bytes that compaction has taken from the batches with index entries; negative if it has added some.
+    /// Bytes that compaction has removed from the batches with index entries; negative if it has added some.
     pub(crate) saved_bytes: i64,
-    /// A hash over all batches ever appended: replicas with equal streams have equal hashes, however each of them
-    /// has moved or compacted the batches since.
+    /// Hash over all batches ever appended. Replicas with equal streams have equal hashes, even if they have moved
+    /// or compacted the batches differently.
     pub(crate) content: u64,
 }
 
@@ -132,7 +132,7 @@ impl Head {
         }
     }
 
-    /// Takes a batch into the hash of the stream's content.
+    /// Adds a batch to the hash of the stream's content.
     pub(crate) fn add_content(&mut self, first: Offset, entry: &IndexEntry) {
         let mut fields = [0; 28];
         fields[..8].copy_from_slice(&first.0.to_le_bytes());
@@ -147,9 +147,8 @@ impl Head {
         self.life == Life::Live
     }
 
-    /// Encoded bytes of the batches that hold readable records.
-    /// What compaction has saved in batches that are trimmed but not reclaimed counts as well, so that for a
-    /// short while it may be less than there is.
+    /// Returns the encoded bytes of the batches with readable records. Bytes that compaction has saved in trimmed
+    /// but not reclaimed batches are subtracted as well, so the result can be too low for a short while.
     pub(crate) fn live_bytes(&self) -> u64 {
         if self.start_batch == self.next {
             return 0;
@@ -162,18 +161,18 @@ impl Head {
         self.next.0 - self.start.0
     }
 
-    /// True for a deleted stream of which nothing replicated is left: the head only waits until this node has reclaimed
+    /// Returns true for a deleted stream without replicated rows: its head only waits until this node has reclaimed
     /// its index entries.
     pub(crate) fn is_leftover(&self) -> bool {
         !self.is_live() && self.producers == 0
     }
 
-    /// Whether index entries wait to be reclaimed, or the marker itself.
+    /// Returns true if index entries can be reclaimed, or the marker itself.
     pub(crate) fn is_reclaimable(&self) -> bool {
         self.first_indexed < self.start_batch || self.is_leftover()
     }
 
-    /// Whether rows of a deleted stream's producers wait to be removed.
+    /// Returns true if rows of a deleted stream's producers must be removed.
     pub(crate) fn has_former_producers(&self) -> bool {
         !self.is_live() && self.producers > 0
     }
@@ -272,33 +271,33 @@ impl Head {
     }
 }
 
-/// All heads, deleted markers included, and the names of the live ones.
+/// All heads, including those of deleted streams, and the names of the live ones.
 ///
-/// A stream costs about 200 bytes here and its name, about 300 if it was made since the node was opened: the map
-/// is filled densely when it is loaded, and to a half where it grows. The test `a_million_small_streams_fit_a_node`
-/// of the engine measures it.
+/// A stream costs about 200 bytes here plus its name, or about 300 if it was created since the node was opened,
+/// because the map is filled densely at load and about half when it grows. The engine's test
+/// `a_million_small_streams_fit_a_node` measures it.
 #[derive(Debug, Default)]
 pub(crate) struct StreamTable {
     heads: BTreeMap<StreamId, Head>,
     by_name: HashMap<Arc<str>, StreamId>,
-    /// Those that maintenance looks at, so that a round costs nothing for all the others.
+    /// Streams that maintenance examines, so that a round costs nothing for all others.
     watched: Watched,
     configs: RecentConfigs,
 }
 
-/// Configurations seen of late: many streams have the same one, and then share it.
+/// Recently seen configurations. Streams with equal ones share them.
 #[derive(Debug, Default)]
 struct RecentConfigs {
     kept: Vec<Arc<StreamConfig>>,
-    /// Which goes next.
+    /// Index of the entry that is replaced next.
     oldest: usize,
 }
 
 impl RecentConfigs {
-    /// Looked through for each stream that is configured: few.
+    /// Maximum number of entries. Small, because all are compared for each configured stream.
     const MAX: usize = 8;
 
-    /// Makes a stream share its configuration with others that have the same one.
+    /// Makes a stream share its configuration with others that have an equal one.
     fn share(&mut self, kept: &mut KeptConfig) {
         let Some(own) = &mut kept.0 else { return };
         if let Some(same) = self.kept.iter().find(|other| **other == *own) {
@@ -312,7 +311,7 @@ impl RecentConfigs {
     }
 }
 
-/// What maintenance may want to do to a stream.
+/// Kind of maintenance of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     Retention,
@@ -321,7 +320,7 @@ pub(crate) enum Chore {
     Producers,
 }
 
-/// Streams by chore.
+/// Streams that may need each kind of maintenance.
 #[derive(Debug, Default)]
 struct Watched {
     retention: BTreeSet<StreamId>,
@@ -373,7 +372,7 @@ impl StreamTable {
             heads.push((id, head));
             Ok(())
         })?;
-        // From sorted pairs the map is built densely.
+        // Building the map from sorted pairs fills it densely.
         table.heads = heads.into_iter().collect();
         Ok(table)
     }
@@ -386,13 +385,13 @@ impl StreamTable {
         self.by_name.get(name).copied()
     }
 
-    /// Live streams and deleted markers.
+    /// Returns the number of live streams and deleted markers.
     pub(crate) fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// Those that count towards the bound on streams: live ones, and deleted ones with producers to be removed. The
-    /// other markers are this node's own affair.
+    /// Returns the number of streams that count towards the bound on streams: live ones, and deleted ones with
+    /// producers to be removed. Other markers are node-local.
     pub(crate) fn counted(&self) -> usize {
         self.heads.values().filter(|head| !head.is_leftover()).count()
     }
@@ -406,7 +405,7 @@ impl StreamTable {
         self.heads.range((lower, Bound::Unbounded)).map(|(&id, head)| (id, head))
     }
 
-    /// Those for which a chore may be due, after one of them.
+    /// Iterates over the streams after `id` that may need a kind of maintenance.
     pub(crate) fn watched_after(&self, chore: Chore, id: Option<StreamId>) -> impl Iterator<Item = (StreamId, &Head)> {
         let set = match chore {
             Chore::Retention => &self.watched.retention,
@@ -418,9 +417,9 @@ impl StreamTable {
         set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))
     }
 
-    /// Takes over what an entry changed, once its batch is applied; `None` removes.
+    /// Takes over the changes of an entry after its batch is applied; `None` removes a head.
     pub(crate) fn publish(&mut self, changes: &mut BTreeMap<StreamId, Option<Head>>) {
-        // Ascending ids: a name that moved from a deleted stream to a new one ends with the new one.
+        // Ids ascend, so a name that moved from a deleted stream to a new one finally refers to the new one.
         for (id, head) in std::mem::take(changes) {
             match head {
                 Some(head) => self.set(id, head),
@@ -434,7 +433,7 @@ impl StreamTable {
         self.heads.insert(id, head);
     }
 
-    /// Everything that is kept of a head beside itself.
+    /// Updates all data about a head that is stored besides the head itself.
     fn note(&mut self, id: StreamId, head: &mut Head) {
         self.configs.share(&mut head.config);
         match head.life {

@@ -1,5 +1,5 @@
-//! Lookups in the index of a stream. Each goes through one [`View`], so a head and the entries it promises are of the same
-//! moment.
+//! Lookups in the index of a stream. Each uses one [`View`], so a head and the entries that it refers to are from
+//! the same point in time.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -12,19 +12,19 @@ use crate::{
     streams::{heads::Head, index_entry::IndexEntry},
 };
 
-/// A stream's head as of the view.
+/// Loads a stream's head from a view.
 pub(crate) fn head(view: &dyn View, stream: StreamId) -> Result<Option<Head>, MachineError> {
     let key = keys::stream_head(stream);
     view.get(&key)?.map(|row| Head::decode(&key, &row)).transpose()
 }
 
-/// The entry of the batch that begins exactly there.
+/// Returns the entry of the batch that begins exactly at `first`.
 pub(crate) fn entry_at(view: &dyn View, stream: StreamId, first: Offset) -> Result<Option<IndexEntry>, MachineError> {
     let key = keys::index_entry(stream, first);
     Ok(view.get(&key)?.map(|row| IndexEntry::decode(&key, &row)).transpose()?.map(|(_, entry)| entry))
 }
 
-/// The batch that holds an offset, which the head says is there. One point lookup.
+/// Returns the batch that contains an offset, which must be within the head's range. One point lookup.
 pub(crate) fn batch_with(
     view: &dyn View,
     stream: StreamId,
@@ -42,9 +42,9 @@ pub(crate) fn batch_with(
     if entry.end(first) <= offset { Err(missing()) } else { Ok((first, entry)) }
 }
 
-/// Visits the entries of batches from the one that begins at `from` up to `end`, in order, and checks
-/// that they tile the range. Returns where it stopped: `end`, or the end of the batch it broke after,
-/// or where the entries end.
+/// Visits the entries of batches from the one that begins at `from` up to `end`, in order, and checks that they
+/// tile the range. Returns the position where it stopped: `end`, or the end of the batch at which `visit` broke, or
+/// the end of the entries.
 pub(crate) fn visit(
     view: &dyn View,
     stream: StreamId,
@@ -83,7 +83,7 @@ pub(crate) fn visit(
     failure.map_or(Ok(expected), Err)
 }
 
-/// Checks that a batch lies where the head says that there are readable ones.
+/// Checks that a batch is within the range of readable batches in the head.
 pub(crate) fn check_within(
     stream: StreamId,
     head: &Head,
@@ -102,8 +102,8 @@ pub(crate) fn check_within(
     Ok(())
 }
 
-/// The first batch among those from `head.start_batch` on for which `wanted` holds; `wanted` must stay
-/// true once it is. Binary search over offsets: O(log n) point lookups.
+/// Returns the first batch from `head.start_batch` on for which `wanted` returns true; `wanted` must be monotone.
+/// Binary search over offsets: O(log n) point lookups.
 pub(crate) fn first_where(
     view: &dyn View,
     stream: StreamId,

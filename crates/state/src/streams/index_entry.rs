@@ -4,10 +4,11 @@
 //! entry  := BlobRef (20 bytes) | count u32 | time u64 | bytes before u64      little-endian; 40 bytes
 //! sparse := entry | kept u32 | last time u64 | source bytes u64               60 bytes
 //! ```
-//! An entry of a sparse batch stands for the offsets of all batches that it replaced, of which it holds
-//! `kept` records; `time` is that of the first of these batches and `last time` of the last; `source
-//! bytes` is what they weighed when they were appended. If no record is left there are no bytes, and the
-//! `bytes before` counts the bytes of all batches ever appended before this one, so the size of a range of batches is a
+//! The entry of a sparse batch covers the offsets of all batches that it replaced, of which it contains `kept`
+//! records. `time` is that of the first of these batches and `last time` that of the last; `source bytes` is their
+//! total size when they were appended. If no record is left there are no bytes, and the pointer is all zeros.
+//!
+//! `bytes before` is the size of all batches ever appended before this one, so the size of a range of batches is a
 //! subtraction.
 
 use thalweg_types::{BlobRef, Offset, SpaceTime};
@@ -16,30 +17,30 @@ use crate::{error::MachineError, keys};
 
 pub(crate) const ENTRY_LEN: usize = BlobRef::ENCODED_LEN + 20;
 
-/// With what a sparse batch adds.
+/// Bytes of a sparse entry.
 pub(crate) const SPARSE_LEN: usize = ENTRY_LEN + 20;
 
 const _: () = assert!(ENTRY_LEN == 40 && SPARSE_LEN == 60);
 
-/// What the index says of one batch; its first offset is in the key.
+/// The index entry of one batch; its first offset is in the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) blob: BlobRef,
-    /// At least 1.
+    /// Number of offsets covered, at least 1.
     pub(crate) count: u32,
     pub(crate) time: SpaceTime,
     pub(crate) bytes_before: u64,
-    /// If compaction has replaced what was there.
+    /// Present if compaction has replaced the original batches.
     pub(crate) sparse: Option<Sparse>,
 }
 
-/// What is left of the batches that a sparse one stands for.
+/// Additional fields of a sparse batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sparse {
     pub(crate) kept: u32,
-    /// Of the last batch replaced.
+    /// Time of the last batch replaced.
     pub(crate) last_time: SpaceTime,
-    /// Bytes of the batches replaced, as they were appended.
+    /// Bytes of the replaced batches when they were appended.
     pub(crate) source_bytes: u64,
 }
 
@@ -54,17 +55,17 @@ impl Row {
 }
 
 impl IndexEntry {
-    /// When the last of its records was appended.
+    /// Returns the time at which the last of its records was appended.
     pub(crate) fn last_time(&self) -> SpaceTime {
         self.sparse.map_or(self.time, |sparse| sparse.last_time)
     }
 
-    /// Bytes that were appended where it stands.
+    /// Returns the bytes that were appended for the entry's offsets.
     pub(crate) fn source_bytes(&self) -> u64 {
         self.sparse.map_or(u64::from(self.blob.len), |sparse| sparse.source_bytes)
     }
 
-    /// Bytes that compaction has saved in it; negative if it has added some.
+    /// Returns the bytes that compaction has saved in the entry; negative if it has added some.
     pub(crate) fn saved_bytes(&self) -> i64 {
         self.source_bytes().cast_signed() - i64::from(self.blob.len)
     }
@@ -82,7 +83,7 @@ impl IndexEntry {
         Row(row, SPARSE_LEN)
     }
 
-    /// The first 40 bytes, which are all of an entry that is not sparse.
+    /// Encodes the first 40 bytes, which are a complete entry if it is not sparse.
     pub(crate) fn encode_dense(&self) -> [u8; ENTRY_LEN] {
         let mut row = [0; ENTRY_LEN];
         row[..20].copy_from_slice(&self.blob.encode());
@@ -116,7 +117,7 @@ impl IndexEntry {
         Ok((first, entry))
     }
 
-    /// The offset after the batch that begins at `first`.
+    /// Returns the offset after the batch that begins at `first`.
     pub(crate) fn end(&self, first: Offset) -> Offset {
         first.plus(u64::from(self.count))
     }

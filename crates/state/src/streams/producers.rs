@@ -1,15 +1,15 @@
-//! Producers: which append of each a stream has seen, and what came of the last ones.
+//! Rows of producers: the last append of each producer to a stream, and the results of recent ones.
 //!
-//! Owns the rows and their reads. What an append does to them is `machine::producers`.
+//! Owns: the rows and their reads. Does not own: the effect of an append on them (`producing`).
 //!
 //! ```text
 //! head row   0d | stream u32 BE | 0 | id                     next u64 | last_time u64 | epoch u32 | used u8
 //! result row 0d | stream u32 BE | 1 | id_len u8 | id | slot  sequence u64 | revision u64 | first u64 | count u32
 //! ```
-//! Values little-endian. `slot` is the sequence modulo 64, so the results are a ring that is never
-//! cleaned: those of the sequences `next - 64 .. next` are in it, and others are stale and never looked
-//! at, because sequences are dense from 0 in every epoch. `used` says how many slots were ever written. One
-//! append writes 21 + 28 bytes, however many results are kept.
+//! Values are little-endian. `slot` is the sequence modulo 64, so the results are a ring that is never cleaned: it
+//! contains those of the sequences `next - 64 .. next`. Other slots are stale and never read, because sequences are
+//! dense from 0 in every epoch. `used` is the number of slots ever written. One append writes 21 + 28 bytes,
+//! regardless of the number of results kept.
 
 use std::ops::ControlFlow;
 
@@ -28,19 +28,19 @@ use crate::{
 const HEAD_LEN: usize = 21;
 const RESULT_LEN: usize = 28;
 
-/// What a stream knows of a producer.
+/// State of a producer in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProducerRow {
-    /// The sequence that comes next.
+    /// Next sequence.
     pub(crate) next: u64,
-    /// When it was last heard of.
+    /// Time of the last append or open.
     pub(crate) last_time: SpaceTime,
     pub(crate) epoch: u32,
-    /// Result slots ever written: what there is to remove. `used >= min(next, 64)`.
+    /// Number of result slots ever written, which must be removed with the producer. `used >= min(next, 64)`.
     pub(crate) used: u8,
 }
 
-/// What came of one append of a producer.
+/// Result of one append of a producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerResult {
     pub(crate) sequence: u64,
@@ -49,43 +49,43 @@ pub(crate) struct ProducerResult {
     pub(crate) count: u32,
 }
 
-/// A producer as users see it.
+/// A producer as readers see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerInfo {
-    /// Its id.
+    /// Id of the producer.
     pub id: String,
-    /// Its epoch: appends under lower ones are fenced.
+    /// Epoch of the producer; appends with a lower one are fenced.
     pub epoch: u32,
-    /// The sequence that comes next.
+    /// Next sequence.
     pub next_sequence: u64,
-    /// When it last appended or was opened.
+    /// Time of the last append or open.
     pub last_time: SpaceTime,
 }
 
-/// What an append of a producer is.
+/// Classification of a producer's append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The next one.
+    /// The append has the next sequence.
     Next,
-    /// One whose result is still kept.
+    /// The append is a repetition whose result is still kept.
     Duplicate,
     Refused(ProducerRefusal),
 }
 
 impl ProducerRow {
-    /// The row after the append with this stamp.
+    /// Computes the row after the append with this stamp.
     pub(crate) fn after(known: Option<Self>, stamp: &ProducerStamp<'_>, time: SpaceTime) -> Self {
         let next = stamp.sequence + 1;
         let used = known.map_or(0, |row| row.used).max(next.min(PRODUCER_RESULTS) as u8);
         Self { next, last_time: time, epoch: stamp.epoch, used }
     }
 
-    /// Whether it is remembered at `now`: a row may outlive its time.
+    /// Returns true if the producer is still remembered at `now`. A row can exist for longer.
     pub(crate) fn is_known(&self, now: SpaceTime) -> bool {
         self.last_time >= now.minus(PRODUCER_MEMORY)
     }
 
-    /// What an append with this stamp is, to a stream that knows this much of its producer.
+    /// Classifies an append with this stamp, given the producer's row.
     pub(crate) fn standing(known: Option<Self>, stamp: &ProducerStamp<'_>) -> Standing {
         let refused = Standing::Refused;
         let Some(row) = known else {
@@ -125,7 +125,7 @@ impl ProducerRow {
     }
 }
 
-/// Where the result of a sequence is kept.
+/// Returns the slot of a sequence's result.
 pub(crate) fn slot(sequence: u64) -> u8 {
     (sequence % PRODUCER_RESULTS) as u8
 }
@@ -153,7 +153,7 @@ impl ProducerResult {
     }
 }
 
-/// Calls `each` with every producer of a stream, in order of their ids, expired ones included.
+/// Calls `each` with every producer of a stream in the order of ids, including expired ones.
 pub(crate) fn visit(
     view: &dyn View,
     stream: StreamId,
@@ -168,7 +168,7 @@ pub(crate) fn visit(
     })
 }
 
-/// The producers that are remembered at `now`, by id.
+/// Returns the producers that are remembered at `now`, in the order of ids.
 pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<ProducerInfo>, MachineError> {
     let mut found = Vec::new();
     visit(view, stream, &mut |id, row| {
@@ -179,7 +179,7 @@ pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<
     Ok(found)
 }
 
-/// Keys of any rows about a stream's producers, at most `max` of them.
+/// Returns at most `max` keys of rows of a stream's producers, in any order.
 pub(crate) fn some_keys(view: &dyn View, stream: StreamId, max: usize) -> Result<Vec<Vec<u8>>, MachineError> {
     let range = KeyRange::with_prefix(&keys::producers(stream));
     let mut found = Vec::new();

@@ -1,17 +1,16 @@
-//! Appends of producers: each happens once, however often it is sent.
+//! Appends of producers: each is applied once, even if it is sent repeatedly.
 //!
-//! Owns what a stamp does to the state: opening, checking, remembering, forgetting. Rows are in
-//! `streams::producers`.
+//! Owns: the effect of a producer's stamp on the state: opening, checking, remembering, forgetting. Does not own:
+//! the rows (`streams::producers`).
 //!
-//! A commit is checked as any other. Only when that refuses it is it asked whether it happened before
-//! ([`repeated`]): its own first success may be why its conditions fail now. So a commit without a
-//! producer pays nothing, and a refused one a second look at its writes.
+//! A commit with producers is checked like any other. Only if it is rejected is it compared with earlier results
+//! ([`repeated`]), because its own first success may be the reason why its conditions fail now. So a commit without
+//! a producer pays nothing, and a rejected one a second pass over its writes.
 //!
-//! Invariants: `head.producers` is the number of the stream's head rows; at most
-//! `MAX_STREAM_PRODUCERS`. Which ones are evicted depends on the commands alone: those silent longest by
-//! the entries' time, then by id. A commit never evicts a producer that it names: its appends were checked against
-//! the rows as they were before the first of them was done. Therefore it names at most as many producers of a stream as
-//! the stream remembers.
+//! Invariants: `head.producers` is the number of the stream's head rows, at most `MAX_STREAM_PRODUCERS`. The choice
+//! of evicted producers depends on the commands alone: those silent longest by the entries' time, then by id. A
+//! commit never evicts a producer that it names, because its appends were checked against the rows before the first
+//! of them was applied. Therefore a commit names at most as many producers of a stream as the stream remembers.
 
 use thalweg_types::{
     Revision, SpaceTime, StreamId,
@@ -27,7 +26,7 @@ use crate::{
     streams::producers::{self, ProducerResult, ProducerRow, Standing},
 };
 
-/// Checks an append of a producer, which follows those of its commit that were checked before.
+/// Checks an append of a producer, after the earlier appends of the same commit.
 pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: EncodedStamp<'_>) -> Result<(), Refused> {
     let stamp = stamp.get();
     let known = match applying.applier.pending.producers.get(stream, stamp.id) {
@@ -39,7 +38,7 @@ pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: Encode
             let row = ProducerRow::after(known, &stamp, applying.applied.time);
             applying.applier.pending.producers.set(stream, stamp.id, row)
         }
-        // Whether the whole commit is one is asked when it has been refused.
+        // The caller checks later if the whole commit is a repetition.
         Standing::Duplicate => Err(refuse(stream, ProducerRefusal::Mixed)),
         Standing::Refused(refusal) => Err(refuse(stream, refusal)),
     }
@@ -49,8 +48,8 @@ fn refuse(stream: StreamId, refusal: ProducerRefusal) -> Refused {
     Refused::Outcome(Outcome::ProducerRefused { stream, refusal })
 }
 
-/// The first outcome of a commit that was refused because it happened before. `None`: it did not.
-/// Some appends happened and others did not: the commit is refused as mixed.
+/// Returns the first outcome of a rejected commit that was applied before; `None` if it was not. If only some of
+/// its appends were applied, the commit is rejected as mixed.
 pub(crate) fn repeated(applying: &mut Applying<'_>, commit: &Commit<'_>) -> Result<Option<Outcome>, Refused> {
     let mut first: Option<Revision> = None;
     let (mut appends, mut mixed) = (Vec::new(), None);
@@ -71,8 +70,8 @@ pub(crate) fn repeated(applying: &mut Applying<'_>, commit: &Commit<'_>) -> Resu
     }
 }
 
-/// What came of this append, if it happened and is remembered. One whose result is missing is refused as one too old:
-/// to stop for it would stop every node, again at each replay.
+/// Returns the result of an append if it was applied and is remembered. If its row is missing, the append is
+/// rejected as too old: stopping the machine would stop every node, and again at each replay.
 fn result_of(
     applying: &mut Applying<'_>,
     stream: StreamId,
@@ -93,7 +92,7 @@ fn result_of(
     }
 }
 
-/// Remembers a checked append that has just been done.
+/// Stores the result of a checked append that has just been applied.
 pub(crate) fn remember(
     applying: &mut Applying<'_>,
     stream: StreamId,
@@ -110,14 +109,15 @@ pub(crate) fn remember(
     Ok(())
 }
 
-/// Gives a producer an epoch above the one it has.
+/// Opens a producer with an epoch above its current one.
 pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> Result<Outcome, Refused> {
     if applying.live_head(stream).is_none() {
         return Ok(Outcome::NoSuchStream(stream));
     }
-    // What a commit before this command named may be evicted, also if that is in the same entry.
+    // Producers that an earlier commit named may now be evicted, even if that commit is in the same entry.
     applying.applier.pending.producers.clear();
-    // Also of one that was silent too long, if its row is still there: its instances stay fenced.
+    // Also used for a producer that was silent too long, if its row still exists, so that its old instances stay
+    // fenced.
     let stored = stored_row(applying, stream, id)?;
     let epoch = match stored {
         None => 1,
@@ -133,7 +133,7 @@ pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> R
     Ok(Outcome::Producer { epoch })
 }
 
-/// A producer that is remembered at the time of this entry.
+/// Returns the row of a producer that is remembered at the time of this entry.
 fn known_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
     Ok(stored_row(applying, stream, id)?.filter(|row| row.is_known(applying.applied.time)))
 }
@@ -154,7 +154,7 @@ fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: Produce
     Ok(())
 }
 
-/// Forgets those that were silent longest, but for those that the commit names.
+/// Evicts the producers that were silent longest, except those that the commit names.
 fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineError> {
     let mut silent: Vec<(SpaceTime, Box<str>, u8)> = Vec::new();
     let named = &applying.applier.pending.producers;
@@ -175,7 +175,7 @@ fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineErr
     Ok(())
 }
 
-/// Removes at most `max` rows of a deleted stream's producers. Returns how many, and whether none are left.
+/// Removes at most `max` rows of a deleted stream's producers. Returns their number, and true if none are left.
 pub(crate) fn forget(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<(u32, bool), MachineError> {
     let keys = producers::some_keys(&applying.view(), stream, (max as usize).saturating_add(1))?;
     let removed = keys.len().min(max as usize);

@@ -1,4 +1,4 @@
-//! What readers get of streams: figures, and where batches lie.
+//! Results of reads of streams: statistics, and the positions of batches.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -10,20 +10,20 @@ use crate::{
     streams::{heads::Head, index, index_entry::IndexEntry},
 };
 
-/// A stream as of the last applied entry.
+/// Statistics of a stream as of the last applied entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
-    /// Its id.
+    /// Id of the stream.
     pub id: StreamId,
-    /// Its name.
+    /// Name of the stream.
     pub name: Arc<str>,
-    /// What it keeps.
+    /// Configuration of the stream.
     pub config: StreamConfig,
     /// Oldest readable offset.
     pub start: Offset,
-    /// Next offset to assign: exclusive bound of what is readable.
+    /// Next offset to assign, the exclusive end of the readable records.
     pub next: Offset,
-    /// Encoded bytes of the batches that hold readable records; the first may begin below `start`.
+    /// Encoded bytes of the batches with readable records; the first batch may begin below `start`.
     pub bytes: u64,
     /// Space time of the last batch ever appended; 0 if there was none.
     pub last_time: SpaceTime,
@@ -42,38 +42,39 @@ impl StreamInfo {
         }
     }
 
-    /// How many records can be read.
+    /// Returns the number of readable records.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.next.0 - self.start.0
     }
 }
 
-/// Where one batch lies: records `first..first + count`.
+/// Position of one batch, which has the records `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRef {
-    /// Offset of its first record.
+    /// Offset of the first record.
     pub first: Offset,
-    /// How many records.
+    /// Number of records.
     pub count: u32,
-    /// When it was appended.
+    /// Space time at which the batch was appended.
     pub time: SpaceTime,
-    /// Its encoded bytes. None of a sparse batch of which nothing is left.
+    /// Pointer to the encoded bytes; its length is 0 for a sparse batch without remaining records.
     pub blob: BlobRef,
-    /// Whether all of its records are there.
+    /// Form of the batch, which shows if all its records exist.
     pub form: BatchForm,
 }
 
-/// Whether a batch is as it was appended.
+/// Form of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchForm {
-    /// All records, in the encoding of [`thalweg_types::record`].
+    /// All records exist, in the encoding of [`thalweg_types::record`].
     Whole,
-    /// What compaction has left of several batches, in the encoding of [`thalweg_types::sparse`].
+    /// Compaction has replaced several batches by their remaining records, in the encoding of
+    /// [`thalweg_types::sparse`].
     Sparse {
-        /// How many of the `count` records are left.
+        /// Number of the `count` records that are left.
         kept: u32,
-        /// When the last of the replaced batches was appended; `time` is when the first was.
+        /// Time at which the last of the replaced batches was appended; `time` is that of the first.
         last_time: SpaceTime,
     },
 }
@@ -86,13 +87,13 @@ impl BatchRef {
         Self { first, count: entry.count, time: entry.time, blob: entry.blob, form }
     }
 
-    /// The offset after its last record.
+    /// Returns the offset after the last record.
     #[must_use]
     pub fn end(&self) -> Offset {
         self.first.plus(u64::from(self.count))
     }
 
-    /// When its last record was appended.
+    /// Returns the time at which the last record was appended.
     #[must_use]
     pub fn last_time(&self) -> SpaceTime {
         match self.form {
@@ -102,14 +103,14 @@ impl BatchRef {
     }
 }
 
-/// Consecutive batches of a stream and its bounds at the same moment.
+/// Consecutive batches of a stream, and its bounds at the same point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batches {
-    /// The first may begin below the offset asked for, and below `start`.
+    /// The batches. The first may begin below the requested offset and below `start`.
     pub batches: Vec<BatchRef>,
-    /// The stream's oldest readable offset.
+    /// Oldest readable offset of the stream.
     pub start: Offset,
-    /// The stream's next offset.
+    /// Next offset of the stream.
     pub next: Offset,
 }
 
@@ -135,7 +136,7 @@ pub(crate) fn batches_from(
     if from == head.next || max_batches == 0 {
         return Ok(found);
     }
-    // A reader that follows the stream asks for the begin of a batch: then one lookup less.
+    // A reader that follows the stream requests the beginning of a batch, which saves one lookup.
     let first = match index::entry_at(view, stream, from)? {
         Some(_) => from,
         None => index::batch_with(view, stream, from)?.0,

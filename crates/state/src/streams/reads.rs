@@ -1,4 +1,5 @@
-//! Reads of the catalog and of streams; those of keys are in `time`. Any thread, any time; the applier is held up for short copies only.
+//! Reads of streams. Any thread may call them at any time; they block the applier only while they copy a little
+//! data.
 
 use thalweg_types::{Offset, SpaceTime, StreamId};
 
@@ -17,46 +18,47 @@ use crate::{
     sync::read,
 };
 
-/// Heads copied at a time, so that a list of many streams never holds up the applier for long.
+/// Number of heads copied under one lock, so that a list of many streams never blocks the applier for long.
 const PAGE: usize = 256;
 
 impl Machine {
-    /// The stream of that name.
+    /// Returns the id of the live stream with this name.
     #[must_use]
     pub fn stream_id(&self, name: &str) -> Option<StreamId> {
         read(&self.published.streams).id(name)
     }
 
-    /// A stream's figures.
+    /// Returns the statistics of a live stream.
     #[must_use]
     pub fn stream(&self, id: StreamId) -> Option<StreamInfo> {
         read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| StreamInfo::of(id, head))
     }
 
-    /// A stream's next offset.
+    /// Returns the next offset of a live stream.
     #[must_use]
     pub(crate) fn stream_next(&self, id: StreamId) -> Option<Offset> {
         read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| head.next)
     }
 
-    /// How many streams there are.
+    /// Returns the number of live streams.
     #[must_use]
     pub fn stream_count(&self) -> usize {
         read(&self.published.streams).live_len()
     }
 
-    /// All streams by id. Each one's figures are of one moment, but not all of the same.
+    /// Returns all streams in the order of ids. Each one's statistics are from one point in time, but not all from
+    /// the same.
     #[must_use]
     pub fn streams(&self) -> Vec<StreamInfo> {
         self.streams_after(None, usize::MAX)
     }
 
-    /// The producers that a stream remembers, by id.
+    /// Returns the producers that a stream remembers, in the order of ids.
     pub fn producers(&self, stream: StreamId) -> Result<Vec<ProducerInfo>, MachineError> {
         producers::list(&*self.backend.view(), stream, self.applied().time)
     }
 
-    /// What a stream knows of one producer; `None` if it never heard of it, or too long ago.
+    /// Returns the state of one producer; `None` if the stream has never seen it, or too long ago.
     pub fn producer(&self, stream: StreamId, id: &str) -> Result<Option<ProducerInfo>, MachineError> {
         let key = keys::producer_head(stream, id);
         let row = self.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()?;
@@ -64,20 +66,20 @@ impl Machine {
         Ok(row.filter(|row| row.is_known(now)).map(|row| ProducerInfo::of(id, &row)))
     }
 
-    /// Streams of which only the newest record of each key is to be kept.
+    /// Returns the streams that are configured for compaction and have records.
     #[must_use]
     pub fn compaction_candidates(&self) -> Vec<CompactionCandidate> {
         self.collect_watched(Chore::Compaction, None, usize::MAX, CompactionCandidate::of).0
     }
 
-    /// One of them; `None` if it is none, or holds nothing.
+    /// Returns one stream for compaction; `None` if it is not configured for it, or has no records.
     #[must_use]
     pub fn compaction_candidate(&self, stream: StreamId) -> Option<CompactionCandidate> {
         read(&self.published.streams).get(stream).and_then(|head| CompactionCandidate::of(stream, head))
     }
 
-    /// The batches from the one that begins at `from` on, up to `end`, as compaction must find them again:
-    /// at most `max_batches` of together at most `max_bytes`, but at least one.
+    /// Returns the batches from the one that begins at `from` up to `end`, in a form that compaction can later
+    /// verify: at most `max_batches` with at most `max_bytes` in total, but at least one.
     pub fn stretch(
         &self,
         stream: StreamId,
@@ -89,8 +91,8 @@ impl Machine {
         compaction::stretch(&*self.backend.view(), stream, from, end, max_batches, max_bytes)
     }
 
-    /// Where the batches from the one that holds `from` on lie: at most `max_batches` of together at
-    /// most `max_bytes`, but at least one if there is any. None at the end of the stream.
+    /// Returns the positions of the batches from the one that contains `from`: at most `max_batches` with at most
+    /// `max_bytes` in total, but at least one if there is any. Empty at the end of the stream.
     pub fn batches_from(
         &self,
         stream: StreamId,
@@ -101,18 +103,19 @@ impl Machine {
         stream_read::batches_from(&*self.backend.view(), stream, from, max_batches, max_bytes)
     }
 
-    /// The first readable offset whose record is not older than `time`; the next offset if all are.
+    /// Returns the first readable offset whose record's time is at or after `time`; the next offset if there is
+    /// none.
     pub fn offset_at_or_after(&self, stream: StreamId, time: SpaceTime) -> Result<Offset, StreamReadError> {
         stream_read::offset_at_or_after(&*self.backend.view(), stream, time)
     }
 
-    /// Which streams must be trimmed to where under their configuration at `now`.
+    /// Returns the streams that must be trimmed under their configuration at `now`, with their new start offsets.
     pub fn retention_due(&self, now: SpaceTime) -> Result<Vec<(StreamId, Offset)>, MachineError> {
         Ok(self.retention_due_after(None, usize::MAX, now)?.0)
     }
 
-    /// As [`retention_due`](Self::retention_due), of at most `max_streams` that have a retention, after one of
-    /// them; and the last of them that was looked at, or `None` at the end.
+    /// Returns a part of [`retention_due`](Self::retention_due): at most `max_streams` with a retention are
+    /// examined, starting after `after`. Also returns the last one examined, or `None` at the end.
     #[expect(clippy::type_complexity, reason = "a list and where it ends")]
     pub fn retention_due_after(
         &self,
@@ -132,26 +135,27 @@ impl Machine {
         Ok((due?, last))
     }
 
-    /// At most `limit` streams with index entries to reclaim, deleted ones included, after one of them.
+    /// Returns at most `limit` streams, including deleted ones, with index entries to reclaim, starting after
+    /// `after`.
     #[must_use]
     pub fn reclaim_due_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamId> {
         self.collect_watched(Chore::Reclaim, after, limit, |id, _| Some(id)).0
     }
 
-    /// All streams with index entries to reclaim.
+    /// Returns all streams with index entries to reclaim.
     #[must_use]
     pub fn reclaim_due(&self) -> Vec<StreamId> {
         self.reclaim_due_after(None, usize::MAX)
     }
 
-    /// At most `limit` deleted streams of whose producers rows are left.
+    /// Returns at most `limit` deleted streams with rows of producers.
     #[must_use]
     pub fn former_producers_due(&self, limit: usize) -> Vec<StreamId> {
         self.collect_watched(Chore::Producers, None, limit, |id, _| Some(id)).0
     }
 
-    /// At most `limit` streams after one of them, by id. Each one's figures are of one moment, but not all
-    /// of the same.
+    /// Returns at most `limit` streams in the order of ids, starting after `after`. Each one's statistics are from
+    /// one point in time, but not all from the same.
     #[must_use]
     pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
         let (mut found, mut after) = (Vec::new(), after);
@@ -170,8 +174,8 @@ impl Machine {
         found
     }
 
-    /// Of the streams for which a chore may be due; and the last one looked at, or `None` at the end. Heads
-    /// are looked at in pages, so that a long list never holds up the applier for long.
+    /// Collects data about the streams that may need a kind of maintenance. Also returns the last one examined, or
+    /// `None` at the end. Heads are examined in pages, so that a long list never blocks the applier for long.
     fn collect_watched<T>(
         &self,
         chore: Chore,

@@ -1,12 +1,12 @@
-//! Replacing batches by what compaction has left of them.
+//! Replacement of batches by the batch that compaction has made of them.
 //!
-//! A replacement is a move: local to the node, and void unless the state still has exactly the index
-//! entries that its maker saw. So it can lose any race, against a trim or another move, and nothing
-//! happens. Offsets stay: the new entry stands for all offsets of those that it replaces.
+//! A replacement is a move: local to the node, and void unless the state still has exactly the index entries from
+//! which it was made. So it can lose a race against a trim or another move without any effect. Offsets do not
+//! change: the new entry covers all offsets of the entries that it replaces.
 //!
-//! Invariants: index entries still tile `first_indexed..next`; `start_batch` is where an entry begins, and so
-//! is `cleaned`, if it lies between `start_batch` and `next`: a replacement that reaches over it lowers it,
-//! which only means that some keys are noted once more.
+//! Invariants: index entries still tile `first_indexed..next`. `start_batch` is the first offset of an entry, and
+//! so is `cleaned` if it is between `start_batch` and `next`. A replacement across `cleaned` lowers it, which only
+//! means that compaction examines some keys again.
 
 use std::ops::ControlFlow;
 
@@ -25,17 +25,18 @@ use crate::{
     },
 };
 
-/// Batches that one move may replace: bounds the time that readers of the log wait for the next entry.
+/// Maximum number of batches that one move may replace. Bounds the time for which readers of the log wait for the
+/// next entry.
 const MAX_SOURCES: u32 = 10_000;
 
-/// What sums up the batches that go.
+/// The replaced entries and their checksum.
 #[derive(Default)]
 struct Sources {
     entries: Vec<(Offset, IndexEntry)>,
     crc: RowsCrc,
 }
 
-/// Puts the sparse batch at `to` in the place of the batches that the move names.
+/// Replaces the batches that the move names by the sparse batch at `to`.
 pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &BlobRef) -> Result<Moved, MachineError> {
     let Compacted { stream, first, end, sources, rows_crc, kept } = *compacted;
     let Some(head) = applying.live_head(stream) else { return Ok(Moved::Void) };
@@ -77,12 +78,13 @@ pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &B
     Ok(Moved::Applied)
 }
 
-/// The entries from `first` to `end`, if there are as many as the move says.
+/// Returns the entries from `first` to `end`; `None` if they differ from the number in the move.
 fn sources_of(applying: &Applying<'_>, compacted: &Compacted) -> Result<Option<Sources>, MachineError> {
     let mut found = Sources::default();
     let view = applying.machine.backend.view();
     let Compacted { stream, first, end, sources, .. } = *compacted;
-    // An entry that begins elsewhere, or reaches past the end, means that the move is too late: no corruption.
+    // An entry that begins elsewhere, or extends past the end, means that the move is too late; it is not
+    // corruption.
     if index::entry_at(&*view, stream, first)?.is_none() {
         return Ok(None);
     }
@@ -99,7 +101,7 @@ fn sources_of(applying: &Applying<'_>, compacted: &Compacted) -> Result<Option<S
     }
 }
 
-/// Notes up to where one record per key is left.
+/// Stores the offset below which compaction has left one record per key.
 pub(crate) fn clean(applying: &mut Applying<'_>, stream: StreamId, before: Offset) -> Moved {
     match applying.live_head(stream) {
         Some(head) if head.cleaned < before && before <= head.next => {

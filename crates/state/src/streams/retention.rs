@@ -1,7 +1,7 @@
-//! What must be trimmed under a stream's configuration.
+//! Trims that a stream's configuration requires.
 //!
-//! Decides only; whoever maintains the space proposes the trims, so that replicas do the same thing at
-//! the same place in the log.
+//! Only computes them. Maintenance of the space proposes the trims, so that replicas apply them at the same
+//! position in the log.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ use crate::{
     streams::{heads::Head, index},
 };
 
-/// Whether a lookup is worth it: a head alone shows that nothing is due.
+/// Returns false if the head alone shows that no trim is due, so that no lookup is needed.
 pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
     let config = &head.config.get();
     head.is_live()
@@ -23,7 +23,7 @@ pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
             || config.max_age.is_some_and(|max| head.start_time < now.minus(max)))
 }
 
-/// Where the stream must start at `now`, if that is above where it starts.
+/// Returns the offset at which the stream must start at `now`, if that is above its current start.
 pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Option<Offset>, MachineError> {
     let Some(head) = index::head(view, stream)?.filter(|head| may_be_due(head, now)) else { return Ok(None) };
     let (config, mut start) = (head.config.get(), head.start);
@@ -44,8 +44,8 @@ pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<O
     Ok((start > head.start).then_some(start))
 }
 
-/// Where a compacted stream must start so as to hold at most `max` bytes. What its batches weigh now is
-/// nowhere summed up, so it goes through those that must go.
+/// Returns the offset at which a compacted stream must start to have at most `max` bytes. The current sizes of its
+/// batches are not summed anywhere, so it visits those that must be trimmed.
 fn first_within(view: &dyn View, stream: StreamId, head: &Head, max: u64) -> Result<Offset, MachineError> {
     let mut held = head.live_bytes();
     index::visit(view, stream, head.start_batch, head.next, &mut |_, entry| {

@@ -1,4 +1,4 @@
-//! The audit finds what disagrees.
+//! Tests that the audit finds disagreements.
 
 use thalweg_state::{
     audit::{Finding, FindingKind, Values, audit},
@@ -19,7 +19,7 @@ use crate::{
     support::{Map, MapBackend, command},
 };
 
-/// Something of every kind that is kept twice.
+/// Creates a node with redundant data of every kind.
 fn node() -> Node {
     let exact = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
     let history = KeyspaceHistory { revisions: Some(4), age: Some(std::time::Duration::from_secs(1)) };
@@ -67,7 +67,7 @@ fn node() -> Node {
     node
 }
 
-/// What the audit says once the rows are changed.
+/// Returns the findings of an audit after the rows are changed.
 fn findings(node: &Node, change: impl FnOnce(&mut Map)) -> Vec<Finding> {
     let mut rows = node.rows();
     change(&mut rows);
@@ -87,7 +87,7 @@ fn a_sound_state_has_no_findings() {
 /// A change of the rows.
 type Change = Box<dyn Fn(&mut Map)>;
 
-/// Adds to a byte of the first row with a prefix.
+/// Returns a change that increments a byte of the first row with a prefix.
 fn change(prefix: &'static [u8], at: usize) -> Change {
     Box::new(move |rows| {
         let key = first_with(rows, prefix);

@@ -1,5 +1,5 @@
-//! Every backend under the machine holds the same map and gives the same answers, across flushes and
-//! restarts that lose what was not persisted.
+//! Tests that every backend under the machine has the same map and returns the same results, across flushes and
+//! restarts that lose unpersisted changes.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -23,7 +23,7 @@ use crate::{
     workload::{Model, Rng, for_seeds},
 };
 
-/// The tests' log is always durable.
+/// A barrier of a log that is always durable.
 struct Durable;
 
 impl LogBarrier for Durable {
@@ -32,7 +32,7 @@ impl LogBarrier for Durable {
     }
 }
 
-/// The machine's part of a backend's map.
+/// Returns the machine's part of a backend's map.
 fn dump(backend: &dyn Backend) -> Map {
     let mut map = Map::new();
     let visit = &mut |key: &[u8], value: &[u8]| {
@@ -43,7 +43,7 @@ fn dump(backend: &dyn Backend) -> Map {
     map
 }
 
-/// Applies a workload to the backend that `open` gives, opening it again now and then, and compares.
+/// Applies a workload to the backend that `open` returns, reopens it occasionally, and compares the maps.
 fn same_as_a_map(seed: u64, open: &dyn Fn() -> Arc<dyn Backend>) {
     let options = MachineOptions { inline_value_bytes: 24 };
     let mut rng = Rng(seed);

@@ -1,4 +1,4 @@
-//! One behaviour a test.
+//! Tests of the machine, one behaviour each.
 
 use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::support::{Bench, MapBackend, apply, command, frame};
 
 const KS: KeyspaceId = KeyspaceId(1);
 const STREAM: StreamId = StreamId(1);
-/// Index entries that are forgotten as their stream is deleted.
+/// Number of index entries that are deleted together with their stream.
 const EAGER: usize = 64;
 
 fn bench() -> Bench {

@@ -1,4 +1,4 @@
-//! Tables of the space that are full: a typed outcome, nothing happens, and there is room again after something goes.
+//! Tests of full tables: a typed outcome and no change, and room again after a deletion.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn a_lease_has_so_many_keys_and_no_more() {
         command(|out| command::encode_put_until(out, KS, key, b"", Deadline::Never, Some(LeaseId(7))).unwrap())
     };
     bench.run(2, &[grant, put(b"a")]);
-    // As if it had all but one: its row counts them in the last four bytes.
+    // Pretends that the lease has all keys but one, by changing the count in the last four bytes of its row.
     let (mut map, applied) = (bench.backend.dump(), bench.backend.applied());
     let (_, row) = map.iter_mut().find(|(_, row)| row.len() == 20 && row.ends_with(&1_u32.to_le_bytes())).unwrap();
     row[16..].copy_from_slice(&(MAX_LEASE_KEYS - 1).to_le_bytes());
@@ -126,7 +126,7 @@ fn a_scan_of_a_transaction_looks_at_so_many_rows_and_says_where_it_was() {
     assert_eq!(page(&[&key(MAX_TRANSACTION_SCAN_ROWS - 1)[..], b"\0"].concat()), (0, None));
 }
 
-/// Keyspaces with a history of an age, and so many versions that are too old.
+/// Creates keyspaces with a history bounded by age, and `versions` versions that are too old.
 fn aged(keyspaces: u32, versions: usize) -> Bench {
     let mut bench = bench();
     let history = KeyspaceHistory { revisions: None, age: Some(Duration::from_secs(1)) };
@@ -214,7 +214,8 @@ fn a_prune_that_stops_at_its_bytes_says_that_there_is_more() {
     let config =
         KeyspaceConfig { history: KeyspaceHistory { revisions: Some(200), age: None }, ..KeyspaceConfig::default() };
     bench.run(1, &[command(|out| command::encode_create_keyspace(out, "h", &config).unwrap())]);
-    // Of each key all but the newest go with that, and their rows by time are stale then.
+    // All versions but the newest of each key are forgotten with this change, and their time rows are stale
+    // afterwards.
     for key in 0..3_u8 {
         for _ in 0..150 {
             let key = [&[key][..], &[b'k'; MAX_KEY_BYTES - 1]].concat();

@@ -1,4 +1,4 @@
-//! Replacing batches by sparse ones: what stays, what is counted, and when it is void.
+//! Tests of replacing batches by sparse ones: the remaining records, the counts, and void replacements.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn append(keys: &[u8]) -> Vec<u8> {
     command(|out| command::encode_append(out, STREAM, None, &batch))
 }
 
-/// Every record from an offset on, as a reader finds it: offset, time, key.
+/// Returns every record from an offset on, as a reader finds it: offset, time, key.
 fn read(bench: &Bench, from: u64) -> Vec<(u64, u64, u8)> {
     let found = bench.machine.batches_from(STREAM, Offset(from), usize::MAX, u64::MAX).unwrap();
     let mut all = Vec::new();
@@ -63,7 +63,7 @@ fn read(bench: &Bench, from: u64) -> Vec<(u64, u64, u8)> {
     all
 }
 
-/// Drops from a stretch what `keeps` does not want.
+/// Compacts a stretch to the records for which `keeps` returns true.
 fn compact(bench: &mut Bench, stretch: &Stretch, keeps: &dyn Fn(u64) -> bool) -> Moved {
     let (first, end) = (stretch.batches[0].first, stretch.batches.last().unwrap().end());
     let mut builder = SparseBuilder::new();
@@ -200,7 +200,7 @@ fn a_streams_own_limits_are_typed_refusals() {
     assert_eq!(bench.machine.stream(STREAM).unwrap().next, Offset(2));
 }
 
-/// Random appends, trims, reclaims, compactions of random stretches, with retention by bytes in between.
+/// Random appends, trims, reclaims and compactions of random stretches, with retention by bytes between them.
 #[test]
 fn any_sequence_of_replacements_keeps_the_figures_true() {
     for_seeds(30, |seed| {
@@ -245,7 +245,7 @@ fn any_sequence_of_replacements_keeps_the_figures_true() {
             }
             assert_eq!(read(&bench, start), model);
             if let Some(candidate) = bench.machine.compaction_candidates().first() {
-                // The next pass must find a batch there.
+                // The next pass must find a batch at this offset.
                 let CompactionCandidate { cleaned, next, .. } = *candidate;
                 bench.machine.stretch(STREAM, cleaned, next, usize::MAX, u64::MAX).unwrap();
             }

@@ -1,4 +1,4 @@
-//! Readers beside the applier: what a head promises is there.
+//! Tests of readers concurrent with the applier: all records up to a head's end exist.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ use crate::support::{Bench, apply, command, frame};
 const STREAM: StreamId = StreamId(1);
 const ENTRIES: u64 = 1500;
 
-/// Reads all that the last look at the stream promised; returns how far that was.
+/// Reads all records up to the stream's current end. Returns that end.
 fn read_what_is_promised(machine: &Machine) -> u64 {
     let Some(info) = machine.stream(STREAM) else { return 0 };
     let mut from = info.start;

@@ -1,4 +1,4 @@
-//! What a node stores how, and what it does for itself, decides no outcome: in the ways that once went wrong.
+//! Tests that storage options and local maintenance of a node affect no outcome, in cases that were once wrong.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::{
 const KS: KeyspaceId = KeyspaceId(1);
 const STREAM: StreamId = StreamId(1);
 
-/// Two nodes that apply the same entries, one a command.
+/// Two nodes that apply the same entries of one command each.
 struct Pair {
     one: Node,
     other: Node,
@@ -37,7 +37,7 @@ impl Pair {
         Self { one: Node::new(on_a_map(), one), other: Node::new(on_a_map(), other), time: 1000 }
     }
 
-    /// What came of the command, on both.
+    /// Applies the command on both nodes and returns their common outcome.
     fn run(&mut self, command: &[u8]) -> Outcome {
         self.time += 1;
         let [one, other] = [&mut self.one, &mut self.other].map(|node| node.apply(self.time, &[command]));
@@ -45,7 +45,7 @@ impl Pair {
         one[0].clone()
     }
 
-    /// The replicated rows of both are the same.
+    /// Asserts that the replicated rows of both nodes are equal.
     fn finish(&self) {
         let [one, other] = [&self.one, &self.other].map(|node| replicated::of(&node.rows()));
         same_rows("replicated rows", &one, &other).unwrap();
@@ -69,7 +69,7 @@ fn a_rename_is_charged_alike_wherever_the_value_is_stored() {
     let mut pair = Pair::new(inline(128), inline(MAX_VALUE_BYTES));
     pair.run(&keyspace(&KeyspaceConfig::default()));
     pair.run(&put(b"from", &vec![b'v'; MAX_VALUE_BYTES]));
-    // Nearly all that a command may write beside its own bytes.
+    // The commands write nearly the maximum that is allowed besides their own bytes.
     let mut redis = RedisBuilder::new(KS);
     let last = (MAX_VALUE_BYTES - 1).to_string();
     for _ in 0..MAX_REDIS_WRITTEN_BYTES / MAX_VALUE_BYTES - 1 {
@@ -106,7 +106,7 @@ fn a_prune_ends_alike_if_options_are_below_their_minimum() {
     let history = KeyspaceHistory { revisions: Some(2), age: None };
     let mut pair = Pair::new(inline(0), inline(128));
     pair.run(&keyspace(&KeyspaceConfig { history, ..KeyspaceConfig::default() }));
-    // So many that bytes end the prune, and short values that only the first node keeps in the log.
+    // Enough versions that bytes end the prune, with short values that only the first node stores in the log.
     for value in [b"1", b"2"] {
         let mut commit = command::CommitBuilder::new();
         (0..8_000).for_each(|key| _ = commit.put(KS, format!("{key:01000}").as_bytes(), value).unwrap());
@@ -119,7 +119,7 @@ fn a_prune_ends_alike_if_options_are_below_their_minimum() {
     pair.finish();
 }
 
-/// A stream with a few batches; of the first node they are compacted into one.
+/// Creates a stream with a few batches; the first node compacts them into one.
 fn compacted_by_one() -> Pair {
     let mut pair = Pair::new(inline(128), inline(128));
     let compaction = Some(Compaction { tombstone_grace: Duration::from_micros(1) });
@@ -141,7 +141,7 @@ fn trim(before: u64) -> Vec<u8> {
     command(|out| command::encode_trim_stream(out, STREAM, Offset(before)))
 }
 
-/// The command by which index entries were forgotten once.
+/// Encodes the former command that deleted index entries.
 fn reclaim(max: u32) -> Vec<u8> {
     [&[7][..], &STREAM.0.to_le_bytes(), &max.to_le_bytes()].concat()
 }
@@ -181,17 +181,18 @@ fn a_trim_into_a_compacted_stretch_answers_alike() {
     pair.finish();
 }
 
-/// The command by which the floor of the history was raised once.
+/// Encodes the former command that raised the floor of the history.
 fn raise_floor(max: u32) -> Vec<u8> {
     [&[24][..], &1000_u64.to_le_bytes(), &1000_u64.to_le_bytes(), &max.to_le_bytes()].concat()
 }
 
-/// Two nodes of which the first has many more marks in its log.
+/// Creates two nodes, of which the first has many more marks in its log.
 fn with_marks_in_one() -> Pair {
     let mut pair = Pair::new(inline(128), inline(128));
     pair.run(&keyspace(&KeyspaceConfig::default()));
     for number in 0..4_u8 {
-        // Nothing that the node has: such a record is void. The entry behind them crosses a multiple of 256 records.
+        // A record for a stream that does not exist is void. The entry after them crosses a multiple of 256
+        // records.
         let none = MoveTarget::Cleaned { stream: StreamId(99), before: Offset(1) };
         while pair.one.log.records.len() % 256 != 255 {
             upkeep::record(&mut pair.one, &none);

@@ -1,4 +1,4 @@
-//! Nodes that apply the same entries agree, whatever their options, backends, upkeep and restarts.
+//! Tests that nodes that apply the same entries agree, whatever their options, backends, maintenance and restarts.
 
 use crate::{
     groupings::{count, list},
@@ -12,7 +12,7 @@ use crate::{
     workload::{Rng, for_each_seed},
 };
 
-/// Logs, of which an acceptance run gives more by `THALWEG_LOGS`.
+/// Checks `normally` random logs; an acceptance run sets a higher number with `THALWEG_LOGS`.
 fn check(normally: u64, name: &str, backend: fn() -> Open) {
     let mut reports = Reports::default();
     for_each_seed(count("THALWEG_LOGS", normally), |seed| {

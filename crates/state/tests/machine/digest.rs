@@ -1,4 +1,4 @@
-//! The state digest depends on the entries, and on nothing that is this node's own.
+//! Tests that the state digest depends on the entries, and on no node-local data.
 
 use thalweg_state::{
     digest::{StateDigest, state_digest},
@@ -14,7 +14,8 @@ use crate::{
     workload::{Model, Rng, for_seeds},
 };
 
-/// Without the running hash: some of these machines keep shorter values in the log than a node ever does.
+/// Computes the digest without the running hash, because some of these machines store shorter values in the log
+/// than a real node does.
 fn digest_of(machine: &Machine) -> StateDigest {
     let digest = state_digest(&*machine.backend().view(), &mut |_| {}).unwrap();
     StateDigest { applied: Applied { running_hash: 0, ..digest.applied }, ..digest }

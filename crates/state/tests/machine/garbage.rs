@@ -1,4 +1,4 @@
-//! Bytes that nobody should have written: in the log, and in the state.
+//! Tests with invalid bytes in the log and in the state.
 
 use std::ops::ControlFlow;
 
@@ -40,7 +40,7 @@ fn apply_garbage(machine: &Machine, payload: &[u8]) {
     machine.apply_move(payload, AT, Lsn(lsn.0 + 2)).unwrap();
 }
 
-/// Reads all there is; errors are fine, panics are not.
+/// Reads the whole state. Errors are permitted, panics are not.
 fn read_all(machine: &Machine) -> Result<(), MachineError> {
     let mut result = Ok(());
     let mut note = |outcome: Result<(), MachineError>| {
@@ -74,7 +74,7 @@ fn random_bytes_as_entries_and_moves_are_harmless() {
             if rng.below(2) == 0 {
                 let inner = payload.len().saturating_sub(4) as u32;
                 payload.iter_mut().zip(inner.to_le_bytes()).for_each(|(byte, of)| *byte = of);
-                // Likely kinds and small ids.
+                // Restricts the bytes to likely kinds and small ids.
                 payload.iter_mut().skip(4).for_each(|byte| *byte %= 8);
             }
             apply_garbage(&bench.machine, &payload);
@@ -116,7 +116,7 @@ fn flip_and_cut(machine: &Machine, payload: &[u8]) {
     }
 }
 
-/// Opens a damaged map and does everything with it that reads or writes.
+/// Opens a damaged map and runs every kind of read and write on it.
 fn use_damaged(map: Map, applied: Option<Applied>) -> Result<(), MachineError> {
     let machine = Machine::open(MapBackend::of(map, applied), MachineOptions::default())?;
     let result = read_all(&machine);

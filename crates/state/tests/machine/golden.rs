@@ -1,6 +1,6 @@
-//! The whole map of a fixed log, byte for byte. A change here is a change of the format on disk.
+//! The whole map of a fixed log, byte for byte. A change of the golden file is a change of the on-disk format.
 //!
-//! `THALWEG_BLESS=1` writes the file anew.
+//! `THALWEG_BLESS=1` rewrites the file.
 
 use std::{fmt::Write as _, path::Path, time::Duration};
 
@@ -43,7 +43,7 @@ pub fn fixed(options: MachineOptions) -> Bench {
     commit.put(KeyspaceId(1), b"", b"empty key").unwrap().put(KeyspaceId(2), b"key", b"small").unwrap();
     let producer = Some(ProducerStamp { id: "p", epoch: 4, sequence: 0 });
     commit.append_with(StreamId(1), &AppendTerms { expected: Offset(2).into(), producer }, &batch).unwrap();
-    // One more than a stream's deletion forgets.
+    // One batch more than the number of index entries that deleting a stream removes.
     let mut many = CommitBuilder::new();
     (0..65).for_each(|_| _ = many.append(StreamId(2), None, &batch).unwrap());
     bench.run(

@@ -1,6 +1,6 @@
 //! Rows of consumer groups: pinned byte for byte, and damaged.
 //!
-//! `THALWEG_BLESS=1` writes the golden file anew. A change there is a change of the format on disk.
+//! `THALWEG_BLESS=1` rewrites the golden file. A change of it is a change of the on-disk format.
 
 use std::{path::Path, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
 
 const STREAM: StreamId = StreamId(1);
 const AT: LogPosition = LogPosition { generation: Generation(1), offset: 4096 };
-/// Heads, members, parcels.
+/// Tags of heads, members and parcels.
 const TAGS: [u8; 3] = [0x0e, 0x0f, 0x14];
 
 fn fetch(group: u32, max: u32, keys: &[u64], member: &str) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn runs(attempt: u64, runs: &[(u64, u32)]) -> Settlement {
     Settlement { attempt: Attempt(attempt), runs }
 }
 
-/// Two groups with every kind of row: held by members, waiting, parked, dead.
+/// Creates two groups with every kind of row: held by members, waiting, parked, dead.
 fn fixed() -> Bench {
     let mut bench = Bench::new(MachineOptions::default());
     let mut batch = RecordBatch::new();
@@ -76,7 +76,7 @@ fn fixed() -> Bench {
         ],
     );
     let much_later = Again::After(Duration::from_secs(100));
-    // The attempt before it is that of the parked ones.
+    // The previous attempt number belongs to the parked records.
     let waits = [runs(2_000_001, &[(0, 1)])];
     let nack = command(|out| groups::encode_nack(out, GroupId(2), much_later, "", &waits).unwrap());
     bench.run(5_000_000, &[fetch(1, 1, &[], "three"), nack]);
@@ -131,7 +131,7 @@ fn apply(machine: &Machine, commands: &[Vec<u8>]) -> Result<(), MachineError> {
     machine.apply(&entry, &mut Vec::new()).map(|_| ())
 }
 
-/// Opens a damaged map and does everything with its groups that reads or writes.
+/// Opens a damaged map and runs every kind of read and write of its groups.
 fn use_damaged(map: Map, applied: Option<Applied>) -> Result<(), MachineError> {
     let machine = Machine::open(MapBackend::of(map, applied), MachineOptions::default())?;
     for id in machine.groups(None)? {
@@ -206,7 +206,7 @@ fn garbage_commands_are_harmless() {
         for _ in 0..2000 {
             let len = rng.below(70);
             let mut bytes = rng.bytes(len);
-            // Kinds of groups, likely ids and counts.
+            // Restricts the bytes to kinds of group commands, likely ids and counts.
             bytes.iter_mut().skip(1).for_each(|byte| *byte %= 4);
             if let Some(kind) = bytes.first_mut() {
                 *kind = 48 + *kind % 8;

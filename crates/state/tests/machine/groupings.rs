@@ -1,4 +1,4 @@
-//! Commands that share an entry do what they do alone: random lists of commands of every kind.
+//! Tests that commands sharing an entry have the same effect as alone, with random lists of commands of every kind.
 
 use thalweg_state::{audit::Values, machine::MachineOptions};
 
@@ -13,16 +13,16 @@ use crate::{
     workload::{Rng, for_each_seed},
 };
 
-/// Values of the generator are below and above it.
+/// Options with a bound that the generator's values are both below and above.
 const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 128 };
 
-/// How many cases a test takes: `normally`, or as many as a variable says.
+/// Returns the number of cases of a test: the value of a variable, or `normally`.
 pub fn count(variable: &str, normally: u64) -> u64 {
     let given = std::env::var(variable).ok();
     given.map_or(normally, |given| given.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// The list of a seed.
+/// Returns the list of a seed.
 pub fn list(seed: u64, puts: Puts) -> List {
     let mut rng = Rng(seed);
     let (bytes, max) = (300 + rng.below(4000), 12 + rng.below(60) as usize);

@@ -1,4 +1,4 @@
-//! Consumer groups: one behaviour a test.
+//! Tests of consumer groups, one behaviour each.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub const STREAM: StreamId = StreamId(1);
 pub const OUT: StreamId = StreamId(2);
 pub const KS: KeyspaceId = KeyspaceId(1);
 pub const GROUP: GroupId = GroupId(1);
-/// Attempts lapse after so many microseconds.
+/// Microseconds after which attempts lapse.
 const DEADLINE: u64 = 1_000_000;
 
 pub fn config() -> GroupConfig {
@@ -79,7 +79,7 @@ pub fn fetch(bench: &mut Bench, time: u64, max: u32) -> Fetched {
     fetched(&bench.run(time, &[fetch_command(max, "m")])[0])
 }
 
-/// What was delivered, as (first, count, deliveries).
+/// Returns the deliveries as (first, count, deliveries).
 pub fn of(fetched: &Fetched) -> Vec<(u64, u32, u32)> {
     fetched.deliveries.iter().map(|of| (of.run.first.0, of.run.count, of.deliveries)).collect()
 }

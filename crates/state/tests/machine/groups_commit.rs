@@ -1,4 +1,4 @@
-//! Acks and nacks within transactions, and who is woken by what.
+//! Tests of acks and nacks within transactions, and of waking waiting consumers.
 
 use thalweg_types::{
     Attempt, GroupId, Offset,
@@ -14,7 +14,7 @@ use crate::{
     support::command,
 };
 
-/// Puts, appends and acks if the key is absent, else gives back.
+/// Encodes a transaction that puts, appends and acks if a key is absent, and nacks otherwise.
 fn transaction(acks: &[Settlement], nacks: &[Settlement]) -> Vec<u8> {
     let mut batch = RecordBatch::new();
     batch.push_payload(b"out").unwrap();

@@ -1,4 +1,4 @@
-//! Consumer groups against a model of one row per record, and replay of what they write.
+//! Consumer groups compared with a model of one row per record, and replay of their records.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,12 +25,12 @@ const GROUP: GroupId = GroupId(1);
 const DEADLINE: u64 = 1000;
 const MAX_PENDING: u64 = 40;
 
-/// Where a record stands.
+/// State of a record in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The cursor has not passed it.
+    /// The cursor has not passed the record.
     New,
-    /// Behind another one of its key.
+    /// The record is behind another one of its key.
     Parked,
     Held {
         attempt: Attempt,
@@ -46,7 +46,7 @@ enum Stage {
 #[derive(Debug)]
 struct Model {
     config: GroupConfig,
-    /// By offset: where it stands and how often it was delivered.
+    /// State and number of deliveries of each record, by offset.
     records: Vec<(Stage, u32)>,
     keys: Vec<u64>,
     start: usize,
@@ -78,14 +78,14 @@ impl Model {
         self.config.max_deliveries.is_some_and(|max| self.records[offset].1 >= max)
     }
 
-    /// Whether an earlier record of the same key is pending.
+    /// Returns true if an earlier record of the same key is pending.
     fn is_blocked(&self, offset: usize) -> bool {
         let key = self.keys[offset];
         let ordered = self.config.order == GroupOrder::PerKey && key != 0;
         ordered && (0..offset).any(|other| self.keys[other] == key && self.is_pending(other))
     }
 
-    /// Checks what was delivered and takes it over.
+    /// Checks the deliveries of a fetch and applies them to the model.
     fn fetched(&mut self, fetched: &Fetched, max: u32, dead: &BTreeSet<usize>) {
         let offsets: Vec<(usize, u32)> = fetched
             .deliveries
@@ -94,7 +94,8 @@ impl Model {
             .collect();
         assert!(offsets.len() <= max as usize);
         assert!(offsets.windows(2).all(|pair| pair[0].0 < pair[1].0), "by offset, none twice");
-        // Those that came free too often are dead as soon as a fetch meets them, and a full one need not.
+        // Records with the maximum number of deliveries become dead letters when a fetch reaches them, which a full
+        // fetch may not do.
         for offset in 0..self.records.len() {
             if dead.contains(&offset) {
                 let became = self.is_free(offset) && self.exhausted(offset);
@@ -234,7 +235,7 @@ impl Run {
         }
     }
 
-    /// Dead letters as the machine has them.
+    /// Returns the machine's dead letters.
     fn dead(&self) -> BTreeSet<usize> {
         let (mut dead, mut after) = (BTreeSet::new(), None);
         while let Some(letter) = self.bench.machine.dead_letters(GROUP, after).unwrap() {
@@ -288,7 +289,7 @@ impl Run {
         }
     }
 
-    /// A commit acks all that it names or nothing.
+    /// Runs a commit, which acks all records that it names or none.
     fn commit(&mut self) {
         let settlements = self.settlements();
         let held = self.model.held_by(&settlements);
@@ -320,7 +321,8 @@ impl Run {
                         *record = if offset < to { (Stage::Done, 0) } else { (Stage::New, 0) };
                     }
                 }
-                // What is dead and comes again is both; the model keeps one row each, so it is buried first.
+                // A record that is dead and is delivered again after the seek would need two rows. The model has
+                // one row each, so it is buried first.
                 self.model.cursor = to;
                 self.bury();
                 (to..self.model.records.len()).for_each(|offset| self.model.records[offset] = (Stage::New, 0));

@@ -1,4 +1,4 @@
-//! Telling from the log what its entries changed: over random entries, from every mark, below the floor.
+//! Tests of deriving changes from the log: over random entries, from every mark, and below the floor.
 
 use thalweg_state::{
     changes::{EntryCommits, KeyChange},
@@ -19,7 +19,7 @@ use crate::{
 
 type Told = Vec<(u64, String)>;
 
-/// What a commit of these bytes changes if it succeeds.
+/// Returns the changes that a commit with these bytes makes if it succeeds.
 fn changes_of(bytes: &[u8], revision: Revision) -> Told {
     let Ok(Command::Commit(commit)) = Command::decode(bytes) else { panic!("not a commit") };
     let changes = commit.writes().unwrap().filter_map(|write| match write.unwrap() {
@@ -30,7 +30,7 @@ fn changes_of(bytes: &[u8], revision: Revision) -> Told {
     changes.map(|change| (revision.0, format!("{change:?}"))).collect()
 }
 
-/// What a transaction of these bytes changed.
+/// Returns the changes that a transaction with these bytes made.
 fn changes_of_transaction(bytes: &[u8], done: &Transacted) -> Told {
     let Ok(Command::Transaction(transaction)) = Command::decode(bytes) else { panic!("no transaction") };
     let [then, otherwise] = transaction.branches().unwrap();
@@ -52,7 +52,7 @@ fn changes_of_transaction(bytes: &[u8], done: &Transacted) -> Told {
     changes.map(|change| (done.revision.0, change)).collect()
 }
 
-/// Reads the log from the mark that a reader who wants `from` would begin at.
+/// Reads the log from the mark at which a reader of `from` begins.
 fn read_from(bench: &Bench, machine: &Machine, from: Revision) -> Told {
     let mark = machine.history_mark(Revision(from.0 - 1)).unwrap().expect("the log is whole");
     assert!(mark.revision < from);

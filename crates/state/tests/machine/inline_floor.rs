@@ -1,4 +1,4 @@
-//! The inline floor over reopens with other options, on old rows, and after a restore.
+//! Tests of the inline floor across reopens with other options, on old rows, and after a restore.
 
 use thalweg_state::{machine::MachineOptions, portable};
 use thalweg_store::{Backend, WriteBatch};
@@ -19,7 +19,7 @@ fn reopened_with(bench: &mut Bench, inline_value_bytes: usize) -> usize {
     bench.machine.inline_floor()
 }
 
-/// Changes rows behind the machine's back.
+/// Changes rows without the machine.
 fn change(bench: &Bench, batch: &WriteBatch) {
     bench.backend.apply(batch, bench.machine.applied()).unwrap();
 }
@@ -32,7 +32,7 @@ fn create(name: &str) -> Vec<u8> {
 fn the_lowest_option_of_all_openings_that_wrote_counts() {
     let mut bench = bench(4096);
     assert_eq!(bench.machine.inline_floor(), 4096);
-    // Nothing was written yet, so nothing can have been left in the log.
+    // No entry was applied yet, so no value can be in the log.
     assert_eq!(reopened_with(&mut bench, 8192), 8192);
     bench.run(1, &[create("a")]);
     assert_eq!(reopened_with(&mut bench, 256), 256);

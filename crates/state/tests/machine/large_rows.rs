@@ -1,4 +1,4 @@
-//! Large values that stay in the state: an entry that writes one again and again keeps one copy of it.
+//! Tests of large values in the state: an entry that writes one repeatedly keeps one copy of it.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +13,7 @@ use crate::support::{Bench, command};
 
 const KS: KeyspaceId = KeyspaceId(1);
 
-/// A machine in whose state lies a value as large as they may be.
+/// Creates a machine with a value of the maximum size in its state.
 fn with_a_large_value() -> Bench {
     let mut bench = Bench::new(MachineOptions::default());
     let config = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
@@ -35,7 +35,7 @@ fn deadline(bench: &Bench) -> Option<SpaceTime> {
     stored.expiry.deadline
 }
 
-/// The most memory that this process has had, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -49,7 +49,8 @@ fn a_large_value_that_an_entry_touches_again_and_again_is_in_its_batch_once() {
     let before = bench.backend.changes.load(Ordering::Relaxed);
     let outcomes = bench.run(2, &touches);
     let changes = bench.backend.changes.load(Ordering::Relaxed) - before;
-    // Each touch moves the row of the deadline; the row of the value is there once, with what an entry always writes.
+    // Each touch moves the deadline's row. The value's row is in the batch once, with the rows that every entry
+    // writes.
     assert!(changes < 2 * 40 + 10, "{changes}");
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })), "{:?}", outcomes.first());
     assert_eq!(deadline(&bench), Some(SpaceTime(1_000_039)));
@@ -62,12 +63,12 @@ fn a_transaction_keeps_no_copies_of_a_large_value_that_it_touches() {
     for at in 0..400 {
         transaction.then().touch(KS, b"k", Deadline::At(SpaceTime(2_000_000 + at))).unwrap();
     }
-    // The touch before it is in the batch when the transaction begins.
+    // The earlier touch is in the batch when the transaction begins.
     let before = peak_memory();
     let outcomes = bench.run(2, &[touch(0), command(|out| transaction.encode(out).unwrap())]);
     assert!(matches!(outcomes[1], Outcome::Transacted(_)), "{:?}", outcomes[1]);
     assert_eq!(deadline(&bench), Some(SpaceTime(2_000_399)));
-    // The kernel adds up its count over the processors now and then, so a later reading can be a little lower.
+    // The kernel aggregates its per-processor counts occasionally, so a later reading can be slightly lower.
     let grown = peak_memory().saturating_sub(before);
     assert!(grown < 1 << 30, "{grown} bytes more for 400 touches");
 }
@@ -79,7 +80,7 @@ fn touches_in_place_are_taken_back_with_their_transaction() {
     for at in 0..3 {
         transaction.then().touch(KS, b"k", Deadline::At(SpaceTime(2_000_000 + at))).unwrap();
     }
-    // It holds no number.
+    // The value is not a number.
     transaction.then().add(KS, b"k", 1).unwrap();
     let outcomes = bench.run(2, &[touch(5), command(|out| transaction.encode(out).unwrap())]);
     assert!(matches!(outcomes[1], Outcome::OperationFailed { .. }), "{:?}", outcomes[1]);

@@ -1,4 +1,4 @@
-//! The state machine through its public API, over a map.
+//! Tests of the state machine through its public API, over a map.
 
 mod audit;
 mod backends;
@@ -11,7 +11,6 @@ mod differential;
 mod digest;
 mod garbage;
 mod golden;
-mod group;
 mod group_rows;
 mod groupings;
 mod groups;
@@ -20,6 +19,7 @@ mod groups_model;
 mod history;
 mod inline_floor;
 mod large_rows;
+mod membership;
 mod model;
 mod one_entry;
 mod producers;

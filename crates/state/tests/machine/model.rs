@@ -1,4 +1,4 @@
-//! The machine against plain collections, with moves and reopens in between.
+//! The machine compared with plain collections, with moves and reopens between the entries.
 
 use std::{
     collections::BTreeMap,
@@ -39,7 +39,7 @@ fn every_read_is_what_plain_collections_say() {
     });
 }
 
-/// One entry, or one record of the node's own log.
+/// Applies one entry, or one node-local record.
 pub fn step(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
     match rng.below(10) {
         0 => move_batch(bench, model, rng),
@@ -91,7 +91,7 @@ fn move_value(bench: &mut Bench, model: &Model, rng: &mut Rng) {
     assert!(!bench.machine.is_value_live(keyspace, key, &blob).unwrap());
 }
 
-/// The second time the pointer has changed.
+/// Moves the same bytes twice. The second move is void, because the pointer has changed.
 fn move_twice(bench: &mut Bench, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
     for expected in [Moved::Applied, Moved::Void] {
         let record = bench.log.moved(from, target, bytes);
@@ -281,7 +281,7 @@ fn check_maintenance(bench: &Bench, model: &Model, rng: &mut Rng) {
     assert_eq!(bench.machine.retention_due(SpaceTime(now)).unwrap(), expected);
 }
 
-/// Stream bytes are exact, value bytes an upper bound; both are taken from the map itself.
+/// Checks that stream bytes are exact and value bytes an upper bound, both compared with the map itself.
 fn check_liveness(bench: &Bench, model: &Model) {
     let mut exact: BTreeMap<Generation, [u64; 4]> = BTreeMap::new();
     for (key, row) in bench.backend.dump() {

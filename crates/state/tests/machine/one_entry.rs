@@ -1,7 +1,7 @@
-//! Commands that share an entry, in the ways that once went wrong.
+//! Commands that share an entry, in cases that were once wrong.
 //!
-//! Each list is applied with the commands of its last time in one entry, and one an entry: outcomes and rows are the
-//! same, and what the state keeps twice agrees.
+//! Each list is applied twice: with the commands of its last time in one entry, and with one command per entry.
+//! Outcomes and rows must be equal, and the audit must find nothing.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 128 };
 const KS: KeyspaceId = KeyspaceId(1);
 const OTHER: KeyspaceId = KeyspaceId(2);
 const LEASE: LeaseId = LeaseId(7);
-/// Of values that stay in the log.
+/// Length of values that stay in the log.
 const LONG: usize = 300;
 
-/// Runs the first commands one by one, and the last ones in one entry; and all of them one by one. The node of the
-/// former, and what came of the last ones.
+/// Applies the list with the last commands in one entry, and with one command per entry. Returns the node of the
+/// former, and the outcomes of the last commands.
 fn together(first: &[Vec<u8>], later: u64, last: &[Vec<u8>]) -> (Node, Vec<Outcome>) {
     let step = |time, joins| move |command: &Vec<u8>| Step { joins, ..Step::new(time, command.clone()) };
     let list = List(first.iter().map(step(1000, 0)).chain(last.iter().map(step(1000 + later, 1))).collect());
@@ -103,7 +103,7 @@ fn prune(max: u32) -> Vec<u8> {
     command(|out| command::encode_prune_versions(out, KS, max))
 }
 
-/// More keys with a prefix than are deleted at once.
+/// Encodes a commit of more keys with a prefix than are deleted immediately.
 fn fill(prefix: &str) -> Vec<u8> {
     let mut commit = CommitBuilder::new();
     for number in 0..MAX_EAGER_PREFIX_ROWS + 1 {
@@ -112,7 +112,7 @@ fn fill(prefix: &str) -> Vec<u8> {
     command(|out| commit.encode(out))
 }
 
-/// A key that ends with a lease, and beside it in the segment one that stays.
+/// Returns commands that put a key with a lease and, in the same segment, a key that stays.
 fn a_leased_key_and_another() -> Vec<Vec<u8>> {
     let mut first = keyspaces();
     first.extend([grant(), put_until(b"p/a", Deadline::Never, Some(LEASE)), put(OTHER, b"b", &[b'w'; LONG])]);
@@ -160,7 +160,7 @@ fn a_lease_that_is_granted_again_does_not_bring_back_the_keys_of_the_former() {
     assert_eq!(transacted.results, [OperationResult::Got(None)]);
 }
 
-/// How many rows of a kind there are.
+/// Returns the number of rows of a kind.
 fn rows(node: &Node, tag: u8) -> usize {
     node.rows().keys().filter(|key| key[0] == tag).count()
 }
@@ -205,7 +205,7 @@ fn two_deletes_of_a_prefix_in_a_transaction_keep_what_an_earlier_one_deleted() {
     assert_eq!((before, past(&opened, b"p00", 3)), (None, None), "deleted at revision 2");
 }
 
-/// What a key was at a revision.
+/// Returns the value of a key at a revision.
 fn past(node: &Node, key: &[u8], revision: u64) -> Option<Vec<u8>> {
     let snapshot = node.machine().read_view();
     let past = snapshot.past(KS, Revision(revision), snapshot.time()).unwrap();

@@ -1,4 +1,4 @@
-//! Producers: an append happens once, however often it is sent.
+//! Tests of producers: an append is applied once, even if it is sent repeatedly.
 
 use std::collections::BTreeMap;
 
@@ -187,7 +187,7 @@ fn those_silent_longest_are_evicted_with_all_their_rows() {
     let left = MAX_STREAM_PRODUCERS as usize + 1 - PRODUCER_EVICTIONS;
     assert_eq!(bench.machine.producers(STREAM).unwrap().len(), left);
     assert_eq!(rows(&bench), 2 * left + 3);
-    // Many new ones in one entry, which evicts those that it has brought itself.
+    // Many new producers in one entry, which evicts some that it has added itself.
     let many: Vec<_> = (0..2 * MAX_STREAM_PRODUCERS).map(|number| append(&format!("m{number:05}"), 0, 0, 1)).collect();
     assert!(bench.run(6000, &many).iter().all(|outcome| matches!(outcome, Outcome::Committed { .. })));
     let count = bench.machine.producers(STREAM).unwrap().len();
@@ -195,7 +195,7 @@ fn those_silent_longest_are_evicted_with_all_their_rows() {
     assert_eq!(rows(&bench), 2 * count);
 }
 
-/// One commit of appends.
+/// Encodes one commit of several appends.
 fn commit(stamps: &[(&str, u64)]) -> Vec<u8> {
     let mut builder = CommitBuilder::new();
     for (id, sequence) in stamps {
@@ -204,7 +204,8 @@ fn commit(stamps: &[(&str, u64)]) -> Vec<u8> {
     command(|out| builder.encode(out))
 }
 
-/// As many producers as a stream remembers, the first of them with five appends. All were heard of at one time.
+/// Creates a stream with the maximum number of producers, the first of them with five appends. All have the same
+/// last time.
 fn full() -> Bench {
     let mut bench = bench();
     (0..5).for_each(|sequence| _ = bench.run(2, &[append("a", 0, sequence, 1)]));
@@ -297,7 +298,7 @@ fn a_deleted_streams_producers_go_in_steps() {
 /// Revision, first offset and count of each append of an epoch.
 type Results = Vec<(u64, u64, u32)>;
 
-/// What a plain reading of the rules says. Times stay within the memory.
+/// A straightforward model of the rules. Times stay within the period of memory.
 #[derive(Default)]
 struct Model {
     producers: BTreeMap<String, (u32, Results)>,

@@ -1,4 +1,4 @@
-//! Conditions on ranges: that they are as they were read.
+//! Tests of conditions that ranges are unchanged since they were read.
 
 use thalweg_state::machine::MachineOptions;
 use thalweg_types::{
@@ -28,7 +28,7 @@ fn delete(key: &[u8]) -> Vec<u8> {
     command(|out| command::encode_delete(out, KS, key).unwrap())
 }
 
-/// A commit that depends on `start..end` and puts into another keyspace.
+/// Encodes a commit that depends on `start..end` and puts into another keyspace.
 fn depending(start: &[u8], end: Option<&[u8]>, since: Revision, count: u32) -> Vec<u8> {
     let mut commit = CommitBuilder::new();
     let read = UnchangedRange { end, since, count };
@@ -54,7 +54,7 @@ fn what_nobody_has_changed_holds() {
         (b"a", Some(b"c".as_slice()), 2),
         (b"aa", Some(b"b"), 0),
         (b"c", None, 1),
-        // Nothing lies between.
+        // The range is empty.
         (b"c", Some(b"a"), 0),
     ] {
         let outcome = bench.run(3, &[depending(start, end, since, count)]).remove(0);
@@ -62,7 +62,7 @@ fn what_nobody_has_changed_holds() {
         let outcome = bench.run(3, &[depending(start, end, since, count + 1)]).remove(0);
         assert_eq!(outcome, failed(None), "{start:?}");
     }
-    // Outside of the range, and in another keyspace.
+    // Outside the range, and in another keyspace.
     bench.run(4, &[put(KS, b"0"), put(KS, b"c"), put(OTHER, b"aa")]);
     let outcome = bench.run(5, &[depending(b"a", Some(b"c"), since, 2)]).remove(0);
     assert!(matches!(outcome, Outcome::Committed { .. }), "{outcome:?}");
@@ -81,7 +81,7 @@ fn an_insert_a_replacement_and_a_removal_are_changes() {
     assert!(matches!(bench.run(6, &[depends()])[..], [Outcome::Committed { .. }]), "as it was");
     bench.run(7, &[delete(b"b")]);
     assert_eq!(bench.run(8, &[depends()]), vec![failed(None)]);
-    // As many as there were, but not the same.
+    // The same number of keys, but not the same keys.
     bench.run(9, &[put(KS, b"b")]);
     assert_eq!(bench.run(10, &[depends()]), vec![failed(Some(self::revision(&bench)))]);
 }
@@ -95,7 +95,7 @@ fn changes_of_the_same_entry_count() {
         bench.run(3, &[put(KS, b"b"), depending(b"", None, since, 1), delete(b"b"), depending(b"", None, since, 1)]);
     assert_eq!(outcomes[1], failed(Some(Revision(since.0 + 1))));
     assert!(matches!(outcomes[3], Outcome::Committed { .. }), "{outcomes:?}");
-    // Of two that read the same range and write into it, the second one loses.
+    // Of two commits that read the same range and write into it, the second one fails.
     let inserting = |key: &[u8]| {
         let mut commit = CommitBuilder::new();
         let read = UnchangedRange { end: None, since, count: 1 };
@@ -125,7 +125,7 @@ fn what_has_ended_or_was_deleted_by_prefix_is_gone() {
     clear.then().delete_prefix(KS, b"many").unwrap();
     bench.run(201, &[command(|out| clear.encode(out).unwrap())]);
     assert_eq!(bench.run(202, &[depending(b"", None, since, many + 1)]), vec![failed(None)]);
-    // Hidden rows are no change to who has not seen them.
+    // Hidden rows are no change for a reader that has not seen them.
     assert!(matches!(bench.run(203, &[depending(b"", None, since, 1)])[..], [Outcome::Committed { .. }]));
 }
 
@@ -148,12 +148,12 @@ fn the_rows_of_all_ranges_of_a_command_are_bounded() {
     let outcome = bench.run(4, &[command(|out| twice.encode(out))]).remove(0);
     let expected = Outcome::TooMany { what: "rows in the ranges that a commit depends on", limit: MAX_CONDITION_ROWS };
     assert_eq!((outcome, revision(&bench)), (expected.clone(), applied));
-    // A transaction does not take its other branch for it, either.
+    // A transaction does not take its other branch because of this either.
     let mut transaction = TransactionBuilder::new();
     transaction.expect(KS, b"", read(Some(&[0, 0, 0, 1]), 1)).unwrap().expect(KS, b"", read(None, all)).unwrap();
     transaction.otherwise().put(OTHER, b"k", b"").unwrap();
     assert_eq!(bench.run(5, &[command(|out| transaction.encode(out).unwrap())]), vec![expected]);
-    // One that has changed is found before the bound is.
+    // A changed range is detected before the bound is reached.
     bench.run(6, &[put(KS, &[0, 0, 0, 0, 1])]);
     assert_eq!(bench.run(7, &[depending(b"", None, since, all)]), vec![failed(Some(revision(&bench)))]);
 }

@@ -1,4 +1,5 @@
-//! What random lists of commands reach: a property says nothing about what no list does.
+//! Tests that random lists of commands reach all cases, because a property proves nothing about cases that no list
+//! reaches.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::{
 const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 128 };
 const LISTS: u64 = 600;
 
-/// What must be among it.
+/// Cases that must be reached.
 const WANTED: &[&str] = &[
     "Commit: Committed",
     "Commit: ConditionFailed",
@@ -92,7 +93,7 @@ const WANTED: &[&str] = &[
     "row 15",
 ];
 
-/// What was reached, and how often.
+/// The cases reached, and the number of times.
 #[derive(Debug, Default)]
 struct Reached(BTreeMap<String, u64>);
 
@@ -101,7 +102,7 @@ impl Reached {
         *self.0.entry(what.into()).or_default() += 1;
     }
 
-    /// The first word of a value's debug form: the name of its variant.
+    /// Returns the first word of a value's debug form, which is the name of its variant.
     fn variant(value: &impl std::fmt::Debug) -> String {
         let text = format!("{value:?}");
         text.split(|char: char| !char.is_alphanumeric()).next().unwrap_or_default().to_owned()

@@ -1,4 +1,5 @@
-//! Redis commands in the log: what they do to the map beside what they answer, and what others do to hashes.
+//! Tests of Redis commands in the log: their changes of the map besides their replies, and the effects of other
+//! commands on hashes.
 
 use std::{ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
@@ -19,7 +20,7 @@ use thalweg_types::{
 
 use crate::support::{Bench, Map, command};
 
-/// Counts exactly.
+/// A keyspace with exact counts.
 pub const KS: KeyspaceId = KeyspaceId(1);
 const PLAIN: KeyspaceId = KeyspaceId(2);
 const HISTORY: KeyspaceId = KeyspaceId(3);
@@ -56,7 +57,7 @@ fn replies(outcome: Outcome) -> Vec<Reply> {
     }
 }
 
-/// Runs a command given as words; the reply.
+/// Runs a command given as words, and returns the reply.
 fn run_in(bench: &mut Bench, keyspace: KeyspaceId, time: u64, words: &str) -> Reply {
     let args: Vec<&[u8]> = words.split(' ').map(str::as_bytes).collect();
     replies(bench.run(time, &[batch(keyspace, &[&args])]).remove(0)).remove(0)
@@ -70,13 +71,13 @@ fn counts(bench: &Bench) -> Counts {
     bench.machine.keyspace_counts(KS).unwrap()
 }
 
-/// Rows of parts and of trash.
+/// Returns the numbers of part rows and trash rows.
 fn leftovers(map: &Map) -> (usize, usize) {
     let count = |tag| map.keys().filter(|key| key[0] == tag).count();
     (count(0x13), count(0x15))
 }
 
-/// Sweeps, a few rows at a time, until nothing is left to be swept.
+/// Sweeps a few rows at a time until no rows are left to sweep.
 pub fn sweep(bench: &mut Bench) -> Vec<Vec<u8>> {
     let mut entries = Vec::new();
     while bench.machine.sweep_due() {
@@ -88,7 +89,7 @@ pub fn sweep(bench: &mut Bench) -> Vec<Vec<u8>> {
     entries
 }
 
-/// Reads as a Redis client does that does not write.
+/// Reads as a Redis client that does not write.
 pub fn view<T>(machine: &Machine, bench: &Bench, read: impl FnOnce(&RedisView<'_>) -> T) -> T {
     let snapshot = machine.read_view();
     let resolve = |_: &[u8], _: Revision, blob| Ok::<_, StoreError>(bench.log.read(&blob));
@@ -207,14 +208,14 @@ fn nothing_happens_when_a_watched_key_has_changed() {
         builder.push(&[b"INCR", b"a"]).unwrap();
         builder.finish()
     };
-    // The second one comes in the same entry, and sees what the first one did.
+    // The second command is in the same entry, and sees the effect of the first.
     let outcomes = bench.run(2, &[watching(version, b"none"), watching(version, b"none")]);
     assert_eq!(outcomes, [Outcome::Redis(Some(vec![Reply::Integer(2)])), Outcome::Redis(None)]);
     let version = bench.machine.get(KS, b"a").unwrap().unwrap().revision.0;
     run(&mut bench, "SET none is-there");
     assert_eq!(bench.run(2, &[watching(version, b"none")]), [Outcome::Redis(None)]);
     run_in(&mut bench, KS, 2, "PEXPIREAT none 5");
-    // Ended by now.
+    // The key has ended by now.
     assert_eq!(bench.run(6000, &[watching(version, b"none")]), [Outcome::Redis(Some(vec![Reply::Integer(3)]))]);
 }
 
@@ -321,7 +322,7 @@ fn histories_keep_what_redis_commands_replace() {
     assert_eq!(at(renamed, b"other").unwrap().value, StoredValue::Inline("2".into()));
 }
 
-/// What takes a hash from its key, by whomever.
+/// Commands that remove the key of a hash, of all kinds.
 #[test]
 fn the_parts_of_a_hash_go_whoever_takes_its_key() {
     let put = |key: &'static [u8]| command(|out| command::encode_put(out, KS, key, b"v").unwrap());
@@ -444,7 +445,7 @@ fn a_hash_goes_along_with_its_key_and_ids_are_not_used_again() {
     assert_eq!(leftovers(&bench.backend.dump()), (1, 0));
 }
 
-/// How many rows a command changes.
+/// Returns the number of rows that a command changes.
 fn changed_rows(bench: &mut Bench, words: &str) -> usize {
     let before = bench.backend.dump();
     assert!(ok(&run(bench, words)), "{words}");
@@ -528,7 +529,7 @@ fn commands_of_one_batch_leave_what_they_leave_one_after_the_other() {
         "XADD s 1-1 f z",
         "XADD s 2-2 f z",
     ];
-    // Of the rows of keys all but the revisions.
+    // Rows of keys without the revisions.
     let rows = |bench: &Bench| -> Vec<_> {
         let is_told = |key: &[u8]| matches!(key[0], 0x07 | 0x08 | 0x10 | 0x13 | 0x15);
         let told = bench.backend.dump().into_iter().filter(|(key, _)| is_told(key));
@@ -583,7 +584,7 @@ fn what_happens_to_groups_is_no_change_for_who_watches_the_stream() {
         assert!(ok(&run(&mut bench, words)), "{words}");
         assert_ne!(revision(&bench), before, "{words}");
     }
-    // It is written as before, and so it goes as before.
+    // It is written as before, so it is also removed as before.
     run(&mut bench, "XGROUP CREATE s g 0");
     assert_eq!(run(&mut bench, "FLUSHDB"), Reply::Ok);
     assert_eq!(run(&mut bench, "EXISTS s"), Reply::Integer(0));

@@ -1,5 +1,5 @@
-//! Random Redis commands, in batches and entries of random size: the machine answers what the model answers, on every
-//! backend, from wherever replay begins.
+//! Random Redis commands, in batches and entries of random size. The machine must reply like the model, on every
+//! backend, whatever the point from which replay begins.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn key(rng: &mut Rng) -> String {
     format!("key{}", rng.below(KEYS))
 }
 
-/// A value: a number, a few letters, or one that stays in the log.
+/// Returns a value: a number, a few letters, or one that stays in the log.
 fn value(rng: &mut Rng) -> String {
     match rng.below(4) {
         0 => rng.below(1000).to_string(),
@@ -87,12 +87,12 @@ fn random(rng: &mut Rng, now: u64) -> Args {
 }
 
 fn expected(model: &mut model::Model, args: &Args) -> Reply {
-    // The model borrows what it is given for as long as it lives.
+    // The model borrows its arguments for its whole life.
     let args: Vec<&'static [u8]> = args.iter().map(|arg| &*arg.clone().leak()).collect();
     execute(model, &args).unwrap()
 }
 
-/// What a client that only reads is told.
+/// Compares the replies to a client that only reads.
 fn check_reads(bench: &Bench, model: &mut model::Model, args: &Args) {
     let borrowed: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
     let command = admit(&borrowed).unwrap();
@@ -191,7 +191,7 @@ impl LogBarrier for Durable {
     }
 }
 
-/// Applies a workload to the backend that `open` gives, opening it again now and then, and compares.
+/// Applies a workload to the backend that `open` returns, reopens it occasionally, and compares the maps.
 fn same_on(seed: u64, open: &dyn Fn() -> Arc<dyn Backend>) {
     let (mut bench, mut model, _) = workload(seed, 120);
     let mut rng = Rng(seed);

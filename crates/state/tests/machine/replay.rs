@@ -1,4 +1,4 @@
-//! The same log gives the same map, from wherever replay begins.
+//! Tests that the same log produces the same map, whatever the point from which replay begins.
 
 use thalweg_state::machine::{MachineOptions, Moved};
 use thalweg_store::Backend;

@@ -1,4 +1,5 @@
-//! The running hash follows from the entries alone, and every difference between entries shows in it.
+//! Tests that the running hash follows from the entries alone, and that every difference between entries changes
+//! it.
 
 use std::sync::atomic::Ordering;
 
@@ -38,13 +39,13 @@ fn hash(bench: &Bench) -> u64 {
     bench.machine.applied().running_hash
 }
 
-/// The step of an entry of term 1, as the description of the format has it.
+/// Returns the step of an entry of term 1, according to the description of the format.
 fn entry(index: u64, time: u64) -> (u64, u64) {
     let index = index.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
     (1, time.wrapping_add(index).wrapping_add(0x1656_67b1_9e37_79f9))
 }
 
-/// The steps, as the description of the format has them.
+/// Computes the steps according to the description of the format.
 fn steps(hash: u64, words: &[(u64, u64)]) -> u64 {
     let step = |hash: u64, &(kind, word): &(u64, u64)| {
         (hash.rotate_left(29) ^ word.wrapping_add(kind)).wrapping_mul(0x9e37_79b1_85eb_ca87)

@@ -1,4 +1,4 @@
-//! Every backend, each on a disk of its own that outlives its machines.
+//! Every backend, each on a disk that outlives its machines.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use thalweg_types::Lsn;
 
 use crate::random::node::Open;
 
-/// The tests' log is always durable.
+/// A barrier of a log that is always durable.
 struct Durable;
 
 impl LogBarrier for Durable {
@@ -23,7 +23,7 @@ impl LogBarrier for Durable {
     }
 }
 
-/// A backend's name, and what makes a disk for it.
+/// A backend's name, and a function that creates a disk for it.
 type Store = (&'static str, fn() -> Open);
 
 /// The backends with a file format, by name.

@@ -1,4 +1,4 @@
-//! A backend of a few lines, and a log of one segment at a time to apply from.
+//! A minimal backend, and an in-memory log whose records the tests apply.
 
 use std::{
     collections::BTreeMap,
@@ -22,14 +22,14 @@ use thalweg_types::{
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Everything in one map; a view is a copy. Counts what is read, so that tests can say "reads nothing".
+/// A backend of one map; a view is a copy. It counts reads, so that tests can assert that a command reads nothing.
 #[derive(Debug, Default)]
 pub struct MapBackend {
     state: Mutex<(Arc<Map>, Option<Applied>)>,
     pub reads: AtomicU64,
-    /// Changes in all batches.
+    /// Number of changes in all batches.
     pub changes: AtomicU64,
-    /// Applies that fail from now on.
+    /// Number of applies that fail from now on.
     pub failures: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl MapBackend {
         (*self.state.lock().unwrap().0).clone()
     }
 
-    /// The same map under a new backend, as after a restart.
+    /// Returns a new backend with a copy of the map, as after a restart.
     pub fn copy(&self) -> Arc<Self> {
         let state = self.state.lock().unwrap();
         Self::of((*state.0).clone(), state.1)
@@ -139,7 +139,7 @@ impl View for MapView {
     }
 }
 
-/// A record as the log would hold it.
+/// A record as the log contains it.
 #[derive(Clone, Debug)]
 pub struct LogRecord {
     pub payload: Vec<u8>,
@@ -155,7 +155,7 @@ pub enum Kind {
     Skip { index: Index, time: SpaceTime },
 }
 
-/// The bytes of segments, which the machine reads, too.
+/// The bytes of segments, which the machine reads too.
 #[derive(Clone, Debug, Default)]
 pub struct Segments(Arc<Mutex<BTreeMap<Generation, Vec<u8>>>>);
 
@@ -171,7 +171,7 @@ impl Blobs for Segments {
     }
 }
 
-/// Segments of bytes in memory, and the records in them.
+/// An in-memory log: segments of bytes, and the records in them.
 #[derive(Clone, Debug)]
 pub struct Log {
     pub segments: Segments,
@@ -185,12 +185,12 @@ impl Log {
         Self { segments: Segments::default(), records: Vec::new(), segment_bytes, next_index: 1 }
     }
 
-    /// The empty log of a node whose state has applied entries up to an index elsewhere.
+    /// Creates the empty log of a node whose state has applied entries up to an index on another node.
     pub fn after(segment_bytes: usize, index: Index) -> Self {
         Self { next_index: index.0 + 1, ..Self::new(segment_bytes) }
     }
 
-    /// The same bytes and records, of another node.
+    /// Returns a log with the same bytes and records, for another node.
     pub fn copy(&self) -> Self {
         let segments = self.segments.0.lock().unwrap().clone();
         Self { segments: Segments(Arc::new(Mutex::new(segments))), ..self.clone() }
@@ -212,7 +212,7 @@ impl Log {
         self.push(&payload, Kind::Move)
     }
 
-    /// A move without bytes.
+    /// Appends a move record without bytes.
     pub fn local(&mut self, target: &MoveTarget<'_>) -> LogRecord {
         self.push(&target.encode_alone(), Kind::Move)
     }
@@ -234,7 +234,7 @@ impl Log {
         self.records.last().unwrap().clone()
     }
 
-    /// The bytes of a pointer, checked against its checksum.
+    /// Returns the bytes of a pointer, verified against its checksum.
     pub fn read(&self, blob: &BlobRef) -> Bytes {
         self.segments.read(blob).unwrap()
     }
@@ -277,7 +277,7 @@ pub fn command(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// A machine over its backend, with its log.
+/// A machine with its backend and its log.
 pub struct Bench {
     pub backend: Arc<MapBackend>,
     pub machine: Machine,
@@ -293,13 +293,13 @@ impl Bench {
         Self { backend, machine, log, options }
     }
 
-    /// Applies one entry of these commands.
+    /// Applies one entry with these commands.
     pub fn run(&mut self, time: u64, commands: &[Vec<u8>]) -> Vec<Outcome> {
         let record = self.log.entry(&frame(commands), SpaceTime(time));
         apply(&self.machine, &record).0
     }
 
-    /// Applies a record of the node's own log that carries no bytes.
+    /// Applies a node-local record without bytes.
     pub fn local(&mut self, target: &MoveTarget<'_>) -> Moved {
         let record = self.log.local(target);
         apply(&self.machine, &record).1.expect("a move")

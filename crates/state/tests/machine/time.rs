@@ -1,4 +1,4 @@
-//! Deadlines and leases, one behaviour a test.
+//! Tests of deadlines and leases, one behaviour each.
 
 use std::{
     ops::ControlFlow,
@@ -23,12 +23,12 @@ use thalweg_types::{
 use crate::support::{Bench, apply, command};
 
 const KS: KeyspaceId = KeyspaceId(1);
-/// Its puts end by themselves after 100.
+/// A keyspace whose puts have a default TTL of 100.
 const ENDING: KeyspaceId = KeyspaceId(2);
-/// What leases of the tests live.
+/// TTL of the tests' leases.
 const TTL: u64 = MIN_LEASE_TTL.as_micros() as u64;
 
-/// A time that a test sets.
+/// A clock that a test sets.
 #[derive(Debug, Default)]
 pub struct TestTime(pub AtomicU64);
 
@@ -115,7 +115,7 @@ fn expired(keys: u32, rows: u32, more: bool) -> Outcome {
     Outcome::Expired { keys, rows, more }
 }
 
-/// The keys that a view shows, and their values if they are short.
+/// Returns the keys that a view shows, with their values if they are short.
 pub fn pairs(snapshot: &ReadView, keyspace: KeyspaceId) -> Vec<String> {
     let mut pairs = Vec::new();
     let visit = &mut |item: thalweg_state::keyspaces::Item<'_>| {
@@ -126,7 +126,7 @@ pub fn pairs(snapshot: &ReadView, keyspace: KeyspaceId) -> Vec<String> {
     pairs
 }
 
-/// How many rows of what ends there are: by time, leases, attachments.
+/// Returns the numbers of rows of deadlines, leases and attachments.
 pub fn rows(bench: &Bench) -> [usize; 3] {
     let map = bench.backend.dump();
     [8, 9, 10].map(|tag| map.keys().filter(|key| key[0] == tag).count())
@@ -179,7 +179,7 @@ fn a_view_is_of_one_moment() {
     assert_eq!(now.get(KS, b"a").unwrap(), None);
 }
 
-/// A reader whose clock lags behind what is applied sees the moment of the last entry.
+/// A reader whose clock is behind the last applied entry uses the time of that entry.
 #[test]
 fn a_view_is_never_of_a_time_before_its_last_entry() {
     let (mut bench, time) = bench();
@@ -496,7 +496,7 @@ fn stale_rows_are_found_in_pages_and_forgotten_only_if_they_still_are() {
     assert_eq!(cursor, StaleCursor::default(), "it begins anew");
     let stale: Vec<&[u8]> = found.iter().flatten().map(Vec::as_slice).collect();
     let forget = command(|out| command::encode_forget_rows(out, stale.iter().copied()));
-    // One of them is true again by now, another one is about to be.
+    // One of the rows is valid again by now, and another one is about to be.
     bench.run(1000, &[put_until(&[0], b"1", Deadline::At(SpaceTime(1_001_000)), None)]);
     let again = put_until(&[3], b"1", Deadline::At(SpaceTime(1_001_000)), None);
     assert_eq!(bench.run(1002, &[again, forget.clone()])[1], expired(0, 1, false));

@@ -1,4 +1,4 @@
-//! Random commands about time against a model that knows nothing of rows: what has ended is not there.
+//! Random commands about time compared with a model without rows, in which ended keys do not exist.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::atomic::Ordering, time::Duration};
 
@@ -20,12 +20,12 @@ use crate::{
     workload::{Rng, for_seeds},
 };
 
-/// Times pass in steps of this, so that leases, which live 100 ms at least, end within a run.
+/// Microseconds between steps, so that leases, which live at least 100 ms, end within a run.
 const TICK: u64 = 10_000;
 const DEFAULT_TTL: u64 = 100;
 
 type Key = (KeyspaceId, Vec<u8>);
-/// What a scan tells: revision and value by key.
+/// Result of a scan: revision and value by key.
 type Pairs = BTreeMap<Key, (u64, Vec<u8>)>;
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ struct ModelLease {
     ttl: u64,
 }
 
-/// Leases are numbered, so that one of an id that was used before is another one.
+/// The model. Leases are numbered, so that a lease with a reused id is a different one.
 #[derive(Clone, Debug, Default)]
 struct Model {
     keys: BTreeMap<Key, Value>,
@@ -52,7 +52,7 @@ struct Model {
     time: u64,
 }
 
-/// A command, and what the model makes of its outcome.
+/// A command, and the model's check of its outcome.
 type Step = (Vec<u8>, Box<dyn FnOnce(&mut Model, &Outcome)>);
 
 impl Model {
@@ -225,7 +225,7 @@ fn put_until(rng: &mut Rng, time: u64, key: Key, bytes: Vec<u8>) -> Step {
     )
 }
 
-/// What a transaction does to one key.
+/// An operation of a transaction on one key.
 #[derive(Clone, Debug)]
 enum Operation {
     Put(Key, Vec<u8>),
@@ -260,7 +260,7 @@ impl Operation {
         .unwrap();
     }
 
-    /// Its result, and whether it writes.
+    /// Applies the operation to the model. Returns its result, and true if it writes.
     fn apply(self, model: &mut Model) -> (OperationResult, bool) {
         match self {
             Self::Put(key, bytes) => {
@@ -344,7 +344,7 @@ fn grant(rng: &mut Rng) -> Step {
         Box::new(move |model, outcome| {
             let ttl = ttl.as_micros() as u64;
             match outcome {
-                // One that has ended stays in the way until its keys are removed.
+                // An ended lease blocks its id until its keys are removed.
                 Outcome::LeaseExists(found) => {
                     assert!(found.0 == id && model.leases.iter().any(|lease| lease.id == id));
                 }
@@ -375,7 +375,7 @@ fn shown(bench: &Bench, view: &ReadView, direction: Direction) -> BTreeMap<Key, 
     found
 }
 
-/// Every value that ends has its rows, and every lease its own.
+/// Checks that every value with an expiry has its rows, and every lease its own.
 fn check_rows(bench: &Bench) {
     let map = bench.backend.dump();
     for (key, row) in &map {
@@ -461,7 +461,7 @@ fn replays_to_the_same(bench: &Bench) {
     assert_eq!(backend.dump(), bench.backend.dump());
 }
 
-/// When all that can end has, expiry and the search for stale rows leave no row of theirs.
+/// After everything has ended, expiry and the search for stale rows leave no row about time.
 fn ends_with_nothing_left(bench: &mut Bench, time: u64) {
     let end = time + 1000 * TICK;
     let mut cursor = StaleCursor::default();

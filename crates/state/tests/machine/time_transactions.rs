@@ -1,4 +1,4 @@
-//! Deadlines and leases within transactions.
+//! Tests of deadlines and leases within transactions.
 
 use std::sync::atomic::Ordering;
 

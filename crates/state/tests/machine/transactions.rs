@@ -1,4 +1,4 @@
-//! Transactions, counters, deletes by prefix, dropped keyspaces.
+//! Tests of transactions, counters, deletes by prefix, and dropped keyspaces.
 
 use std::ops::ControlFlow;
 
@@ -23,7 +23,7 @@ use thalweg_types::{
 use crate::support::{Bench, command};
 
 const KS: KeyspaceId = KeyspaceId(1);
-/// Counts exactly.
+/// A keyspace with exact counts.
 const EXACT: KeyspaceId = KeyspaceId(2);
 const STREAM: StreamId = StreamId(1);
 const MANY: usize = MAX_EAGER_PREFIX_ROWS + 10;
@@ -51,7 +51,7 @@ fn then(build: impl FnOnce(&mut Operations)) -> Vec<u8> {
     transaction(|transaction| build(transaction.then()))
 }
 
-/// Runs one command, which must be carried out.
+/// Runs one command, which must not be rejected.
 fn run(bench: &mut Bench, command: Vec<u8>) -> Transacted {
     match bench.run(2, &[command]).remove(0) {
         Outcome::Transacted(done) => *done,
@@ -372,7 +372,7 @@ fn the_bounds_of_a_scan_are_keys() {
     let mut long = ScanOperation { prefix: b"p", start: Some(b"p"), end: Some(b"q"), ..ScanOperation::default() };
     let too_long = vec![b'p'; MAX_KEY_BYTES + 1];
     for bound in 0..3 {
-        // As a foreign writer encodes it: ours refuses.
+        // Encoded as by a foreign client, because our encoder rejects it.
         let mut encoded = then(|list| _ = list.scan(KS, &ScanOperation { limit: 7, ..long }).unwrap());
         let mut at = encoded.len() - 3 * 5;
         at += bound * 5;
@@ -395,7 +395,7 @@ fn a_shorter_prefix_replaces_longer_ones_and_the_table_is_bounded() {
         assert_eq!(outcome == full, round == MAX_PENDING_CLEARS, "{round}");
     }
     assert_eq!(rows(&bench, 0x06), MAX_PENDING_CLEARS);
-    // What few rows have it is emptied at once, and one that takes the place of others makes room.
+    // A prefix with few rows is emptied immediately, and a clear that replaces others makes room.
     run(
         &mut bench,
         then(|list| _ = list.delete_prefix(KS, format!("{MAX_PENDING_CLEARS:04}/000").as_bytes()).unwrap()),

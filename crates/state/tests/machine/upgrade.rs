@@ -1,4 +1,4 @@
-//! Versions of the state machine: what nodes do with commands that need one, and how one comes into force.
+//! Tests of versions of the state machine: commands that need a version, and raising the version in force.
 
 use thalweg_state::{
     digest::state_digest,
@@ -12,7 +12,7 @@ use thalweg_types::{
 
 use crate::support::{Bench, Kind, LogRecord, MapBackend, apply, command, frame};
 
-/// A machine as of a binary that knows versions up to `known`.
+/// Creates a machine like that of a binary that supports versions up to `known`.
 fn knowing(known: u16) -> Bench {
     let mut bench = Bench::new(MachineOptions::default());
     reopen(&mut bench, known);

@@ -1,4 +1,4 @@
-//! Keyspaces with history against a model that keeps every revision of everything.
+//! Keyspaces with history compared with a model that keeps every revision.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use crate::{
 const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 24 };
 const LEASE_TTL: u64 = 1000 * GONE_AGE;
 const AGE: u64 = 3000;
-/// What goes with this age also where the history has none.
+/// Age after which versions of deleted keys are forgotten in a history without maximum age.
 const GONE_AGE: u64 = DELETED_HISTORY_AGE.as_micros() as u64;
 
 const HISTORIES: [KeyspaceHistory; 3] = [
@@ -37,32 +37,32 @@ const HISTORIES: [KeyspaceHistory; 3] = [
     KeyspaceHistory { revisions: Some(4), age: Some(Duration::from_micros(AGE)) },
 ];
 
-/// A key as it was written; `live` says what the machine may show of it now.
+/// A key's value as written; `live` is true if the machine may show it now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Value {
     revision: u64,
     bytes: Vec<u8>,
     deadline: Option<u64>,
     lease: bool,
-    /// Whether its command had deleted what was there before.
+    /// True if the command had deleted the previous value.
     is_new: bool,
 }
 
 type Keys = BTreeMap<Vec<u8>, Value>;
 
-/// Every revision of everything.
+/// The model, which keeps every revision.
 #[derive(Default)]
 struct Model {
     now: BTreeMap<u32, Keys>,
-    /// By revision: the keyspaces after it, and when it was.
+    /// The keyspaces after each revision, with its time.
     past: Vec<(BTreeMap<u32, Keys>, u64)>,
-    /// By revision: the keyspaces of which it made keys go.
+    /// The keyspaces in which each revision removed keys.
     gone: Vec<BTreeSet<u32>>,
     revision: u64,
     time: u64,
     lease: bool,
     lease_ends: u64,
-    /// Whether prefixes are deleted.
+    /// True if the workload deletes prefixes.
     clears: bool,
 }
 
@@ -115,7 +115,7 @@ impl Model {
         1 + rng.below(self.now.len() as u64) as u32
     }
 
-    /// A commit of writes to different keys.
+    /// Returns a commit of writes to different keys.
     fn commit(&mut self, rng: &mut Rng) -> Vec<u8> {
         let mut builder = CommitBuilder::new();
         let revision = self.revision + 1;
@@ -206,7 +206,7 @@ impl Model {
         command(|out| builder.encode(out).unwrap())
     }
 
-    /// So many keys with a prefix that they are not deleted at once.
+    /// Returns a commit of so many keys with a prefix that they are not deleted immediately.
     fn bulk(&mut self, rng: &mut Rng) -> Vec<u8> {
         let keyspace = self.keyspace(rng);
         let mut builder = CommitBuilder::new();
@@ -221,14 +221,14 @@ impl Model {
         command(|out| builder.encode(out))
     }
 
-    /// Commands of one entry.
+    /// Returns the commands of one entry.
     fn entry(&mut self, rng: &mut Rng) -> Vec<Vec<u8>> {
-        // Now and then nothing happens for long.
+        // Occasionally a long time passes.
         self.time += if rng.below(60) == 0 { GONE_AGE } else { rng.below(60) };
         (0..rng.below(5)).map(|_| self.command(rng)).collect()
     }
 
-    /// A command that may look at what has ended, or another one.
+    /// Returns a command, possibly one that affects ended keys.
     fn command(&mut self, rng: &mut Rng) -> Vec<u8> {
         let is_ended = |model: &Self, value: &Value| !model.is_live(value);
         match rng.below(60) {
@@ -282,12 +282,12 @@ impl Model {
         }
     }
 
-    /// Whether the bounds promise that the key's state at a revision can be read.
+    /// Returns true if the bounds guarantee that the key's state at a revision is readable.
     fn is_promised(&self, keyspace: u32, key: &[u8], revision: u64) -> bool {
         let history = HISTORIES[keyspace as usize - 1];
         let next = self.past.get(revision as usize + 1).map(|(_, time)| *time);
         let by_age = history.age.is_none_or(|_| next.is_none_or(|next| next + AGE > self.time));
-        // Values that it has had since then and has not any more.
+        // Values that the key has had since then and does not have any more.
         let mut gone = Vec::new();
         for (keyspaces, _) in &self.past[revision as usize..] {
             let value = keyspaces[&keyspace].get(key).map(|value| value.revision);
@@ -303,7 +303,7 @@ impl Model {
         by_age && is_kept && history.revisions.is_none_or(|revisions| superseded < revisions)
     }
 
-    /// Whether a key was deleted or had ended after a revision, long ago.
+    /// Returns true if a key was deleted or had ended after a revision, long ago.
     fn was_gone(&self, keyspace: u32, key: &[u8], revision: u64) -> bool {
         self.past[revision as usize..].windows(2).any(|pair| {
             let [old, new] = [&pair[0].0[&keyspace], &pair[1].0[&keyspace]].map(|keys| keys.get(key));
@@ -311,14 +311,14 @@ impl Model {
         })
     }
 
-    /// The same of any key.
+    /// Returns true if [`was_gone`](Self::was_gone) holds for any key.
     fn any_was_gone(&self, keyspace: u32, revision: u64) -> bool {
         let later = self.gone.iter().zip(&self.past).skip(revision as usize + 1);
         later.into_iter().any(|(gone, (_, time))| gone.contains(&keyspace) && time + GONE_AGE <= self.time)
     }
 }
 
-/// Whether a value went, and was not just overwritten.
+/// Returns true if a value was removed, not just overwritten.
 fn is_gone(old: &Value, new: Option<&Value>, time: u64) -> bool {
     let ended = old.lease || old.deadline.is_some_and(|deadline| deadline <= time);
     new.is_none_or(|new| new.revision != old.revision && (ended || new.is_new))
@@ -336,7 +336,7 @@ fn resolve_owned(bench: &Bench, value: &StoredValue) -> Vec<u8> {
     resolve(bench, value.as_ref())
 }
 
-/// Reads one key at one revision.
+/// Compares one key at one revision.
 fn check_get(bench: &Bench, model: &Model, keyspace: u32, key: &[u8], revision: u64) {
     let snapshot = bench.machine.read_view();
     let past = snapshot.past(KeyspaceId(keyspace), Revision(revision), SpaceTime(0));
@@ -413,7 +413,7 @@ fn check_scan(bench: &Bench, model: &Model, rng: &mut Rng, keyspace: u32, revisi
     }
 }
 
-/// A list of versions is what the key was, as far back as it says.
+/// Checks that a list of versions agrees with the model, as far back as the list reaches.
 fn check_versions(bench: &Bench, model: &Model, keyspace: u32, key: &[u8]) {
     let snapshot = bench.machine.read_view();
     let listed = snapshot.versions(KeyspaceId(keyspace), key, None, 1000).unwrap();
@@ -447,7 +447,7 @@ fn check_versions(bench: &Bench, model: &Model, keyspace: u32, key: &[u8]) {
     }
 }
 
-/// What is hidden now is hidden at the newest revision, for who names the time.
+/// Checks that keys hidden now are hidden at the newest revision, for a reader that passes the time.
 fn check_newest(bench: &Bench, model: &Model, keyspace: u32) {
     let snapshot = bench.machine.read_view();
     let past = snapshot.past(KeyspaceId(keyspace), Revision(model.revision), snapshot.time()).unwrap();
@@ -467,7 +467,7 @@ fn check_newest(bench: &Bench, model: &Model, keyspace: u32) {
     assert_eq!(now, then);
 }
 
-/// Moves the bytes of some value or version.
+/// Moves the bytes of a value or version.
 fn move_one(bench: &mut Bench, model: &Model, rng: &mut Rng) {
     let keyspace = KeyspaceId(model.keyspace(rng));
     let key = Model::key(rng);
@@ -484,8 +484,8 @@ fn move_one(bench: &mut Bench, model: &Model, rng: &mut Rng) {
     assert!(!bench.machine.is_value_live(keyspace, &key, blob).unwrap());
 }
 
-/// All bytes that rows point to are counted, and no others: nothing here is written blindly. But what replaces a row
-/// that a deleted prefix has hidden for long does not look at its bytes.
+/// Checks that exactly the bytes that rows point to are counted, because this workload has no blind writes.
+/// Replacing a row that a deleted prefix has hidden for long does not read its bytes, which then stay counted.
 fn check_liveness(bench: &Bench, model: &Model) {
     let map = bench.backend.dump();
     let pointer = |form: u8, row: &[u8]| match form {
@@ -517,7 +517,7 @@ fn check(bench: &Bench, model: &Model, rng: &mut Rng) {
     check_liveness(bench, model);
 }
 
-/// Prunes until nothing is due; then no keyspace holds more than its bounds.
+/// Prunes until no work is due; then no keyspace exceeds its bounds.
 fn prune_all(bench: &mut Bench, model: &mut Model) {
     let mut last = None;
     while let Some(keyspace) = bench.machine.prune_due(last, SpaceTime(model.time)).unwrap() {
@@ -579,8 +579,8 @@ fn every_revision_reads_as_the_model_says() {
     });
 }
 
-/// A keyspace whose history was off for a while, with two prunes' work left: more versions than its bounds permit, and
-/// of those before a row that says so.
+/// Creates a keyspace whose history was off for a while, with work left for two prunes: more versions than its
+/// bounds permit, the older ones with a row of forgotten versions.
 fn lowered(before: KeyspaceHistory, after: KeyspaceHistory) -> Bench {
     let mut bench = Bench::new(OPTIONS);
     let configure =
@@ -614,7 +614,7 @@ fn what_a_change_of_bounds_forgets_of_a_key_stays_known_as_forgotten() {
 fn rows_by_time_go_with_what_a_change_of_bounds_forgets() {
     let aged = |revisions| KeyspaceHistory { revisions: Some(revisions), age: Some(Duration::from_micros(AGE)) };
     let mut bench = lowered(aged(3), aged(10));
-    // The row of what has been forgotten is above the floor, and has a row by time.
+    // The row of forgotten versions is above the floor, and has a time row.
     let put = |value: u8| command(|out| command::encode_put(out, KeyspaceId(1), b"k", &[value]).unwrap());
     (9..=12).for_each(|value| _ = bench.run(50, &[put(value)]));
     let two = command(|out| command::encode_configure_keyspace(out, KeyspaceId(1), &config(aged(2))).unwrap());
@@ -624,7 +624,7 @@ fn rows_by_time_go_with_what_a_change_of_bounds_forgets() {
     assert_eq!([kind(1), kind(2)], [2, 2], "a version and what has been forgotten, each with its time");
 }
 
-/// Reads and writes everything in a damaged map.
+/// Runs every kind of read and write on a damaged map.
 fn use_damaged(map: Map, applied: Option<Applied>, log: &Log) -> Result<(), MachineError> {
     let machine = Machine::open(MapBackend::of(map, applied), OPTIONS)?;
     let mut log = log.clone();
@@ -715,7 +715,7 @@ fn a_history_that_is_switched_off_leaves_nothing_behind() {
         }
         let configure =
             |id: u32, to| command(|out| command::encode_configure_keyspace(out, KeyspaceId(id), &config(to)).unwrap());
-        // With writes and prunes in the same entries: none of these may slip through.
+        // Writes and prunes in the same entries must not escape the removal.
         let put = command(|out| command::encode_put(out, KeyspaceId(1), b"a", &[7; 50]).unwrap());
         let prune = || command(|out| command::encode_prune_versions(out, KeyspaceId(2), 40));
         let off = KeyspaceHistory::default();

@@ -1,4 +1,4 @@
-//! What a reader is told of a record whose changes it sees while the record is still being applied.
+//! Tests of reads that see the changes of a record while it is still being applied.
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -18,7 +18,7 @@ use crate::support::{Log, MapBackend, apply, command, frame};
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
 const KEY: &[u8] = b"key";
 
-/// What a reader found: the value of the key, and the bounds that it read afterwards.
+/// Result of a reader: the value of the key, and the bounds that it read afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sight {
     value: Option<Bytes>,
@@ -34,7 +34,8 @@ fn look(machine: &Machine) -> Sight {
     Sight { value, visible: machine.visible(), applied: machine.applied().lsn }
 }
 
-/// Reads through the machine before and after each batch becomes visible, while the machine still applies it.
+/// A backend that reads through the machine before and after each batch becomes visible, while the machine still
+/// applies it.
 #[derive(Debug, Default)]
 struct Watched {
     inner: MapBackend,

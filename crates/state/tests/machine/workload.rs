@@ -1,4 +1,4 @@
-//! Random entries, and plain collections that say what must come of them.
+//! Random entries, and plain collections that predict their outcomes.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,7 +14,7 @@ use thalweg_types::{
 
 use crate::support::command;
 
-/// SplitMix64.
+/// The SplitMix64 random generator.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -44,7 +44,7 @@ pub fn for_seeds(count: u64, run: impl Fn(u64)) {
     });
 }
 
-/// The same for a test that itself tells which seeds fail.
+/// Runs a randomised test that reports failing seeds itself.
 pub fn for_each_seed(count: u64, mut run: impl FnMut(u64)) {
     let given = std::env::var("THALWEG_SEED").ok().map(|seed| seed.parse().expect("THALWEG_SEED is a number"));
     given.map_or(1..count + 1, |seed: u64| seed..seed + 1).for_each(&mut run);
@@ -72,7 +72,7 @@ pub struct ModelStream {
     pub start: u64,
     pub next: u64,
     pub last_time: u64,
-    /// Those that are not reclaimed.
+    /// Batches that are not reclaimed.
     pub batches: VecDeque<ModelBatch>,
 }
 
@@ -90,10 +90,10 @@ impl ModelStream {
     }
 }
 
-/// What the machine must hold.
+/// The expected content of the machine.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    /// Live ones: name, and whether it counts exactly.
+    /// Name of each live keyspace, and true if it counts exactly.
     pub keyspaces: BTreeMap<u32, (String, bool)>,
     next_keyspace: u32,
     pub data: BTreeMap<(u32, Vec<u8>), (u64, Vec<u8>)>,
@@ -104,7 +104,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A random entry at a random later time: its commands, and their outcomes.
+    /// Returns a random entry at a random later time: its commands, and their outcomes.
     pub fn entry(&mut self, rng: &mut Rng) -> (SpaceTime, Vec<(Vec<u8>, Outcome)>) {
         self.time += rng.below(20);
         let commands = (0..rng.below(6)).map(|_| self.command(rng)).collect();
@@ -139,7 +139,7 @@ impl Model {
         (command, Outcome::Keyspace { id: KeyspaceId(self.next_keyspace), created: true })
     }
 
-    /// So many keys with one prefix that they are not deleted at once.
+    /// Returns a commit of so many keys with one prefix that they are not deleted immediately.
     fn bulk(&mut self, rng: &mut Rng) -> (Vec<u8>, Outcome) {
         let keyspace = self.random_keyspace(rng);
         let mut builder = CommitBuilder::new();
@@ -179,14 +179,14 @@ impl Model {
         (command, Outcome::Stream { id: StreamId(self.next_stream), created: true })
     }
 
-    /// Mostly one that exists.
+    /// Returns a stream id, mostly of an existing one.
     pub fn random_stream(&self, rng: &mut Rng) -> u32 {
         let nth = rng.below(self.streams.len() as u64 + 1) as usize;
         let stray = rng.below(u64::from(self.next_stream) + 2) as u32;
         self.streams.keys().nth(nth).copied().unwrap_or(stray)
     }
 
-    /// So many were made.
+    /// Returns the number of streams created.
     pub fn stream_count(&self) -> u32 {
         self.next_stream
     }
@@ -239,7 +239,7 @@ impl Model {
         (command(|out| command::encode_trim_stream(out, StreamId(id), Offset(before))), outcome)
     }
 
-    /// A record of the node's own log that forgets index entries, and what must come of it.
+    /// Returns a node-local record that deletes index entries, and its expected result.
     pub fn reclaim(&mut self, rng: &mut Rng) -> (MoveTarget<'static>, Moved) {
         let id = self.random_stream(rng);
         let max = rng.below(5) as u32;
@@ -261,7 +261,7 @@ impl Model {
         (MoveTarget::Reclaimed { stream: StreamId(id), max }, moved)
     }
 
-    /// Keys collide often, and one of them is empty.
+    /// Returns a key. Keys collide often, and one of them is empty.
     pub fn random_key(rng: &mut Rng) -> Vec<u8> {
         let len = rng.below(4) as usize;
         (0..len).map(|_| [0, b'a', b'b', 0xff][rng.below(4) as usize]).collect()

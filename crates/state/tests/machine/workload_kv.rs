@@ -1,4 +1,4 @@
-//! Random transactions, dropped keyspaces and sweeps, and what must come of them.
+//! Random transactions, dropped keyspaces and sweeps, and their expected outcomes.
 
 use bytes::Bytes;
 use thalweg_types::{
@@ -15,11 +15,11 @@ use crate::{
     workload::{Model, Rng},
 };
 
-/// What stands for an outcome that tells of rows no reader sees: any number of them is right.
+/// Placeholder for an outcome that counts rows invisible to readers: any number is correct.
 pub const SOME_ROWS: Outcome = Outcome::Reclaimed { entries: u32::MAX, more: false };
 
-/// Whether an outcome is the expected one. How many keys a prefix had is only told if they were few rows,
-/// and how many rows a sweep found depends on what no reader sees.
+/// Returns true if an outcome is the expected one. The number of keys with a prefix is reported only for few rows,
+/// and the number of rows that a sweep finds depends on rows invisible to readers.
 pub fn is_expected(found: &Outcome, expected: &Outcome) -> bool {
     if *expected == SOME_ROWS {
         return matches!(found, Outcome::Reclaimed { .. });
@@ -31,7 +31,7 @@ pub fn is_expected(found: &Outcome, expected: &Outcome) -> bool {
     for (expected, found) in expected.results.iter_mut().zip(&found.results) {
         match (expected, found) {
             (expected, OperationResult::PrefixDeleted { keys: None }) => *expected = found.clone(),
-            // Where to go on may be a deleted key behind the last pair.
+            // The position to continue from may be a deleted key after the last pair.
             (OperationResult::Scanned(expected), OperationResult::Scanned(found))
                 if expected.after.is_some() && found.after.is_some() =>
             {

@@ -1,18 +1,18 @@
-//! A value with its checksum, as stores keep it.
+//! Values with checksums, as redb and SQLite store them.
 //!
 //! ```text
 //! | crc u32 | value ... |        CRC-32C of the key and the value, little-endian
 //! ```
-//! Neither redb nor SQLite notices a flipped bit in what it reads back; this does.
+//! Neither redb nor SQLite detects a flipped bit in the data that it reads back; this checksum does.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::backend::BackendError;
 
-/// Bytes in front of the value.
+/// Bytes of the checksum in front of the value.
 pub const CHECKSUM_BYTES: usize = 4;
 
-/// The checksum of a pair.
+/// Returns the checksum of a pair.
 pub fn checksum(key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(key);
@@ -20,7 +20,7 @@ pub fn checksum(key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
     (digest.finalize() as u32).to_le_bytes()
 }
 
-/// The value within what a store kept under `key`.
+/// Verifies the bytes stored under `key` and returns the value in them.
 pub fn checked<'a>(key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], BackendError> {
     match stored.split_first_chunk::<CHECKSUM_BYTES>() {
         Some((crc, value)) if *crc == checksum(key, value) => Ok(value),

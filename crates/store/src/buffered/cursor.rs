@@ -1,7 +1,7 @@
-//! Walking over a store's view, a page at a time.
+//! A cursor over a store's view that reads one page at a time.
 //!
-//! Each page is looked for anew from the last key, so that nothing of the store is held while the caller
-//! does what it likes with a pair, which may be another read.
+//! Each page is a new search from the last key. So no lock or cursor of the store is held while the caller
+//! processes a pair, and the caller may read the store again.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     merge::Cursor,
 };
 
-/// A place in a view. It stands on a pair until [`advance`](Cursor::advance) says that there is none.
+/// A position in a view. It is on a pair until [`advance`](Cursor::advance) returns false.
 pub(super) struct StoreCursor<'a> {
     view: &'a Arc<dyn StoreView>,
     lower: Bound<&'a [u8]>,
@@ -22,7 +22,7 @@ pub(super) struct StoreCursor<'a> {
 }
 
 impl<'a> StoreCursor<'a> {
-    /// Stands on the first pair within the bounds, if there is one.
+    /// Opens a cursor on the first pair within the bounds; returns `None` if there is none.
     pub(super) fn open(
         view: &'a Arc<dyn StoreView>,
         lower: Bound<&'a [u8]>,

@@ -1,20 +1,21 @@
-//! Memtables in front of a store that is slow to change: how redb and SQLite serve as state backends.
+//! Memtables in front of a store with slow writes. The redb and SQLite backends are built on it.
 //!
-//! Owns: [`Buffered`]: applying, sealing full memtables, waiting when the store falls behind, views; a
-//! thread that persists sealed memtables. Does not own: the store, which is behind a trait.
+//! Owns: [`Buffered`], which applies batches, seals full memtables, stalls writes when the store falls behind, and
+//! creates views; and a thread that persists sealed memtables. Does not own: the store, which is behind the trait
+//! [`Store`].
 //!
-//! Why: a transaction of its own for each batch costs redb (not synced) 13 µs and SQLite 14 µs, a change
-//! in a memtable one; in bulk they take a change in 1.7 and 0.8 µs, while writers wait for the log's next
-//! fsync anyway. And nothing may be persisted before the log is: a memtable holds it back until then.
+//! Reason: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite, but a change in a
+//! memtable costs 1 µs. In bulk, the stores need 1.7 and 0.8 µs for a change, in time that writers spend waiting
+//! for the log's next fsync. And nothing may be persisted before the log is durable; the memtables hold changes
+//! back until then.
 //!
 //! ```text
 //! apply -> active memtable -> sealed memtables -> store      (each in one durable transaction)
 //!                          seal            persist
 //! ```
-//! Invariants: memtables are sealed only between batches, with the `Applied` of their last batch, and
-//! persisted in order, so the store holds exactly what was applied up to `persisted`.
-//! `persisted <= oldest sealed <= .. <= applied`. In [`SyncMode::PerBatch`] the memtable stays empty and
-//! `persisted == applied`.
+//! Invariants: memtables are sealed only between batches, with the `Applied` of their last batch, and persisted in
+//! order. So the store contains exactly the batches applied up to `persisted`. `persisted <= oldest sealed <= .. <=
+//! applied`. In [`SyncMode::PerBatch`] the memtable stays empty and `persisted == applied`.
 
 mod checked;
 mod cursor;
@@ -42,25 +43,25 @@ pub use checked::{CHECKSUM_BYTES, checked, checksum};
 pub use store::{Page, Store, StoreView};
 use version::{BufferedView, Sealed, Version};
 
-/// Memtables' memory kept for the next one: what is written to and what is persisted take turns.
+/// Number of arenas kept for the next memtable: writes and persisting alternate between two arenas.
 const SPARE_ARENAS: usize = 1;
 
-/// How the memtables behave. Memory in all: `memtable_bytes` times `max_sealed + 2`, and about a tenth for
-/// hash indexes.
+/// Options of the memtables. Total memory: `memtable_bytes` times `max_sealed + 2`, and about a tenth more for hash
+/// indexes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferOptions {
-    /// When batches are made durable.
+    /// Time at which batches become durable.
     pub sync: SyncMode,
-    /// Bytes a memtable takes before it is persisted. More takes memory, and time at open to replay what was
-    /// not persisted; less makes more and smaller transactions.
+    /// Bytes at which a memtable is sealed and persisted. More takes memory, and time at open to replay batches
+    /// that were not persisted; less makes more and smaller transactions.
     pub memtable_bytes: usize,
-    /// Sealed memtables that may wait; beyond it, writes wait.
+    /// Maximum number of sealed memtables. Beyond it, writes wait.
     pub max_sealed: usize,
-    /// Longest time that one write waits for the store to catch up. After that the backend counts as
-    /// failed, because its memory would grow without bound.
+    /// Maximum time that one write waits for the store to catch up. After that the backend fails, because its
+    /// memory would grow without bound.
     pub max_stall: Duration,
-    /// [`maintain`](Backend::maintain) persists when this many log records have been applied since the last
-    /// time: replay at open is bounded by it.
+    /// Number of log records, applied since the last persist, after which [`maintain`](Backend::maintain) persists.
+    /// It bounds the replay at open.
     pub max_unflushed_records: u64,
 }
 
@@ -76,38 +77,38 @@ impl Default for BufferOptions {
     }
 }
 
-/// See the module.
+/// A backend of memtables in front of a store; see the [module](self).
 pub struct Buffered<S: Store> {
     shared: Arc<Shared<S>>,
-    /// Held by whoever applies or seals.
+    /// Locked by the thread that applies or seals.
     writer: Mutex<MemtableWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What readers, writers and the background thread share.
+/// State shared by readers, the writer and the background thread.
 struct Shared<S> {
     options: BufferOptions,
     store: S,
     pool: Arc<ArenaPool>,
     barrier: Arc<dyn LogBarrier>,
-    /// The newest version, for point reads. Changed only with `state` locked.
+    /// The newest version, for point reads. Changed only while `state` is locked.
     version: ArcSwap<Version>,
     state: Mutex<State>,
-    /// Signalled when a memtable was sealed, or it is time to stop.
+    /// Signalled when a memtable was sealed, or when the thread must stop.
     work: Condvar,
-    /// Signalled when a memtable is persisted or that has failed.
+    /// Signalled when a memtable was persisted, or when persisting failed.
     progress: Condvar,
     counters: Counters,
 }
 
-/// What changes together.
+/// State that changes together, under one lock.
 struct State {
     version: Arc<Version>,
-    /// Batches of the active memtable that `applied` covers.
+    /// Number of the last batch of the active memtable that `applied` covers.
     upto: BatchNumber,
     applied: Option<Applied>,
     persisted: Option<Applied>,
-    /// Memtables sealed and persisted since open.
+    /// Numbers of memtables sealed and persisted since open.
     sealed_count: u64,
     persisted_count: u64,
     failure: Option<BackendError>,
@@ -160,8 +161,7 @@ impl<S: Store> Buffered<S> {
         Ok(Self { shared, writer: Mutex::new(writer), thread })
     }
 
-    /// Puts a memtable with room for `bytes` in the place of the active one, which is sealed if anything
-    /// was applied to it.
+    /// Replaces the active memtable with one that has room for `bytes`. Seals the old one if `seal` requires it.
     fn rotate(&self, writer: &mut MemtableWriter, bytes: usize, seal: Seal) -> Result<(), BackendError> {
         let shared = &*self.shared;
         let mut state = match seal {
@@ -223,7 +223,7 @@ impl<S: Store> Buffered<S> {
     }
 }
 
-/// Whether what was applied so far has to be persisted.
+/// Decides if the replaced memtable must be persisted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seal {
     Active,
@@ -313,12 +313,12 @@ impl<S: Store> Backend for Buffered<S> {
 }
 
 impl<S: Store> Drop for Buffered<S> {
-    /// Stops the thread after what it is doing. Persists nothing: that is [`Backend::flush`]'s.
+    /// Stops the thread after its current transaction. Persists nothing; callers use [`Backend::flush`] for that.
     fn drop(&mut self) {
         self.shared.lock().stop = true;
         self.shared.work.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A worker that panicked has nothing left to say.
+            // A panic of the thread is already recorded as the failure.
             let _ = thread.join();
         }
     }
@@ -329,7 +329,7 @@ impl<S> Shared<S> {
         lock(&self.state)
     }
 
-    /// Makes a version the newest. Returns the one before.
+    /// Makes a version the newest one. Returns the previous one.
     #[must_use]
     fn publish(&self, state: &mut State, version: Version) -> Arc<Version> {
         state.version = Arc::new(version);
@@ -353,7 +353,7 @@ impl<S> Shared<S> {
                 state.failure = Some(BackendError::Failed(message));
             }
         }
-        // After a failure nothing is persisted any more: what room is left may still be used.
+        // After a failure no memtable is persisted any more. Writes may still use the remaining room.
         match &state.failure {
             Some(failure) if state.version.sealed.len() >= self.options.max_sealed => {
                 Err(BackendError::Failed(failure.to_string()))
@@ -362,7 +362,7 @@ impl<S> Shared<S> {
         }
     }
 
-    /// Waits until all that is sealed now is persisted.
+    /// Waits until all currently sealed memtables are persisted.
     fn wait_until_persisted(&self) -> Result<Option<Applied>, BackendError> {
         let mut state = self.lock();
         let target = state.sealed_count;

@@ -1,4 +1,4 @@
-//! What a store behind memtables must do.
+//! The interface of a store behind memtables.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -6,46 +6,47 @@ use bytes::Bytes;
 
 use crate::backend::{Applied, BackendError, BackendStats, Change, Direction};
 
-/// Pairs on the first page of a scan; each page after it holds four times as many, up to the bound.
+/// Pairs on the first page of a scan. Each later page has four times as many, up to the maximum.
 const FIRST_PAGE_PAIRS: usize = 16;
 const MAX_PAGE_PAIRS: usize = 256;
-/// A page is full when it holds this many bytes, or one pair.
+/// Bytes at which a page is full; a larger pair fills a page alone.
 const MAX_PAGE_BYTES: usize = 64 * 1024;
 
-/// An ordered map on disk that takes changes in durable transactions.
+/// An ordered map on disk that accepts changes in durable transactions.
 ///
-/// `persist` and `tidy` are never called from two threads at once; all else may be called at any time.
+/// Two threads never call `persist` and `tidy` at the same time; any thread may call every other method at any
+/// time.
 pub trait Store: Send + Sync + 'static {
-    /// The name that configuration uses.
+    /// The store's name in the configuration.
     const NAME: &'static str;
 
-    /// What the last transaction said, read when the store was opened.
+    /// Returns the position of the last transaction. Called once, when the store was opened.
     fn applied(&self) -> Result<Option<Applied>, BackendError>;
 
     /// Makes the changes and `applied` durable in one transaction, all or nothing, before it returns. The last
-    /// change of a key wins. Says how many bytes of keys and values that were.
+    /// change of a key wins. Returns the bytes of the changes' keys and values.
     fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError>;
 
-    /// What is persisted now, for as long as the view is held.
+    /// Returns a view of the persisted pairs, which stay as they are while the view exists.
     fn view(&self) -> Result<Arc<dyn StoreView>, BackendError>;
 
-    /// Called when the view before the last transaction is no longer the newest. True if a view made now
-    /// would hold less back than the newest one does.
+    /// Does maintenance when the view of the transaction before the last one is no longer the newest. Returns true
+    /// if a new view would retain less old data than the newest one.
     fn tidy(&self) -> Result<bool, BackendError> {
         Ok(false)
     }
 
-    /// Adds what the store knows: bytes on disk, bytes cached, keys.
+    /// Adds the store's statistics: bytes on disk, bytes cached, keys.
     fn add_stats(&self, stats: &mut BackendStats);
 }
 
 /// A consistent, immutable view of a [`Store`].
 pub trait StoreView: Send + Sync {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
 
-    /// Adds pairs within the bounds to an empty page, in order, until it is full or there are none left.
-    /// Calls nothing of the caller's, so it may hold locks meanwhile.
+    /// Adds pairs within the bounds to an empty page, in order, until the page is full or no pairs are left. Runs
+    /// no code of the caller, so it may hold locks.
     fn page(
         &self,
         lower: Bound<&[u8]>,
@@ -55,7 +56,7 @@ pub trait StoreView: Send + Sync {
     ) -> Result<(), BackendError>;
 }
 
-/// Pairs read ahead.
+/// Pairs that a cursor has read ahead.
 #[derive(Debug)]
 pub struct Page {
     bytes: Vec<u8>,
@@ -75,7 +76,7 @@ impl Page {
         Self { bytes: Vec::new(), pairs: Vec::new(), max_pairs: FIRST_PAGE_PAIRS }
     }
 
-    /// Empties it for the next, larger one.
+    /// Empties the page and enlarges it for the next read.
     pub(super) fn turn(&mut self) {
         self.bytes.clear();
         self.pairs.clear();
@@ -90,7 +91,7 @@ impl Page {
         self.pairs.push(Pair { key_at, value_at, end: self.bytes.len() });
     }
 
-    /// Whether it takes no more.
+    /// Returns true if the page accepts no more pairs.
     pub fn is_full(&self) -> bool {
         self.pairs.len() >= self.max_pairs || self.bytes.len() >= MAX_PAGE_BYTES
     }

@@ -1,9 +1,11 @@
-//! What a buffered state consists of at one moment.
+//! A consistent view of the memtables and the store at one point in time.
 //!
-//! Owns: [`Version`]: the memtable that takes writes, the sealed ones that wait to be persisted, and a view
-//! of the store beneath; and reads over them. Does not own: how versions follow one another.
+//! Owns: [`Version`], which consists of the memtable that takes writes, the sealed memtables that wait to be
+//! persisted, and a view of the store beneath; and the reads over it. Does not own: the replacement of one version
+//! by the next.
 //!
-//! Invariant: newest first; the store's view holds exactly what the memtables before `sealed` held.
+//! Invariant: sources are ordered newest first. The store's view contains exactly the batches before those in
+//! `sealed`.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -16,24 +18,24 @@ use crate::{
     merge::{Source, merge},
 };
 
-/// A memtable that takes no more writes, and what had been applied when it was sealed.
+/// A memtable that takes no more writes, and the position applied when it was sealed.
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
     pub memtable: Arc<Memtable>,
     pub applied: Applied,
 }
 
-/// See the module.
+/// An immutable set of memtables and a store's view; see the [module](self).
 #[derive(Clone)]
 pub(super) struct Version {
     pub active: Arc<Memtable>,
-    /// Newest first.
+    /// Sealed memtables, newest first.
     pub sealed: Vec<Sealed>,
     pub stored: Arc<dyn StoreView>,
 }
 
 impl Version {
-    /// The newest value of a key as of a batch of the active memtable.
+    /// Returns the newest value of a key up to a batch of the active memtable.
     pub(super) fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
         let entry = self.active.get(key, upto);
         let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
@@ -66,7 +68,7 @@ impl Version {
     }
 }
 
-/// A version as of one batch.
+/// A version, restricted to the batches up to one batch.
 pub(super) struct BufferedView {
     pub version: Arc<Version>,
     pub upto: BatchNumber,

@@ -1,7 +1,7 @@
-//! What goes on in the background: sealed memtables are persisted, oldest first.
+//! The background thread that persists sealed memtables, oldest first.
 //!
-//! A failure is final: it is kept for whoever asks, the thread stops, and reads go on over what there is.
-//! Retrying a failed sync could take lost pages for written ones.
+//! A failure is final: it is stored for later callers, the thread stops, and reads continue over the existing data.
+//! Retrying a failed sync could mistake lost pages for written ones.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,7 +19,7 @@ use crate::{
     memtable::{BatchNumber, Entry},
 };
 
-/// Starts the thread.
+/// Starts the background thread.
 pub(super) fn start<S: Store>(shared: &Arc<Shared<S>>) -> Result<JoinHandle<()>, BackendError> {
     let shared = Arc::clone(shared);
     let run = move || {
@@ -53,7 +53,7 @@ fn work<S: Store>(shared: &Shared<S>) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Waits for the oldest sealed memtable; `None` when it is time to stop.
+/// Waits for the oldest sealed memtable; returns `None` when the thread must stop.
 fn next_sealed<S: Store>(shared: &Shared<S>) -> Option<Sealed> {
     let mut state = shared.lock();
     loop {
@@ -68,7 +68,7 @@ fn next_sealed<S: Store>(shared: &Shared<S>) -> Option<Sealed> {
 }
 
 impl<S: Store> Shared<S> {
-    /// One durable transaction, after the log is durable as far as it reaches.
+    /// Makes the log durable up to `applied`, then persists the changes in one durable transaction.
     pub(super) fn persist(
         &self,
         changes: &mut dyn Iterator<Item = Change<'_>>,
@@ -81,7 +81,7 @@ impl<S: Store> Shared<S> {
         Ok(())
     }
 
-    /// Makes what the store holds now, with a change, the newest version.
+    /// Publishes a version with the store's current view, after `change` has been applied to it.
     pub(super) fn republish(&self, change: impl FnOnce(&mut super::State, &mut Version)) -> Result<(), BackendError> {
         let stored = self.store.view()?;
         let mut state = self.lock();
@@ -90,12 +90,12 @@ impl<S: Store> Shared<S> {
         let retired = self.publish(&mut state, version);
         self.progress.notify_all();
         drop(state);
-        // May free memory or give a reader back, which is better done without the lock.
+        // Dropping it can free memory or return connections, so it happens after the lock is released.
         drop(retired);
         Ok(())
     }
 
-    /// Lets the store tidy up, now that its last view but one is out of use.
+    /// Runs the store's maintenance, after its view before the last one is out of use.
     pub(super) fn tidy(&self) -> Result<(), BackendError> {
         if self.store.tidy()? { self.republish(|_, _| {}) } else { Ok(()) }
     }

@@ -5,14 +5,14 @@
 //! header  := "THWGJRN1" | generation u64 | crc u32
 //! record  := magic u32 | len u32 | number u64 | crc u32 | 0 u32 | len bytes | zeroes up to a multiple of 8
 //! ```
-//! Little-endian. The header's crc covers the 16 bytes before it; a record's covers the generation, `len`,
-//! `number` and its bytes. Records are numbered from 0. A new generation makes all records of the one before
-//! invalid with one write of one sector, so the file is used again without being emptied.
+//! Little-endian. The header's crc covers the 16 bytes before it; a record's covers the generation, `len`, `number`
+//! and its bytes. Records are numbered from 0. A new generation invalidates all records of the previous one with
+//! one write of one sector, so the file is reused without being emptied.
 //!
-//! Invariants: what is past the last record of the generation is zeroes or of older generations. A record
-//! that is not valid ends the journal; if a later one of the same generation is valid all the same, that is
-//! corruption, because each record is on disk before the next is written. The file is zero-filled ahead of
-//! what is written: a sync into a growing file takes nearly twice as long.
+//! Invariants: after the last record of the generation, the file contains zeroes or records of older generations.
+//! An invalid record ends the journal. If a later record of the same generation is valid, that is corruption,
+//! because each record is on disk before the next is written. The file is zero-filled ahead of the records, because
+//! a sync of a growing file takes nearly twice as long.
 
 use std::{io, sync::Arc};
 
@@ -29,27 +29,27 @@ const RECORD_MAGIC: u32 = 0x4a52_4e44;
 const HEADER_BYTES: usize = 20;
 const RECORDS_AT: u64 = 4096;
 const RECORD_HEADER_BYTES: usize = 24;
-/// The file grows by so many zeroes at a time.
+/// Bytes of zeroes by which the file grows at a time.
 const GROW_BYTES: u64 = 4 << 20;
-/// Zeroes are written in pieces: larger ones make folios that slow small writes down later.
+/// Zeroes to write in slices. Larger writes create folios that slow down small writes later.
 static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// An open journal that takes records.
+/// An open journal that accepts records.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: Arc<dyn File>,
     name: String,
     generation: u64,
     next_number: u64,
-    /// Where the next record goes.
+    /// Position of the next record.
     end: u64,
-    /// Zero-filled and synced up to here.
+    /// End of the zero-filled and synced part.
     filled: u64,
     record: Vec<u8>,
 }
 
 impl JournalFile {
-    /// Opens or creates the file and calls `replay` with each record's bytes, in order.
+    /// Opens or creates the file, and calls `replay` with each record's bytes in order.
     pub(super) fn open(
         disk: &dyn Disk,
         dir: &str,
@@ -100,7 +100,7 @@ impl JournalFile {
         }
         let journal =
             Self { file, name, generation, next_number: number, end: at as u64, filled: len, record: Vec::new() };
-        // A record that was being written must not look valid one day because of what is written before it.
+        // A torn record must not become valid later because of the records written before it.
         let torn = bytes[at..].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         journal.zero(at as u64, at as u64 + torn as u64)?;
         journal.file.sync_data().map_err(io_error("sync the journal"))?;
@@ -128,7 +128,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Forgets all records.
+    /// Invalidates all records.
     pub(super) fn restart(&mut self) -> Result<(), BackendError> {
         self.generation += 1;
         self.next_number = 0;
@@ -136,7 +136,7 @@ impl JournalFile {
         self.write_header()
     }
 
-    /// Bytes of its records.
+    /// Returns the bytes of all records.
     pub(super) fn bytes(&self) -> u64 {
         self.end - RECORDS_AT
     }
@@ -150,7 +150,7 @@ impl JournalFile {
         self.file.sync_data().map_err(io_error("sync the journal"))
     }
 
-    /// Makes sure that the file is zero-filled up to `end`.
+    /// Zero-fills the file up to at least `end`.
     fn fill(&mut self, end: u64) -> Result<(), BackendError> {
         if end <= self.filled {
             return Ok(());

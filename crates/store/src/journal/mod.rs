@@ -1,13 +1,14 @@
-//! A write-ahead log of a backend's own, for a state without the node's log.
+//! A write-ahead log of a backend, for a state without the node's log.
 //!
-//! Owns: [`Journaled`]: each batch is in a file and synced before the backend behind applies it, and applied
-//! again at open if the backend had not persisted it. The memory and LSM backends are synced per batch this
-//! way; redb and SQLite do it themselves. Does not own: the file's bytes (`file.rs`), or the backend.
+//! Owns: [`Journaled`]. Each batch is in a file and synced before the backend behind it applies the batch. At open,
+//! batches that the backend had not persisted are applied again. The memory and LSM backends use it for
+//! [`SyncMode::PerBatch`](crate::SyncMode::PerBatch); redb and SQLite sync each batch themselves. Does not own: the
+//! file's bytes (`file.rs`), or the backend.
 //!
-//! Behind the node's log this is waste: there each write would be synced twice.
+//! With the node's log the journal is useless: it would sync each write twice.
 //!
-//! Invariant: every batch that was applied is persisted by the backend or in the journal. The journal starts
-//! anew only after a flush that persisted all of it.
+//! Invariant: every applied batch is persisted by the backend or is in the journal. The journal restarts only after
+//! a flush that persisted all its batches.
 
 mod file;
 
@@ -21,25 +22,25 @@ use crate::backend::{
 };
 use file::JournalFile;
 
-/// How a [`Journaled`] backend behaves.
+/// Options of a [`Journaled`] backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalOptions {
     /// Directory of the journal, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// Once the journal holds this much, the backend is flushed and the journal starts anew. More takes
-    /// disk, and memory and time at open; less flushes more often.
+    /// Bytes of records after which the backend is flushed and the journal restarts. More takes disk space, and
+    /// memory and time at open; less flushes more often.
     pub max_bytes: u64,
 }
 
 impl JournalOptions {
-    /// The defaults, in a directory.
+    /// Default options with the given directory.
     #[must_use]
     pub fn new(dir: impl Into<String>) -> Self {
         Self { dir: dir.into(), max_bytes: 64 << 20 }
     }
 }
 
-/// See the module.
+/// A backend behind a journal; see the [module](self).
 pub struct Journaled<B> {
     backend: B,
     barrier: Arc<dyn LogBarrier>,
@@ -50,7 +51,7 @@ pub struct Journaled<B> {
 struct Journal {
     file: JournalFile,
     payload: Vec<u8>,
-    /// A failure is final: what the file holds past it is unknown.
+    /// The first failure. It is final, because the content of the file after it is unknown.
     failure: Option<BackendError>,
 }
 
@@ -60,7 +61,8 @@ impl<B: Backend> std::fmt::Debug for Journaled<B> {
     }
 }
 
-/// What the backend behind is ordered to wait for is in the journal already.
+/// Barrier of the backend behind the journal. It returns immediately, because the journal already contains each
+/// applied batch.
 struct InJournal;
 
 impl LogBarrier for InJournal {
@@ -70,7 +72,8 @@ impl LogBarrier for InJournal {
 }
 
 impl<B: Backend> Journaled<B> {
-    /// Opens the backend, given the barrier that it shall have, and applies what the journal holds beyond it.
+    /// Opens the backend with the barrier that `open` receives, and applies the batches of the journal that it
+    /// lacks.
     pub fn open(
         disk: &dyn Disk,
         options: &JournalOptions,
@@ -163,7 +166,8 @@ impl<B: Backend> Backend for Journaled<B> {
     }
 }
 
-/// `applied` (49 bytes), then per change: key length, value length or `u32::MAX` for a delete, key, value.
+/// Encodes `applied` (49 bytes), then for each change: key length, value length or `u32::MAX` for a delete, key,
+/// value.
 fn encode(batch: &WriteBatch, applied: Applied, out: &mut Vec<u8>) {
     out.clear();
     out.extend_from_slice(&applied.encode());

@@ -1,17 +1,17 @@
-//! The state in an LSM tree: memtables of our own over sorted tables on disk.
+//! A backend that stores the state in an LSM tree: memtables over sorted tables on disk.
 //!
-//! Owns: [`LsmBackend`]: applying, sealing full memtables, waiting when flushes or compactions fall
-//! behind, and views. `worker` flushes and compacts in the background.
-//! Does not own: the log. Nothing is written here before the log is durable as far as it reaches, and
-//! what was not flushed is lost with the process: it is replayed from the log.
+//! Owns: [`LsmBackend`], which applies batches, seals full memtables, stalls writes when flushes or compactions
+//! fall behind, and creates views. `worker` flushes and compacts in the background.
+//! Does not own: the log. A flush writes nothing before the log is durable up to the memtable's position. Changes
+//! that were not flushed are lost with the process, and replayed from the log.
 //!
 //! ```text
 //! apply -> active memtable -> sealed memtables -> level 0 -> level 1 ..   (tables on disk)
 //!                          seal             flush       compact
 //! ```
-//! Invariants: memtables are sealed only between batches, with the `Applied` of their last batch, and
-//! flushed in order, so what the tables hold is exactly what was applied up to `persisted`.
-//! `persisted <= oldest sealed <= .. <= applied`. Readers pin a `Version` and take no lock for long.
+//! Invariants: memtables are sealed only between batches, with the `Applied` of their last batch, and flushed in
+//! order. So the tables contain exactly the batches applied up to `persisted`. `persisted <= oldest sealed <= .. <=
+//! applied`. Readers pin a `Version` and hold locks only briefly.
 
 mod options;
 mod tables;
@@ -38,67 +38,67 @@ pub use options::{Compaction, LsmOptions};
 use tables::{Backlog, TableOptions, TableStore};
 use version::{LsmView, Sealed, Version};
 
-/// Runs on level 0 from which on writes are slowed down: compaction is behind.
+/// Runs on level 0 from which writes are slowed down, because compaction is behind.
 const SLOW_LEVEL_0_RUNS: usize = 12;
 /// Runs on level 0 at which writes wait for compaction.
 const STOP_LEVEL_0_RUNS: usize = 24;
-/// Bytes per second that slowed-down writes may bring.
+/// Maximum bytes per second of slowed-down writes.
 const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
-/// Shortest pause of a slowed-down write; less is saved up.
+/// Minimum pause of a slowed-down write; shorter pauses accumulate.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// Memtables' memory kept for the next one: what is written to and what is flushed take turns.
+/// Number of arenas kept for the next memtable: writes and flushes alternate between two arenas.
 const SPARE_ARENAS: usize = 1;
 
-/// See the module.
+/// A backend of memtables over sorted tables; see the [module](self).
 pub struct LsmBackend {
     shared: Arc<Shared>,
-    /// Held by whoever applies or seals.
+    /// Locked by the thread that applies or seals.
     writer: Mutex<Writer>,
     threads: Vec<JoinHandle<()>>,
 }
 
 struct Writer {
     memtable: MemtableWriter,
-    /// Pause that slowed-down writes have not made yet.
+    /// Accumulated pause that slowed-down writes have not made yet.
     owed: Duration,
 }
 
-/// What readers, writers and the background threads share.
+/// State shared by readers, the writer and the background threads.
 struct Shared {
     options: LsmOptions,
     store: TableStore,
     pool: Arc<ArenaPool>,
     barrier: Arc<dyn LogBarrier>,
-    /// The newest version, for point reads. Changed only with `state` locked.
+    /// The newest version, for point reads. Changed only while `state` is locked.
     version: ArcSwap<Version>,
     state: Mutex<State>,
-    /// Signalled when a memtable was sealed, tables were flushed, or it is time to stop.
+    /// Signalled when a memtable was sealed, when tables were flushed, or when the threads must stop.
     work: Condvar,
-    /// Signalled when a flush or compaction is done or has failed.
+    /// Signalled when a flush or compaction has finished or failed.
     progress: Condvar,
     counters: Counters,
 }
 
-/// What changes together.
+/// State that changes together, under one lock.
 struct State {
     version: Arc<Version>,
-    /// Batches of the active memtable that `applied` covers.
+    /// Number of the last batch of the active memtable that `applied` covers.
     upto: BatchNumber,
     applied: Option<Applied>,
     persisted: Option<Applied>,
-    /// Memtables sealed and flushed since open.
+    /// Numbers of memtables sealed and flushed since open.
     sealed_count: u64,
     flushed_count: u64,
-    /// How many wait for flushes.
+    /// Number of callers that wait for flushes.
     waiting: usize,
-    /// Whether level 0 may have something to compact.
+    /// True if level 0 may have something to compact.
     may_compact: bool,
     is_compacting: bool,
-    /// Compactions of everything that were asked for and that are done.
+    /// Numbers of full compactions that callers requested, and that have finished.
     asked: u64,
     answered: u64,
-    /// Whether there may be tables whose blocks are worth reading into memory.
+    /// True if there may be tables whose blocks should be read ahead.
     may_warm: bool,
     failure: Option<BackendError>,
     stop: bool,
@@ -160,7 +160,7 @@ impl LsmBackend {
         Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO }), threads })
     }
 
-    /// Seals the active memtable and puts an empty one with room for `bytes` in its place.
+    /// Seals the active memtable and replaces it with an empty one that has room for `bytes`.
     fn seal(&self, writer: &mut Writer, bytes: usize) -> Result<(), BackendError> {
         let shared = &*self.shared;
         let mut state = shared.wait_for_room()?;
@@ -179,7 +179,7 @@ impl LsmBackend {
         Ok(())
     }
 
-    /// Puts a memtable with room for `bytes` in the place of the active one, which is empty.
+    /// Replaces the active memtable, which is empty, with one that has room for `bytes`.
     fn enlarge(&self, writer: &mut Writer, bytes: usize) {
         let shared = &*self.shared;
         let (active, memtable) = Memtable::create_in(&shared.pool, bytes);
@@ -192,7 +192,7 @@ impl LsmBackend {
         writer.memtable = memtable;
     }
 
-    /// Makes a write pause if compaction is behind, in proportion to its bytes.
+    /// Pauses a write in proportion to its bytes, because compaction is behind.
     fn slow_down(&self, writer: &mut Writer, bytes: usize) {
         let nanos = bytes as u64 * 1_000_000_000 / SLOW_BYTES_PER_SECOND;
         writer.owed += Duration::from_nanos(nanos);
@@ -339,7 +339,7 @@ impl Backend for LsmBackend {
 }
 
 impl Drop for LsmBackend {
-    /// Stops the threads after what they are doing. Flushes nothing: that is [`Backend::flush`]'s.
+    /// Stops the threads after their current work. Flushes nothing; callers use [`Backend::flush`] for that.
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.stop = true;
@@ -347,7 +347,7 @@ impl Drop for LsmBackend {
         drop(state);
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker that panicked has nothing left to say.
+            // A panic of a thread is already recorded as the failure.
             let _ = thread.join();
         }
     }
@@ -362,8 +362,8 @@ impl Shared {
         self.options.compaction == Compaction::Automatic
     }
 
-    /// Makes a version the newest. Returns the one before: dropping it may free memory and delete
-    /// files, which is better done without the lock.
+    /// Makes a version the newest one. Returns the previous one, which the caller drops after releasing the lock,
+    /// because that can free memory and delete files.
     #[must_use]
     fn publish(&self, state: &mut State, version: Version) -> Arc<Version> {
         state.version = Arc::new(version);
@@ -371,7 +371,7 @@ impl Shared {
         self.version.swap(Arc::clone(&state.version))
     }
 
-    /// Tells flushes and compactions how urgent they are.
+    /// Updates the urgency of flushes and compactions.
     fn tell_backlog(&self, state: &State) {
         self.store.pace().tell(Backlog {
             is_awaited: state.stop || state.waiting > 0 || state.answered < state.asked,
@@ -380,7 +380,7 @@ impl Shared {
         });
     }
 
-    /// Whether the background has nothing better to do than reading ahead.
+    /// Returns true if no flush or compaction is pending, so that blocks may be read ahead.
     fn is_calm(state: &State) -> bool {
         !state.may_compact
             && state.asked == state.answered
@@ -406,7 +406,7 @@ impl Shared {
                 state.failure = Some(BackendError::Failed(message));
             }
         }
-        // After a failure nothing is flushed any more: what room is left may still be used.
+        // After a failure no memtable is flushed any more. Writes may still use the remaining room.
         match &state.failure {
             Some(failure) if state.version.sealed.len() >= self.options.max_sealed => {
                 Err(BackendError::Failed(failure.to_string()))
@@ -415,7 +415,7 @@ impl Shared {
         }
     }
 
-    /// Waits until all that is sealed now is flushed.
+    /// Waits until all currently sealed memtables are flushed.
     fn wait_for_flushes(&self) -> Result<Option<Applied>, BackendError> {
         let mut state = self.lock();
         let target = state.sealed_count;
@@ -432,7 +432,7 @@ impl Shared {
         }
     }
 
-    /// Counts the time that a write waits.
+    /// Runs `wait` and counts its time as a write stall.
     fn stalled<T>(&self, wait: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let waited = wait();

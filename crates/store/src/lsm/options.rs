@@ -1,49 +1,50 @@
-//! How the LSM backend behaves.
+//! Options of the LSM backend.
 
 use std::{path::PathBuf, time::Duration};
 
-/// When tables are merged.
+/// Trigger of compactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compaction {
-    /// As they come: reads stay fast, space stays small.
+    /// A background thread compacts as tables accumulate. Reads stay fast and disk usage small.
     #[default]
     Automatic,
-    /// Only by [`compact`](crate::backend::Backend::compact): for loading much at once, and for measuring. Every flush
-    /// makes another table that each read must ask, so whoever chooses this asks in time.
+    /// Only [`compact`](crate::backend::Backend::compact) compacts. For bulk loads and for measurements. Every
+    /// flush adds a table that each read must search, so the caller must compact in time.
     WhenAsked,
 }
 
-/// Options of [`LsmBackend`](super::LsmBackend). Memory in all: `cache_bytes`, plus `memtable_bytes`
-/// times `max_sealed + 2` (one takes writes, one is kept for the next) and about a tenth for hash indexes,
-/// plus 2 bytes per key on disk for filters and block indexes. One open file per table.
+/// Options of [`LsmBackend`](super::LsmBackend). Total memory: `cache_bytes`, plus `memtable_bytes` times
+/// `max_sealed + 2` (one takes writes, one is kept for the next) and about a tenth more for hash indexes, plus 2
+/// bytes for each key on disk for filters and block indexes. One open file for each table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LsmOptions {
     /// Directory of the tables. Created if missing.
     pub dir: PathBuf,
-    /// Bytes of table blocks kept in memory, with 12 bytes per key to find it by. Less costs a read from
-    /// disk for what doesn't fit.
+    /// Bytes of table blocks in memory, including 12 bytes of index for each key. Less costs a disk read for blocks
+    /// that don't fit.
     pub cache_bytes: u64,
-    /// Bytes a memtable takes before it is flushed. More takes memory, and time at open to replay what
-    /// was not flushed; less makes more and smaller tables, and so more compaction.
+    /// Bytes at which a memtable is sealed and flushed. More takes memory, and time at open to replay batches that
+    /// were not flushed; less makes more and smaller tables, and so more compaction.
     pub memtable_bytes: usize,
-    /// Sealed memtables that may wait for a flush; beyond it, writes wait. More takes memory and rides
-    /// out longer bursts.
+    /// Maximum number of sealed memtables that wait for a flush; beyond it, writes wait. More takes memory and
+    /// absorbs longer bursts.
     pub max_sealed: usize,
-    /// Bytes at which compaction begins the next table; at 4 times as many, level 0 and level 1 are
-    /// full. More makes fewer, longer compactions; less more files.
+    /// Bytes at which a compaction begins the next table. Levels 0 and 1 are full at 4 times this size. More makes
+    /// fewer and longer compactions; less makes more files.
     pub table_bytes: u64,
-    /// When tables are merged.
+    /// Trigger of compactions.
     pub compaction: Compaction,
-    /// Longest time that one write waits for flushes and compactions to catch up. After that the
-    /// backend counts as failed, because its memory would grow without bound.
+    /// Maximum time that one write waits for flushes and compactions to catch up. After that the backend fails,
+    /// because its memory would grow without bound.
     pub max_stall: Duration,
-    /// [`maintain`](crate::backend::Backend::maintain) flushes when this many log records have been
-    /// applied since the last flush, however few bytes they left here: replay at open is bounded by it.
+    /// Number of log records, applied since the last flush, after which
+    /// [`maintain`](crate::backend::Backend::maintain) flushes, even if their changes are small. It bounds the
+    /// replay at open.
     pub max_unflushed_records: u64,
 }
 
 impl LsmOptions {
-    /// The defaults, in a directory.
+    /// Default options with the given directory.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {

@@ -1,11 +1,11 @@
-//! What the state consists of at one moment.
+//! A consistent view of the memtables and tables at one point in time.
 //!
-//! Owns: [`Version`]: the memtable that takes writes, the sealed ones that wait for a flush, and the
-//! tables; and reads over them. Immutable but for the growth of its active memtable.
-//! Does not own: how versions follow one another.
+//! Owns: [`Version`], which consists of the memtable that takes writes, the sealed memtables that wait for a flush,
+//! and the tables; and the reads over it. Immutable, except that its active memtable grows.
+//! Does not own: the replacement of one version by the next.
 //!
-//! Invariant: newest first, `active`, `sealed` in order, the tables' runs in order. Holding a version
-//! keeps its memtables in memory and its tables on disk.
+//! Invariant: sources are ordered newest first: `active`, then `sealed`, then the runs of tables. A version keeps
+//! its memtables in memory and its tables on disk while it exists.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -39,24 +39,24 @@ impl Cursor for RunCursor<'_> {
     }
 }
 
-/// A memtable that takes no more writes, and what had been applied when it was sealed.
+/// A memtable that takes no more writes, and the position applied when it was sealed.
 #[derive(Clone, Debug)]
 pub(super) struct Sealed {
     pub memtable: Arc<Memtable>,
     pub applied: Applied,
 }
 
-/// See the module.
+/// An immutable set of memtables and tables; see the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct Version {
     pub active: Arc<Memtable>,
-    /// Newest first.
+    /// Sealed memtables, newest first.
     pub sealed: Vec<Sealed>,
     pub tables: Arc<TableSet>,
 }
 
 impl Version {
-    /// The newest value of a key as of a batch of the active memtable.
+    /// Returns the newest value of a key up to a batch of the active memtable.
     #[inline]
     pub(super) fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
         match self.in_memory(key, upto) {
@@ -66,7 +66,7 @@ impl Version {
         }
     }
 
-    /// Shows it where it lies.
+    /// Passes the newest value of a key to `show` without copying it from a memtable.
     #[inline]
     pub(super) fn look(&self, key: &[u8], upto: BatchNumber, show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
         match self.in_memory(key, upto) {
@@ -81,7 +81,7 @@ impl Version {
         Ok(())
     }
 
-    /// What the memtables know of a key.
+    /// Returns the newest entry of a key in the memtables.
     #[inline]
     fn in_memory(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
         let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
@@ -138,7 +138,7 @@ fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
     }
 }
 
-/// The bound, lowered so that the backend's own keys stay out.
+/// Returns the bound, lowered if necessary to exclude the backend's reserved keys.
 fn without_reserved(upper: Bound<&[u8]>) -> Bound<&[u8]> {
     match upper {
         Bound::Included(key) | Bound::Excluded(key) if key < RESERVED => upper,
@@ -146,7 +146,7 @@ fn without_reserved(upper: Bound<&[u8]>) -> Bound<&[u8]> {
     }
 }
 
-/// A version as of one batch.
+/// A version, restricted to the batches up to one batch.
 pub(super) struct LsmView {
     pub version: Arc<Version>,
     pub upto: BatchNumber,

@@ -1,13 +1,12 @@
-//! What goes on in the background.
+//! The background threads of the LSM backend.
 //!
-//! Owns: the thread that flushes sealed memtables, oldest first, the one that compacts, and the one that,
-//! when neither has work, reads into the cache what they wrote and could not read ahead themselves. They are
-//! several, so that a long compaction doesn't keep memtables waiting, and so that reading ahead may run at the
-//! lowest priority.
-//! Does not own: when memtables are sealed, or how writes wait.
+//! Owns: three threads. One flushes sealed memtables, oldest first. One compacts. One reads newly written blocks
+//! into the cache while the other two have no work, if they could not do so themselves. They are separate, so that
+//! a long compaction does not delay flushes, and so that reading ahead can run at the lowest priority.
+//! Does not own: sealing memtables, or the waiting of writes.
 //!
-//! A failure is final: it is kept for whoever asks, all threads stop, and reads go on over what there
-//! is. Retrying a failed sync could take lost pages for written ones.
+//! A failure is final: it is stored for later callers, all threads stop, and reads continue over the existing data.
+//! Retrying a failed sync could mistake lost pages for written ones.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -23,10 +22,10 @@ use super::{
 };
 use crate::backend::BackendError;
 
-/// What a thread does until it is told to stop.
+/// Main function of a thread; it returns when the thread must stop.
 type Work = fn(&Shared) -> Result<(), BackendError>;
 
-/// As `nice` counts.
+/// The lowest scheduling priority, as a `nice` value.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// Starts the threads.
@@ -65,7 +64,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<()>>, Backend
 
 fn flush(shared: &Shared) -> Result<(), BackendError> {
     while let Some(oldest) = next_sealed(shared) {
-        // The list is taken before the log is synced, so all that is written below is in the log.
+        // The memtable was taken before the log is synced, so the log contains all changes written below.
         shared.barrier.sync_through(oldest.applied.lsn)?;
         let written_bytes = shared.store.flush(&oldest.memtable, oldest.applied)?;
         shared.counters.flushes.fetch_add(1, Ordering::Relaxed);
@@ -88,8 +87,8 @@ fn flush(shared: &Shared) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Reads what was just written into the cache, while there is room, before reads are sent there instead of to what it
-/// replaces: nobody waits for a block that a moment ago was in memory. Not while writes wait for room.
+/// Reads newly written blocks into the cache, while it has room, before the new tables are published. So no read
+/// waits for a block that was in memory a moment ago. Stops while writes wait for room.
 fn warm_before_use(shared: &Shared) -> Result<(), BackendError> {
     let room = || {
         let state = shared.lock();
@@ -98,7 +97,7 @@ fn warm_before_use(shared: &Shared) -> Result<(), BackendError> {
     shared.store.warm(&room).map(drop)
 }
 
-/// Waits for the oldest sealed memtable; `None` when it is time to stop.
+/// Waits for the oldest sealed memtable; returns `None` when the thread must stop.
 fn next_sealed(shared: &Shared) -> Option<Sealed> {
     let mut state = shared.lock();
     loop {
@@ -130,18 +129,18 @@ fn compact(shared: &Shared) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// What is to be compacted.
+/// Kind of a compaction.
 enum Wanted {
     MostUrgent,
-    /// For everyone who had asked when there had been so many.
+    /// A full compaction, on behalf of all requests up to this number.
     All {
         asked: u64,
     },
 }
 
-/// Reads what was written into the cache while there is room for it and nothing else is to be done.
+/// Reads newly written blocks into the cache while it has room and no other work is pending.
 fn warm(shared: &Shared) -> Result<(), BackendError> {
-    // Only what nobody else wants of the processors. Without the right to say so it takes its share.
+    // The thread should get only unused processor time. If the priority cannot be set, it competes like others.
     let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);
     while wait_for_calm(shared) {
         if !shared.store.warm(&|| Shared::is_calm(&shared.lock()))? {
@@ -151,7 +150,7 @@ fn warm(shared: &Shared) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Makes what a compaction has left the newest version, if it did something.
+/// Publishes the tables that a compaction left, if it changed any.
 fn show(shared: &Shared, written_bytes: Option<u64>) -> Result<(), BackendError> {
     let Some(written_bytes) = written_bytes else { return Ok(()) };
     shared.counters.compactions.fetch_add(1, Ordering::Relaxed);
@@ -160,7 +159,7 @@ fn show(shared: &Shared, written_bytes: Option<u64>) -> Result<(), BackendError>
     let mut state = shared.lock();
     let mut version = Version::clone(&state.version);
     version.tables = shared.store.newest();
-    // One compaction may make the next one due.
+    // One compaction can make the next one due.
     state.may_compact = shared.compacts_by_itself();
     state.may_warm = true;
     let retired = shared.publish(&mut state, version);
@@ -171,7 +170,7 @@ fn show(shared: &Shared, written_bytes: Option<u64>) -> Result<(), BackendError>
     Ok(())
 }
 
-/// Waits until there may be something to compact; `None` when it is time to stop.
+/// Waits until a compaction may be due; returns `None` when the thread must stop.
 fn wait_for_compaction(shared: &Shared) -> Option<Wanted> {
     let mut wanted = Wanted::MostUrgent;
     let is_due = |state: &mut State| {
@@ -185,7 +184,7 @@ fn wait_for_compaction(shared: &Shared) -> Option<Wanted> {
     wait_until(shared, is_due).then_some(wanted)
 }
 
-/// Waits until there may be something to read and nothing else to do; false when it is time to stop.
+/// Waits until blocks may be read ahead and no other work is pending. Returns false when the thread must stop.
 fn wait_for_calm(shared: &Shared) -> bool {
     wait_until(shared, |state| Shared::is_calm(state) && std::mem::take(&mut state.may_warm))
 }

@@ -1,7 +1,7 @@
 //! The checkpoint file of the memory backend.
 //!
-//! Owns: its bytes, and the order of steps that makes a new checkpoint replace the old one whole.
-//! Does not own: when to write one, or the log barrier that must come first.
+//! Owns: the bytes of the file, and the steps by which a new checkpoint replaces the old one atomically. Does not
+//! own: the time of a checkpoint, or the log barrier that must come first.
 //!
 //! ```text
 //! checkpoint := header frame* end
@@ -12,13 +12,13 @@
 //! payload    := all frames' bytes in order := pair*                  a pair may span frames
 //! pair       := key_len u32 | value_len u32 | key | value            ascending keys, no duplicates
 //! ```
-//! Little-endian. The header's crc covers the 60 bytes before it; a frame's covers `len`, `number` and
-//! what follows the crc. Frames are numbered from 0, the end included. Nothing follows the end.
+//! Little-endian. The header's crc covers the 60 bytes before it; a frame's covers `len`, `number` and the bytes
+//! after the crc. Frames are numbered from 0, including the end. No bytes follow the end.
 //!
-//! A checkpoint is written to `checkpoint.tmp`, synced, renamed to `checkpoint`, and the directory is
-//! synced. A crash before the rename leaves a `.tmp` that the next open removes; a crash after it but
-//! before the directory's sync leaves the old or the new file, both whole. So a `checkpoint` that does
-//! not check out was damaged later, and is corruption.
+//! A checkpoint is written to `checkpoint.tmp`, synced, renamed to `checkpoint`, and the directory is synced. A
+//! crash before the rename leaves a `.tmp` that the next open removes. A crash after it, but before the sync of the
+//! directory, leaves the old or the new file, and both are complete. So a `checkpoint` that fails verification was
+//! damaged later, and is corruption.
 
 use std::io;
 
@@ -31,13 +31,13 @@ use crate::backend::{Applied, BackendError};
 const FILE: &str = "checkpoint";
 const TMP_FILE: &str = "checkpoint.tmp";
 const MAGIC: [u8; 8] = *b"THWGMEM2";
-/// Of checkpoints without a running hash.
+/// Magic of checkpoints without a running hash.
 const MAGIC_V1: [u8; 8] = *b"THWGMEM1";
 const HEADER_BYTES: usize = 64;
-/// What the header's checksum covers.
+/// Bytes of the header that its checksum covers.
 const CHECKED_BYTES: usize = 60;
 const FRAME_HEADER_BYTES: usize = 12;
-/// A frame with its header is one write of 64 KiB.
+/// Maximum payload of a frame. A full frame with its header is one write of 64 KiB.
 const FRAME_PAYLOAD_BYTES: usize = 64 * 1024 - FRAME_HEADER_BYTES;
 const PAIR_HEADER_BYTES: usize = 8;
 const END_MARK: u32 = u32::MAX;
@@ -46,13 +46,13 @@ const END_PAYLOAD_BYTES: usize = 16;
 const _: () = assert!(MAGIC.len() + 6 * 8 + 4 == CHECKED_BYTES && CHECKED_BYTES + 4 == HEADER_BYTES);
 const _: () = assert!((FRAME_PAYLOAD_BYTES as u32) < END_MARK);
 
-/// What a checkpoint holds besides its pairs.
+/// Position and size of a loaded checkpoint; its pairs go to the caller.
 pub(super) struct Loaded {
     pub applied: Applied,
     pub file_bytes: u64,
 }
 
-/// Replaces the checkpoint in `dir`. Returns the bytes written.
+/// Replaces the checkpoint in `dir`. Returns the number of bytes written.
 pub(super) fn write<'a>(
     disk: &dyn Disk,
     dir: &str,
@@ -77,7 +77,7 @@ pub(super) fn write<'a>(
     write_file().map_err(|error: io::Error| failed("checkpoint", &error))
 }
 
-/// Removes an unfinished checkpoint and reads the finished one, if there is one, pair by pair.
+/// Removes an unfinished checkpoint. Reads the finished one, if it exists, and passes each pair to `pair`.
 pub(super) fn load(
     disk: &dyn Disk,
     dir: &str,
@@ -106,10 +106,10 @@ pub(super) fn load(
     }
 }
 
-/// Cuts a stream of pairs into frames; holds one frame.
+/// Splits a stream of pairs into frames. Holds one frame in memory.
 struct FrameWriter<'a> {
     file: &'a dyn File,
-    /// The frame being filled, room for its header in front.
+    /// The frame in progress, which begins with space for its header.
     frame: Vec<u8>,
     at: u64,
     number: u32,
@@ -161,7 +161,7 @@ impl<'a> FrameWriter<'a> {
         Ok(())
     }
 
-    /// Writes the frame that is being filled under the given length field.
+    /// Writes the frame in progress with the given length field.
     fn frame(&mut self, len: u32) -> io::Result<()> {
         self.frame[..4].copy_from_slice(&len.to_le_bytes());
         self.frame[4..8].copy_from_slice(&self.number.to_le_bytes());
@@ -190,12 +190,12 @@ enum Frame {
     End { pairs: u64, payload_bytes: u64 },
 }
 
-/// Reads and checks one frame after the other.
+/// Reads and verifies frames in order.
 struct FrameReader<'a> {
     file: &'a dyn File,
     path: &'a str,
     at: u64,
-    /// The file's length; no read passes it.
+    /// Length of the file; no read extends past it.
     end: u64,
     number: u32,
 }
@@ -266,10 +266,10 @@ impl FrameReader<'_> {
     }
 }
 
-/// Puts pairs together from frames; holds at most one pair and one frame.
+/// Assembles pairs from frames. Holds at most one pair and one frame.
 #[derive(Default)]
 struct PairReader {
-    /// Bytes of a pair whose end is in a later frame.
+    /// Bytes of a pair that continues in a later frame.
     pending: Vec<u8>,
     last_key: Option<Bytes>,
     pairs: u64,
@@ -307,7 +307,7 @@ impl PairReader {
     }
 }
 
-/// The pair at `at` and where the next begins, if all of it is there.
+/// Parses the pair at `at`. Returns it with the position of the next pair, or `None` if it is incomplete.
 fn parse_pair(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8], usize)> {
     let rest = &bytes[at..];
     let body = rest.get(PAIR_HEADER_BYTES..)?;

@@ -1,12 +1,11 @@
-//! The state in memory, with checkpoints.
+//! A backend that holds the state in memory and persists it as checkpoints.
 //!
-//! Owns: [`MemoryBackend`], a persistent ordered map under a lock. A view is a clone of the map, made
-//! in constant time, that shares every node with it until one of them changes.
+//! Owns: [`MemoryBackend`], a persistent (structurally shared) ordered map under a lock. A view is a clone of the
+//! map. It takes constant time and shares every node with the map until one of them changes.
 //! Does not own: the bytes of a checkpoint file; see `checkpoint.rs`.
 //!
-//! Invariants: the map, its `Applied` and its byte count change under one lock, so a view never sees
-//! half a batch; `persisted` is what the renamed checkpoint holds and never exceeds what the log has
-//! made durable.
+//! Invariants: the map, its `Applied` and its byte count change under one lock, so a view never contains half a
+//! batch. `persisted` is the position of the renamed checkpoint and never exceeds the durable end of the log.
 
 mod checkpoint;
 
@@ -26,18 +25,17 @@ use crate::backend::{
     WriteBatch, bounds_are_empty,
 };
 
-/// What one pair costs in memory besides its bytes: two reference-counted buffers and its share of a
-/// tree node. For [`BackendStats::memory_bytes`] only.
+/// Memory of one pair besides its bytes: two reference-counted buffers and a share of a tree node. Used only for
+/// [`BackendStats::memory_bytes`].
 const PAIR_OVERHEAD_BYTES: u64 = 160;
 
-/// How a [`MemoryBackend`] behaves.
+/// Options of a [`MemoryBackend`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// Directory of the checkpoint, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// [`maintain`](Backend::maintain) writes a checkpoint once this many bytes of changes, and at
-    /// least half as many as the map holds, have gathered since the last. More makes replay at open
-    /// longer; less writes the whole map more often.
+    /// Bytes of changes after which [`maintain`](Backend::maintain) writes a checkpoint, if they are also at least
+    /// half the bytes of the map. More makes replay at open longer; less writes the whole map more often.
     pub checkpoint_bytes: u64,
 }
 
@@ -47,13 +45,13 @@ impl Default for MemoryOptions {
     }
 }
 
-/// An ordered map in memory. Persists by writing all of it to a checkpoint file.
+/// An ordered map in memory, persisted by writing all of it to a checkpoint file.
 pub struct MemoryBackend {
     options: MemoryOptions,
     disk: Arc<dyn Disk>,
     barrier: Arc<dyn LogBarrier>,
     live: RwLock<Live>,
-    /// Held while a checkpoint is written; what `persisted` says lives in `durable`.
+    /// Held while a checkpoint is written. The result is in `durable`, so that `persisted` does not wait.
     writing: Mutex<Writing>,
     durable: Mutex<Durable>,
 }
@@ -64,22 +62,22 @@ impl std::fmt::Debug for MemoryBackend {
     }
 }
 
-/// The map and what belongs to it. Cloned in constant time.
+/// The map and its counters. Cloned in constant time.
 #[derive(Clone, Default)]
 struct Live {
     pairs: OrdMap<Bytes, Bytes>,
     applied: Option<Applied>,
-    /// Bytes of all keys and values in `pairs`.
+    /// Total bytes of all keys and values in `pairs`.
     live_bytes: u64,
-    /// Bytes of all changes since the state was created or opened.
+    /// Total bytes of all changes since the state was created or opened.
     changed_bytes: u64,
 }
 
 #[derive(Default)]
 struct Writing {
-    /// `Live::changed_bytes` when the last checkpoint was cut.
+    /// `Live::changed_bytes` at the time of the last checkpoint.
     cut_at_changed_bytes: u64,
-    /// The barrier's failure is final: no checkpoint may be written any more.
+    /// Failure of the barrier. It is final: no further checkpoint may be written.
     barrier_failed: Option<BarrierFailed>,
 }
 
@@ -92,7 +90,7 @@ struct Durable {
 }
 
 impl MemoryBackend {
-    /// Opens the state in `options.dir`: loads the checkpoint if there is one and removes unfinished ones.
+    /// Opens the state in `options.dir`. Loads the checkpoint, if one exists, and removes an unfinished one.
     pub fn open(
         disk: Arc<dyn Disk>,
         options: MemoryOptions,
@@ -124,7 +122,7 @@ impl MemoryBackend {
         self.live.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a checkpoint of the map as it is now, after the log is durable as far as the map reaches.
+    /// Writes a checkpoint of the current map, after the log is durable up to the map's position.
     fn checkpoint(&self, writing: &mut Writing) -> Result<Option<Applied>, BackendError> {
         if let Some(failed) = &writing.barrier_failed {
             return Err(failed.clone().into());
@@ -230,7 +228,7 @@ impl Live {
     }
 }
 
-/// A frozen map.
+/// An immutable clone of the map.
 struct MemoryView {
     pairs: OrdMap<Bytes, Bytes>,
     applied: Applied,

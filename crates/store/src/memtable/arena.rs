@@ -1,7 +1,7 @@
-//! The bytes of a memtable.
+//! The memory of a memtable.
 //!
-//! Owns: one allocation of fixed capacity, the layout of nodes and versions in it, and every unsafe
-//! read and write of them. Everything else in the memtable is safe code over [`Node`] and [`Version`].
+//! Owns: one allocation of fixed capacity, the layout of nodes and versions in it, and all unsafe reads and writes
+//! of them. All other code of the memtable is safe code over [`Node`] and [`Version`].
 //! Does not own: order, hashing, visibility.
 //!
 //! ```text
@@ -9,17 +9,17 @@
 //! tower   := next[height - 1] .. next[1], u32 each, padded in front to 8 bytes
 //! version := batch u32 | older u32 | value_len u32 | value
 //! ```
-//! A node's offset is that of `newest`, a version's that of `batch`; both are multiples of 8, and 0 is
-//! "none". Keys are padded with zeroes to a multiple of 8 bytes, so they compare a word at a time.
+//! The offset of a node is that of `newest`, the offset of a version that of `batch`. Both are multiples of 8, and
+//! 0 means "none". Keys are padded with zeroes to a multiple of 8 bytes, so that they compare a word at a time.
 //!
-//! Invariants, on which all the unsafe code here rests:
-//! 1. Offsets come only from [`ArenaWriter`], of which there is one per arena, so bytes are handed out
-//!    once and never again before the arena is dropped.
-//! 2. All of a node and its first version is written before its offset is stored anywhere; stores of
-//!    offsets are `Release`, loads `Acquire`. So whoever can name an offset sees what is behind it.
-//! 3. After that only `newest`, `prev` and the `next`s change, and those are atomics; and, as long as the batch that
-//!    wrote a version is being written, what that version says. Readers look at no more of such a version than its batch
-//!    and `older`, which stay: the memtable shows them batches that are complete.
+//! Invariants that all the unsafe code in this file depends on:
+//! 1. Offsets come only from [`ArenaWriter`], of which there is one per arena. So bytes are reserved once and never
+//!    again until the arena is dropped.
+//! 2. A node and its first version are written completely before the node's offset is stored anywhere. Stores of
+//!    offsets are `Release`, loads `Acquire`. So a thread that loads an offset sees the bytes at it.
+//! 3. Afterwards only `newest`, `prev` and the `next`s change, and they are atomics. While a batch is being
+//!    written, the length and value of its versions can also change. Readers of such a version read only its batch
+//!    and `older`, which don't change, because the memtable shows them complete batches only.
 
 use rustix::mm::{Advice, madvise};
 use std::{
@@ -32,14 +32,15 @@ use std::{
     },
 };
 
-/// Levels of the skip list. A quarter of each level's nodes reach the next: enough for 4^12 keys.
+/// Levels of the skip list. A quarter of the nodes of each level reach the next: enough for 4^12 keys.
 pub(super) const MAX_HEIGHT: usize = 12;
 
 const ALIGN: usize = 8;
-/// The kernel hands out fresh memory in pages of 4 KiB, at the cost of a fault each, which a put would pay; in
-/// pieces of this size if asked to.
+/// Bytes of a huge page. By default the kernel provides fresh memory in pages of 4 KiB, each at the cost of a page
+/// fault, which a put would pay. On request it provides pages of this size.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Smaller arenas stay with small pages: a memtable should not take far more memory than it was given.
+/// Minimum bytes of an arena with huge pages. Smaller arenas use small pages, so that a memtable does not take far
+/// more memory than configured.
 const HUGE_FROM_BYTES: usize = 8 * HUGE_PAGE_BYTES;
 const NODE_HEADER_BYTES: usize = 16;
 const VERSION_HEADER_BYTES: usize = 12;
@@ -56,12 +57,12 @@ const _: () = assert!(NEXT + size_of::<AtomicU32>() == NODE_HEADER_BYTES);
 const _: () = assert!(VALUE_LEN + 4 == VERSION_HEADER_BYTES);
 const _: () = assert!(NODE_HEADER_BYTES.is_multiple_of(ALIGN));
 
-/// Most bytes that one change can take, whatever its node's height.
+/// Returns the maximum bytes of arena for one change, for any height of its node.
 pub(super) fn max_entry_bytes(key_len: usize, value_len: usize) -> usize {
     tower_bytes(MAX_HEIGHT) + NODE_HEADER_BYTES + padded(key_len) + version_bytes(value_len)
 }
 
-/// Bytes of the head node and of what offset 0 reserves.
+/// Bytes of the head node and of the space that offset 0 reserves.
 pub(super) const HEAD_BYTES: usize =
     ALIGN + padded((MAX_HEIGHT - 1) * 4) + NODE_HEADER_BYTES + padded(VERSION_HEADER_BYTES);
 
@@ -77,13 +78,13 @@ const fn version_bytes(value_len: usize) -> usize {
     padded(VERSION_HEADER_BYTES + value_len)
 }
 
-/// A piece of memory, uninitialised or holding what an earlier arena left in it.
+/// A memory allocation. Its bytes are uninitialised, or left over from an earlier arena.
 struct Memory {
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: a `Memory` owns its allocation; moving it to another thread moves that.
+// SAFETY: a `Memory` owns its allocation; moving it to another thread moves the allocation.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -92,7 +93,7 @@ impl Memory {
         // SAFETY: the layout is not empty.
         let Some(base) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         if layout.align() == HUGE_PAGE_BYTES {
-            // A kernel without huge pages refuses: small ones do.
+            // A kernel without huge pages returns an error; small pages work too.
             // SAFETY: advice about the allocation's pages; it changes no byte of them.
             let _ = unsafe { madvise(base.as_ptr().cast(), layout.size(), Advice::LinuxHugepage) };
         }
@@ -107,8 +108,8 @@ impl Drop for Memory {
     }
 }
 
-/// Keeps the memory of arenas that are gone for those to come: writing to fresh pages costs more than
-/// everything else that a put does.
+/// A pool that keeps the memory of dropped arenas for new ones, because writing to fresh pages costs more than all
+/// other work of a put.
 pub struct ArenaPool {
     layout: Layout,
     max_spare: usize,
@@ -116,13 +117,13 @@ pub struct ArenaPool {
 }
 
 impl ArenaPool {
-    /// A pool of arenas for `bytes` of changes that keeps at most `max_spare` of them.
+    /// Creates a pool of arenas for `bytes` of changes. It keeps at most `max_spare` unused arenas.
     #[must_use]
     pub fn new(bytes: usize, max_spare: usize) -> Self {
         Self { layout: layout(bytes.saturating_add(HEAD_BYTES)), max_spare, spare: Mutex::default() }
     }
 
-    /// Bytes kept for arenas to come.
+    /// Returns the bytes kept for new arenas.
     #[must_use]
     pub fn spare_bytes(&self) -> usize {
         self.lock().len() * self.layout.size()
@@ -154,42 +155,42 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(capacity, align).expect("at most 4 GiB")
 }
 
-/// A fixed piece of memory. Goes back to its pool when dropped.
+/// A fixed block of memory. It returns to its pool when dropped.
 pub(super) struct Arena {
     base: NonNull<u8>,
     layout: Layout,
-    /// What `base` points into; taken when dropped.
+    /// The allocation that `base` points into; taken on drop.
     memory: Option<Memory>,
     pool: Arc<ArenaPool>,
 }
 
-// SAFETY: the memory is owned by the arena alone. Shared access is by plain reads of what no longer
-// changes and by atomics (invariants 2 and 3); the only writer is the one `ArenaWriter` (invariant 1).
+// SAFETY: the arena alone owns the memory. Shared access is by plain reads of bytes that no longer change and by
+// atomics (invariants 2 and 3); the only writer is the one `ArenaWriter` (invariant 1).
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // Nothing borrowed from `self` outlives it, so nobody reads the memory any more.
+        // No borrow of `self` outlives it, so no thread reads the memory any more.
         if let Some(memory) = self.memory.take() {
             self.pool.give_back(memory);
         }
     }
 }
 
-/// Hands out an arena's bytes. There is exactly one per arena.
+/// Reserves and writes the bytes of an arena. There is exactly one writer per arena.
 pub(super) struct ArenaWriter {
     arena: Arc<Arena>,
     used: usize,
 }
 
-/// The arena has no room left; nothing was written.
+/// Error returned when the arena has no room. No bytes were written.
 #[derive(Debug)]
 pub(super) struct Full;
 
-/// A new arena with room for a head and `bytes` of changes, and its writer. At most `u32::MAX` bytes in
-/// all, so that offsets fit.
+/// Creates an arena with room for a head node and `bytes` of changes, and its writer. The total is at most
+/// `u32::MAX` bytes, so that offsets fit.
 pub(super) fn new_arena(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Arena>, ArenaWriter) {
     let memory = pool.take(bytes.saturating_add(HEAD_BYTES).min(u32::MAX as usize));
     let (base, layout) = (memory.base, memory.layout);
@@ -198,22 +199,23 @@ pub(super) fn new_arena(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Arena>, Are
 }
 
 impl ArenaWriter {
-    /// Bytes handed out so far.
+    /// Returns the bytes reserved so far.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Bytes handed out or not.
+    /// Returns the total bytes, reserved or not.
     pub(super) fn capacity(&self) -> usize {
         self.arena.layout.size()
     }
 
-    /// Bytes not handed out yet.
+    /// Returns the bytes that are not reserved yet.
     pub(super) fn free(&self) -> usize {
         self.arena.layout.size() - self.used
     }
 
-    /// Writes a node with its first version; `value: None` is a delete. Nothing points to it yet.
+    /// Writes a node with its first version; `value: None` is a delete. Returns its offset, which no pointer
+    /// contains yet.
     pub(super) fn node(&mut self, key: &[u8], height: usize, batch: u32, value: Option<&[u8]>) -> Result<u32, Full> {
         debug_assert!((1..=MAX_HEIGHT).contains(&height));
         let key_len = u16::try_from(key.len()).map_err(|_| Full)?;
@@ -222,14 +224,14 @@ impl ArenaWriter {
         let start = self.reserve(tower + node_bytes + version_bytes(value.map_or(0, <[u8]>::len)))?;
         let node = start + tower;
         let version = node + node_bytes;
-        // SAFETY: all writes lie in the range just reserved, which nobody else knows (invariant 1).
+        // SAFETY: all writes are in the range just reserved, whose offset no other thread has (invariant 1).
         unsafe {
             self.arena.at(start).write_bytes(0, tower + NODE_HEADER_BYTES);
             self.arena.at(node + KEY_LEN).cast::<u16>().write(key_len);
             self.arena.at(node + HEIGHT).write(height as u8);
             self.arena.at(node + NEWEST).cast::<u32>().write(version as u32);
             if !key.is_empty() {
-                // The last word first, so that its padding is zero.
+                // The last word is zeroed first, so that its padding is zero.
                 self.arena.at(node + node_bytes - ALIGN).cast::<u64>().write(0);
                 self.arena.at(node + NODE_HEADER_BYTES).copy_from_nonoverlapping(key.as_ptr(), key.len());
             }
@@ -238,8 +240,8 @@ impl ArenaWriter {
         Ok(node as u32)
     }
 
-    /// Writes a version in front of the older ones of a node, and publishes it; or over one of the same batch, which is
-    /// being written, if there is room: nobody will ever see that one.
+    /// Writes a version in front of a node's older ones and publishes it. If the newest version belongs to the
+    /// same, unfinished batch and has enough room, overwrites it instead, because no reader will ever see it.
     pub(super) fn push_version(&mut self, node: Node<'_>, batch: u32, value: Option<&[u8]>) -> Result<(), Full> {
         let newest = node.atomic(NEWEST);
         let older = newest.load(Ordering::Relaxed);
@@ -248,13 +250,13 @@ impl ArenaWriter {
             && version.batch() == batch
             && bytes <= version_bytes(version.value().map_or(0, <[u8]>::len))
         {
-            // SAFETY: the version was reserved with at least so many bytes. Readers don't look at its length and value
-            // (invariant 3); nor does anybody who has this writer to itself.
+            // SAFETY: the version was reserved with at least `bytes` bytes. Readers don't read its length and value
+            // (invariant 3), and this writer has exclusive access.
             unsafe { self.write_value(older as usize, value) };
             return Ok(());
         }
         let version = self.reserve(bytes)?;
-        // SAFETY: the range was just reserved, so nobody else knows it (invariant 1).
+        // SAFETY: the range was just reserved, so no other thread has its offset (invariant 1).
         unsafe { self.write_version(version, batch, older, value) };
         newest.store(version as u32, Ordering::Release);
         Ok(())
@@ -279,7 +281,8 @@ impl ArenaWriter {
     }
 
     /// # Safety
-    /// `[at, at + version_bytes(value.len()))` was reserved, and nobody looks at the length and value of the version there.
+    /// `[at, at + version_bytes(value.len()))` was reserved, and no thread reads the length and value of the
+    /// version there.
     unsafe fn write_value(&self, at: usize, value: Option<&[u8]>) {
         // SAFETY: see above; the caller's range covers the header and the value.
         unsafe {
@@ -301,7 +304,7 @@ impl Arena {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// The node at an offset that [`ArenaWriter::node`] returned for this arena; `None` for 0.
+    /// Returns the node at an offset that [`ArenaWriter::node`] returned for this arena; `None` for 0.
     #[inline]
     pub(super) fn node(&self, offset: u32) -> Option<Node<'_>> {
         (offset != 0).then_some(Node { arena: self, offset })
@@ -348,7 +351,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Compares this node's key with a needle.
+    /// Compares the node's key with a needle.
     #[inline]
     pub(super) fn compare(self, needle: &Needle<'_>) -> Order {
         let len = self.key_len();
@@ -362,8 +365,8 @@ impl<'a> Node<'a> {
                 return own.cmp(&needle.words[word]);
             }
         }
-        // The words in common are equal, so where one key ends within them the other has only zeroes,
-        // and the shorter one is the lesser.
+        // The common words are equal. So if one key ends within them, the other has only zeroes there, and the
+        // shorter key is the lesser.
         let compared = 8 * words;
         if compared < len.min(needle.bytes.len()) {
             return self.key()[compared..].cmp(&needle.bytes[compared..]);
@@ -388,7 +391,7 @@ impl<'a> Node<'a> {
         unsafe { AtomicU32::from_ptr(self.arena.at(self.offset as usize - 4 * level).cast()) }
     }
 
-    /// The next node on a level below this node's height.
+    /// Returns the next node on a level, which must be below this node's height.
     #[inline]
     pub(super) fn next(self, level: usize) -> Option<Node<'a>> {
         self.arena.node(self.next_slot(level).load(Ordering::Acquire))
@@ -409,7 +412,7 @@ impl<'a> Node<'a> {
         self.atomic(PREV).store(prev.offset, Ordering::Release);
     }
 
-    /// The newest version of at most the given batch.
+    /// Returns the newest version whose batch is at most `batch`.
     #[inline]
     pub(super) fn version_at(self, batch: u32) -> Option<Version<'a>> {
         let mut version = self.version(self.atomic(NEWEST).load(Ordering::Acquire))?;
@@ -425,7 +428,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A published version of a node's value.
+/// A published version of a node.
 #[derive(Clone, Copy)]
 pub(super) struct Version<'a> {
     arena: &'a Arena,
@@ -439,7 +442,7 @@ impl<'a> Version<'a> {
         unsafe { self.arena.at(self.offset as usize + field).cast::<u32>().read() }
     }
 
-    /// Number of the batch that wrote it.
+    /// Returns the number of the batch that wrote the version.
     #[inline]
     pub(super) fn batch(self) -> u32 {
         self.field(0)
@@ -450,7 +453,7 @@ impl<'a> Version<'a> {
         self.field(OLDER)
     }
 
-    /// The value; `None` if it is a delete.
+    /// Returns the value; `None` if the version is a delete.
     #[inline]
     pub(super) fn value(self) -> Option<&'a [u8]> {
         let len = self.field(VALUE_LEN);
@@ -465,7 +468,7 @@ impl<'a> Version<'a> {
     }
 }
 
-/// A key to search for, its beginning as big-endian words so that it compares fast.
+/// A key to search for. Its beginning is stored as big-endian words, for fast comparison.
 pub(super) struct Needle<'a> {
     pub(super) bytes: &'a [u8],
     words: [u64; NEEDLE_WORDS],
@@ -486,13 +489,13 @@ impl<'a> Needle<'a> {
         Self { bytes, words, word_count }
     }
 
-    /// The first 16 bytes, padded with zeroes, as numbers that compare as the bytes do.
+    /// Returns the first 16 bytes, padded with zeroes, as numbers that compare like the bytes.
     #[inline]
     pub(super) fn beginning(&self) -> [u64; 2] {
         [self.words[0], self.words[1]]
     }
 
-    /// A well mixed hash of the key.
+    /// Returns a well-mixed hash of the key.
     #[inline]
     pub(super) fn hash(&self) -> u32 {
         let mut hash = (self.bytes.len() as u64) ^ 0x9e37_79b9_7f4a_7c15;

@@ -1,14 +1,14 @@
-//! From a key's hash to its node, for point reads.
+//! Maps key hashes to nodes, for point reads.
 //!
-//! Owns: an open-addressed table of node offsets that one writer fills and any number of readers probe
-//! without a lock. It grows by doubling; the smaller tables stay until the memtable goes, because a
-//! reader may still be in one.
-//! Does not own: the keys. A probe asks its caller whether a node is the one.
+//! Owns: an open-addressed table of node offsets. One writer fills it, and any number of readers probe it without a
+//! lock. It grows by doubling. Smaller tables stay until the memtable is dropped, because a reader may still use
+//! one.
+//! Does not own: the keys. A probe calls its caller to compare a node's key.
 //!
-//! A slot is `hash << 32 | node offset`, 0 when free, and never changes once set. A key whose probe
-//! would run longer than [`MAX_PROBES`] is left out, and from then on the table no longer claims that a
-//! key is absent: its callers search the ordered index instead. So keys chosen to collide cost a
-//! search each, never a long walk.
+//! A slot is `hash << 32 | node offset`, 0 when free, and never changes after it is set. A key whose probe sequence
+//! would be longer than [`MAX_PROBES`] is omitted. From then on the table no longer reports that a key is absent;
+//! callers search the ordered index instead. So keys chosen to collide cost a search each, never a long probe
+//! sequence.
 
 use std::sync::{
     OnceLock,
@@ -16,28 +16,29 @@ use std::sync::{
 };
 
 const MIN_FIRST_SLOTS: usize = 1 << 10;
-/// 128 KiB of slots: a memtable of few keys should not cost every read a miss of the processor's cache.
+/// Maximum initial slots, 128 KiB: in a memtable of few keys, reads should not miss the processor's cache.
 const MAX_FIRST_SLOTS: usize = 1 << 14;
-/// A small arena's table begins with a slot for so many of its bytes.
+/// Bytes of arena for each initial slot of a small arena's table.
 const ARENA_BYTES_PER_FIRST_SLOT: usize = 512;
-/// The largest table: a slot's place comes from 32 bits of hash.
+/// Maximum slots of a table, because a slot's index comes from 32 bits of hash.
 const MAX_SLOTS: usize = 1 << 31;
 const GENERATIONS: usize = (MAX_SLOTS / MIN_FIRST_SLOTS).ilog2() as usize + 1;
-/// At a load of a half, one key in 10^10 would need more, unless somebody chose the keys.
+/// Maximum length of a probe sequence. At a load of one half, one key in 10^10 would need more, unless the keys
+/// were chosen to collide.
 const MAX_PROBES: usize = 128;
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// The node with that key.
+    /// Offset of the node with the key.
     Found(u32),
-    /// No node has that key.
+    /// No node has the key.
     Absent,
-    /// The table can't tell.
+    /// The table cannot decide; search the ordered index.
     Unknown,
 }
 
-/// See the module. What changes it belongs to the memtable's one writer.
+/// A lock-free hash table of nodes; see the [module](self). Only the memtable's writer may change it.
 pub(super) struct HashIndex {
     tables: [OnceLock<Box<[AtomicU64]>>; GENERATIONS],
     current: AtomicUsize,
@@ -46,7 +47,7 @@ pub(super) struct HashIndex {
 }
 
 impl HashIndex {
-    /// A table for a memtable with an arena of so many bytes.
+    /// Creates a table for a memtable with an arena of `bytes` bytes.
     pub(super) fn for_arena(bytes: usize) -> Self {
         let slots = (bytes / ARENA_BYTES_PER_FIRST_SLOT).next_power_of_two();
         Self::with_slots(slots.clamp(MIN_FIRST_SLOTS, MAX_FIRST_SLOTS))
@@ -63,12 +64,12 @@ impl HashIndex {
         index
     }
 
-    /// How many keys.
+    /// Returns the number of keys, including omitted ones.
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all tables.
+    /// Returns the bytes of all tables.
     pub(super) fn bytes(&self) -> usize {
         self.tables.iter().filter_map(OnceLock::get).map(|table| size_of_val(&**table)).sum()
     }
@@ -78,7 +79,7 @@ impl HashIndex {
         self.tables[self.current.load(Ordering::Acquire)].get().expect("set before it became current")
     }
 
-    /// Looks for the node of this hash for which `is_it` holds.
+    /// Finds the node with this hash for which `is_it` returns true.
     #[inline]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Lookup {
         let table = self.table();
@@ -95,14 +96,14 @@ impl HashIndex {
         if self.incomplete.load(Ordering::Acquire) { Lookup::Unknown } else { Lookup::Absent }
     }
 
-    /// The node whose key most probably has this hash; 0 if there is none.
+    /// Returns the offset of the node whose key most probably has this hash; 0 if there is none.
     #[inline]
     pub(super) fn guess(&self, hash: u32) -> u32 {
         let table = self.table();
         table[hash as usize & (table.len() - 1)].load(Ordering::Acquire) as u32
     }
 
-    /// Adds a node whose key is not in the table yet. The writer only.
+    /// Adds a node whose key is not in the table yet. Only the writer may call it.
     pub(super) fn insert(&self, hash: u32, node: u32) {
         let len = self.len.fetch_add(1, Ordering::Relaxed) + 1;
         if len * 2 > self.table().len() {
@@ -111,7 +112,7 @@ impl HashIndex {
         self.put(self.table(), u64::from(hash) << 32 | u64::from(node));
     }
 
-    /// Copies every slot into a table of twice the size.
+    /// Copies all slots to a table of twice the size.
     fn grow(&self) {
         let current = self.current.load(Ordering::Relaxed);
         if self.table().len() == MAX_SLOTS {

@@ -1,15 +1,16 @@
 //! The newest changes, in memory, before they become tables.
 //!
-//! Owns: [`Memtable`]: one [`MemtableWriter`], any number of readers. A fixed `arena` holds keys and values; a
-//! `hash_index` gives point reads, which never wait; a `skip_list` gives the order of keys, which `order` makes in
-//! strides, so a walk may wait a moment for the last one; each key's node carries its versions, newest first.
-//! Does not own: durability, flushing, what `Applied` means, or how memtables replace one another.
+//! Owns: [`Memtable`], with one [`MemtableWriter`] and any number of readers. A fixed `arena` holds keys and
+//! values. A `hash_index` serves point reads, which never wait. A `skip_list` keeps the keys in order; `order`
+//! links new nodes to it in groups, so a scan may wait a moment for the last group. Each key's node has its
+//! versions, newest first. Does not own: durability, flushing, the meaning of `Applied`, or the replacement of one
+//! memtable by the next.
 //!
-//! Invariants: batches are numbered from 1 and become visible as a whole, by one store of the number,
-//! after all their changes are in the index and linked or waiting to be. A reader that took the number sees
-//! exactly the batches up to it.
-//! Within a batch the last change of a key wins: it becomes the newest of the versions of that batch, mostly in the place
-//! of the one before, which nobody has seen. Readers never look into a batch that is not visible, whatever they ask for.
+//! Invariants: batches are numbered from 1. A batch becomes visible as a whole, by one store of its number, after
+//! all its changes are in the index and are linked or queued for linking. A reader that has loaded the number sees
+//! exactly the batches up to it. Within a batch the last change of a key wins: it becomes the newest version of
+//! that batch and usually overwrites the previous one, which no reader has seen. Readers never read a batch that is
+//! not visible, whatever number they request.
 
 mod arena;
 mod hash_index;
@@ -33,41 +34,41 @@ use hash_index::{HashIndex, Lookup};
 use order::{Order, WriterFinger};
 use skip_list::SkipList;
 
-/// Number of a batch within one memtable. Readers see batches up to some number.
+/// Number of a batch within one memtable. A reader sees the batches up to some number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BatchNumber(u32);
 
 impl BatchNumber {
-    /// Every batch that is complete.
+    /// Selects all visible batches.
     pub const MAX: Self = Self(u32::MAX);
 }
 
-/// The batch does not fit; nothing of it was applied.
+/// Error returned when a batch does not fit in the memtable. No change of the batch was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memtable has no room for the batch")]
 pub struct MemtableFull;
 
-/// What a memtable knows of a key.
+/// State of a key in a memtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// It has this value.
+    /// The key has this value.
     Value(&'a [u8]),
-    /// It was deleted: older memtables and tables don't matter.
+    /// The key was deleted; older memtables and tables are irrelevant.
     Deleted,
 }
 
-/// See the module. Made together with its [`MemtableWriter`].
+/// An ordered map with versions; see the [module](self). Created together with its [`MemtableWriter`].
 pub struct Memtable {
     list: SkipList,
     order: Order,
     index: HashIndex,
-    /// Batches up to this one are visible.
+    /// Number of the newest visible batch.
     visible: AtomicU32,
-    /// Bytes of the arena in use.
+    /// Bytes of the arena that are in use.
     used: AtomicUsize,
 }
 
-/// The right to write a memtable. There is one per memtable.
+/// The only handle that can write a memtable.
 pub struct MemtableWriter {
     memtable: Arc<Memtable>,
     arena: ArenaWriter,
@@ -82,13 +83,13 @@ impl std::fmt::Debug for Memtable {
 }
 
 impl MemtableWriter {
-    /// The memtable it writes.
+    /// Returns the memtable of this writer.
     #[must_use]
     pub fn memtable(&self) -> &Arc<Memtable> {
         &self.memtable
     }
 
-    /// Whether a batch fits for certain.
+    /// Returns true if the batch is certain to fit.
     #[must_use]
     pub fn has_room_for(&self, batch: &WriteBatch) -> bool {
         self.arena.free() >= Memtable::bytes_for(batch) && self.memtable.visible().0 < u32::MAX - 1
@@ -127,24 +128,24 @@ impl MemtableWriter {
 }
 
 impl Memtable {
-    /// Bytes of arena that a batch takes at most.
+    /// Returns the maximum bytes of arena that a batch needs.
     #[must_use]
     pub fn bytes_for(batch: &WriteBatch) -> usize {
         batch.len() * max_entry_bytes(0, 0) + batch.byte_len() + batch.len() * 2 * 8
     }
 
-    /// The largest batch, as measured by [`bytes_for`](Self::bytes_for), that any memtable can hold.
+    /// Maximum bytes of a batch, as measured by [`bytes_for`](Self::bytes_for), that any memtable can hold.
     pub const MAX_BATCH_BYTES: usize = u32::MAX as usize - HEAD_BYTES;
 
-    /// An empty memtable with room for at least `bytes` of arena, and its writer, in memory of its own.
+    /// Creates an empty memtable with room for at least `bytes` of arena, and its writer, in its own memory.
     #[cfg(test)]
     #[must_use]
     pub fn create(bytes: usize) -> (Arc<Self>, MemtableWriter) {
         Self::create_in(&Arc::new(ArenaPool::new(bytes, 0)), bytes)
     }
 
-    /// An empty memtable with room for at least `bytes` of arena, and its writer. The memory comes from
-    /// the pool and goes back to it; memory that is new is touched as it is used.
+    /// Creates an empty memtable with room for at least `bytes` of arena, and its writer. The memory comes from the
+    /// pool and returns to it. New memory is touched only as it is used.
     #[must_use]
     pub fn create_in(pool: &Arc<ArenaPool>, bytes: usize) -> (Arc<Self>, MemtableWriter) {
         let (arena, mut writer) = new_arena(pool, bytes);
@@ -162,7 +163,8 @@ impl Memtable {
         (memtable, writer)
     }
 
-    /// The node of a key, whether or not any version of it is visible. `settle` links the nodes that wait.
+    /// Returns the node of a key, even if none of its versions is visible. `settle` links the queued nodes; it is
+    /// called only if the hash index cannot answer.
     #[inline]
     fn node_of(&self, needle: &Needle<'_>, hash: u32, settle: impl FnOnce()) -> Option<Node<'_>> {
         let is_it = |offset| self.list.node(offset).is_some_and(|node| node.compare(needle).is_eq());
@@ -176,20 +178,20 @@ impl Memtable {
         }
     }
 
-    /// The newest batch that is visible.
+    /// Returns the number of the newest visible batch.
     #[inline]
     #[must_use]
     pub fn visible(&self) -> BatchNumber {
         BatchNumber(self.visible.load(Ordering::Acquire))
     }
 
-    /// What is complete of the batches up to `upto`: the rest is still being written.
+    /// Returns the smaller of `upto` and the newest visible batch, because later batches are still being written.
     #[inline]
     fn complete(&self, upto: BatchNumber) -> u32 {
         upto.min(self.visible()).0
     }
 
-    /// What the batches up to `upto` say of a key; `None` if they don't mention it.
+    /// Returns the newest entry of a key up to a batch; `None` if these batches don't mention the key.
     #[inline]
     #[must_use]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
@@ -202,9 +204,9 @@ impl Memtable {
         Some(version.value().map_or(Entry::Deleted, Entry::Value))
     }
 
-    /// Touches what a look at each of these keys will touch: slots, then nodes, then versions. Those of one kind don't
-    /// depend on each other, so the processor waits for them together; a look at a key waits for one after the other, which
-    /// is most of what it costs in a large memtable.
+    /// Loads the memory that reads of these keys will need: slots, then nodes, then versions. Loads of the same
+    /// kind don't depend on each other, so the processor waits for them together. A read of one key waits for each
+    /// in turn, which is most of its cost in a large memtable.
     pub fn warm(&self, keys: &[&[u8]]) {
         const AT_ONCE: usize = 16;
         if self.is_empty() {
@@ -220,7 +222,7 @@ impl Memtable {
         }
     }
 
-    /// Walks over what the batches up to `upto` say of the keys within the bounds.
+    /// Iterates over the keys within the bounds, with the newest entry of each up to a batch.
     #[must_use]
     pub fn range<'a>(
         &'a self,
@@ -232,7 +234,7 @@ impl Memtable {
         Range::new(self, lower, upper, direction, upto)
     }
 
-    /// Everything, in ascending order.
+    /// Iterates over all keys in ascending order.
     #[must_use]
     pub fn iter(&self, upto: BatchNumber) -> Range<'_> {
         let upto = self.complete(upto);
@@ -240,32 +242,32 @@ impl Memtable {
         Range { list: &self.list, next: self.list.first(), direction: Direction::Forward, end: End::None, upto }
     }
 
-    /// How many keys it mentions.
+    /// Returns the number of keys, including deleted ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether it mentions no key.
+    /// Returns true if the memtable mentions no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of the arena in use.
+    /// Returns the bytes of the arena in use.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory in use, the hash index included.
+    /// Returns the bytes of memory in use, including the hash index.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.used_bytes() + self.index.bytes()
     }
 }
 
-/// Iterates over keys and what is said of them. Borrows from the memtable; allocates nothing.
+/// An iterator over keys and their entries. It borrows from the memtable and allocates nothing.
 pub struct Range<'a> {
     list: &'a SkipList,
     next: Option<Node<'a>>,
@@ -274,7 +276,7 @@ pub struct Range<'a> {
     upto: u32,
 }
 
-/// Where a range ends. Keys past it are not in the range.
+/// Exclusive or inclusive end of a range, in the direction of the walk.
 enum End<'a> {
     None,
     Included(Needle<'a>),
@@ -365,8 +367,8 @@ fn last_to<'a>(list: &'a SkipList, upper: Bound<&[u8]>) -> Option<Node<'a>> {
     }
 }
 
-/// Draws heights of nodes: each level has a quarter of the one below. The same sequence every time,
-/// so that a run can be repeated.
+/// A generator of node heights: each level has a quarter of the nodes of the level below. The sequence is always
+/// the same, so that a run is repeatable.
 struct Heights(u64);
 
 impl Heights {

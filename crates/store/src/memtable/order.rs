@@ -1,14 +1,14 @@
-//! When nodes get their place in the order.
+//! Deferred linking of new nodes into the key order.
 //!
-//! Owns: the new nodes that are not linked yet, and linking them: sorted, in one walk along the list,
-//! instead of a search from the top for each. Point reads go by hash and don't need the order; whoever
-//! walks it calls [`Order::settle`] first.
-//! Does not own: the list's links, or which versions are visible.
+//! Owns: the new nodes that are not linked yet, and linking them: sorted, in one walk along the list, instead of
+//! one search from the top for each. Point reads go by hash and don't need the order; code that walks the order
+//! calls [`Order::settle`] first.
+//! Does not own: the list's links, or the visibility of versions.
 //!
-//! Invariants: a node is either linked or waiting, from before its batch is visible on; at most
-//! [`MAX_WAITING`] wait, so whoever settles does bounded work. Keys that come in order are linked at
-//! once: they lie beside the finger. Links are changed with the linker locked, or, while no node waits, by
-//! the memtable's one writer: then nobody who gets the lock has anything to link.
+//! Invariants: from before its batch becomes visible, a node is either linked or queued. At most [`MAX_WAITING`]
+//! nodes are queued, so settling is bounded work. Keys that arrive in order are linked immediately, because their
+//! position is next to the finger. Links are changed with the linker locked or, while no node is queued, by the
+//! memtable's only writer: then any thread that gets the lock has nothing to link.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -20,42 +20,43 @@ use super::{
     skip_list::{Finger, SkipList},
 };
 
-/// Nodes that wait before the writer links them itself. More makes the walk cheaper per node (it is
-/// the denser) and the longest wait of a scan or a write longer: a millisecond at this, as estimated.
+/// Number of queued nodes at which the writer links them itself. A larger value makes the walk cheaper per node,
+/// because the nodes are denser, but makes the longest wait of a scan or a write longer: an estimated millisecond
+/// at this value.
 const MAX_WAITING: usize = 8 << 10;
 
-/// See the module.
+/// The queue of nodes to link; see the [module](self).
 pub(super) struct Order {
     linker: Mutex<Linker>,
-    /// Whether nodes wait, to be seen without the lock; changed with it.
+    /// True if nodes are queued. Readable without the lock; changed only under it.
     is_waiting: AtomicBool,
 }
 
-/// The nodes that wait.
+/// The queued nodes and the position of the last link.
 pub(super) struct Linker {
-    /// Behind what was linked last, unless the writer has linked since.
+    /// Position after the last linked node, unless the writer has linked since.
     finger: Finger,
     waiting: Vec<Waiting>,
 }
 
-/// The writer's own place in the list.
+/// The writer's own position in the list.
 pub(super) struct WriterFinger {
     finger: Finger,
-    /// Whether no node was told to wait since the finger was set: if so, nobody else has linked any.
+    /// True if no node was queued since the finger was set. Then no other thread has linked a node since.
     is_current: bool,
-    /// Keys in order earn it, a search for the place of another spends it: a row of the state's own now and
-    /// then must not make all that follow wait.
+    /// Budget for searches. Keys in order increase it, and a search for another key's position decreases it. So an
+    /// occasional row of the state's own bookkeeping does not queue all keys that follow.
     credit: u32,
 }
 
-/// What a search costs, in keys that came in order.
+/// Cost of a search, in keys that arrived in order.
 const SEARCH_CREDIT: u32 = 8;
 const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 
-/// The linker's lock, once a batch needed it.
+/// Guard of the linker's lock, acquired when a batch first needs it.
 pub(super) type HeldLinker<'a> = Option<MutexGuard<'a, Linker>>;
 
-/// A node and the beginning of its key, so that most comparisons stay within the list of those that wait.
+/// A queued node with the first 16 bytes of its key, so that most comparisons stay within the queue's memory.
 struct Waiting {
     key: [u64; 2],
     node: u32,
@@ -71,7 +72,7 @@ impl Order {
         WriterFinger { finger: list.finger(), is_current: true, credit: MAX_CREDIT }
     }
 
-    /// Links all nodes that wait.
+    /// Links all queued nodes.
     #[inline]
     pub(super) fn settle(&self, list: &SkipList) {
         if self.is_waiting.load(Ordering::Acquire) {
@@ -79,12 +80,12 @@ impl Order {
         }
     }
 
-    /// As [`settle`](Self::settle), for the writer, who may hold the lock.
+    /// Links all queued nodes, like [`settle`](Self::settle), for the writer, which may already hold the lock.
     pub(super) fn settle_held<'a>(&'a self, held: &mut HeldLinker<'a>, list: &SkipList) {
         self.link_waiting(held.get_or_insert_with(|| self.lock()), list);
     }
 
-    /// Takes the writer's new node, whose key is the needle.
+    /// Links or queues the writer's new node, whose key is the needle.
     #[inline]
     pub(super) fn add<'a>(
         &'a self,
@@ -115,7 +116,7 @@ impl Order {
         needle: &Needle<'_>,
     ) {
         if !writer.is_current && linker.waiting.is_empty() {
-            // Since this writer told a node to wait, only the linker has linked.
+            // Since the writer last queued a node, only the linker has linked nodes.
             writer.finger.clone_from(&linker.finger);
             writer.is_current = true;
             if list.is_beside(&writer.finger, needle) {
@@ -142,7 +143,7 @@ impl Order {
 }
 
 impl Linker {
-    /// Links all that wait.
+    /// Sorts the queued nodes and links them.
     fn link_waiting(&mut self, list: &SkipList) {
         let key = |waiting: &Waiting| list.node(waiting.node).map(Node::key);
         self.waiting.sort_unstable_by(|left, right| left.key.cmp(&right.key).then_with(|| key(left).cmp(&key(right))));

@@ -1,24 +1,24 @@
 //! The order of a memtable's keys.
 //!
-//! Owns: the skip list over the arena's nodes: searching, linking, walking both ways.
-//! Does not own: versions and their visibility, or the hash index.
+//! Owns: the skip list over the arena's nodes: search, linking, walks in both directions. Does not own: versions
+//! and their visibility, or the hash index.
 //!
-//! Invariant: on every level, keys ascend strictly. A node is linked from the bottom up, each link by
-//! one atomic store, so a reader sees it fully linked on a level or not at all; readers that miss a
-//! node while it is being linked could not see its versions yet either.
+//! Invariant: keys ascend strictly on every level. A node is linked from the bottom level up, each link by one
+//! atomic store, so a reader sees it either linked on a level or not at all. A reader that misses a node while it
+//! is being linked could not see its versions yet either.
 
 use std::{cmp::Ordering, sync::Arc};
 
 use super::arena::{Arena, MAX_HEIGHT, Needle, Node};
 
-/// The list as readers see it.
+/// The linked list of nodes.
 pub(super) struct SkipList {
     arena: Arc<Arena>,
     head: u32,
 }
 
-/// Where the last key went: its neighbours on every level. A key that goes right beside it, as in
-/// sequential writes, is placed without a search. One at a time links: see `order`.
+/// Neighbours of the last linked key on every level. A key directly next to it, as in sequential writes, is placed
+/// without a search. Only one thread links at a time; see `order`.
 #[derive(Clone)]
 pub(super) struct Finger {
     prev: [u32; MAX_HEIGHT],
@@ -26,7 +26,7 @@ pub(super) struct Finger {
 }
 
 impl SkipList {
-    /// A list over an arena whose node `head` has the full height.
+    /// Creates a list over an arena whose node `head` has the maximum height.
     pub(super) fn new(arena: Arc<Arena>, head: u32) -> Self {
         Self { arena, head }
     }
@@ -44,7 +44,7 @@ impl SkipList {
         self.arena.node(self.head).expect("the head is never at 0")
     }
 
-    /// The first node whose key is not below the needle.
+    /// Returns the first node whose key is not below the needle.
     pub(super) fn lower_bound(&self, needle: &Needle<'_>) -> Option<Node<'_>> {
         let mut prev = self.head();
         let mut checked = None;
@@ -54,7 +54,7 @@ impl SkipList {
         checked
     }
 
-    /// The last node whose key is below the needle, or not above it.
+    /// Returns the last node whose key is below the needle or, if `inclusive`, equal to it.
     pub(super) fn upper_bound(&self, needle: &Needle<'_>, inclusive: bool) -> Option<Node<'_>> {
         let mut prev = self.head();
         let mut checked = None;
@@ -67,7 +67,7 @@ impl SkipList {
         }
     }
 
-    /// The node with exactly this key.
+    /// Returns the node whose key equals the needle.
     pub(super) fn find(&self, needle: &Needle<'_>) -> Option<Node<'_>> {
         self.lower_bound(needle).filter(|node| node.compare(needle) == Ordering::Equal)
     }
@@ -86,7 +86,7 @@ impl SkipList {
         self.unless_head(last)
     }
 
-    /// The node in front of one of the list's nodes.
+    /// Returns the node before `node`; `None` if `node` is the first.
     #[inline]
     pub(super) fn before(&self, node: Node<'_>) -> Option<Node<'_>> {
         let prev = node.prev()?.offset();
@@ -97,37 +97,38 @@ impl SkipList {
         (node.offset() != self.head).then_some(node)
     }
 
-    /// Whether the finger points at where the needle belongs.
+    /// Returns true if the needle belongs at the finger.
     #[inline]
     pub(super) fn is_beside(&self, finger: &Finger, needle: &Needle<'_>) -> bool {
-        // Between its neighbours on level 0 there is no node, so if the needle lies between them, the
-        // neighbours on all levels are right too.
+        // No node is between the finger's neighbours on level 0. So if the needle is between them, the neighbours
+        // on all other levels are correct too.
         let after_prev = finger.prev[0] == self.head || self.is_below(finger.prev[0], needle);
         after_prev && !self.is_below(finger.next[0], needle)
     }
 
-    /// Whether there is such a node and its key is below the needle.
+    /// Returns true if the node exists and its key is below the needle.
     #[inline]
     fn is_below(&self, offset: u32, needle: &Needle<'_>) -> bool {
         self.node(offset).is_some_and(|node| node.compare(needle) == Ordering::Less)
     }
 
-    /// Points the finger at where the needle belongs. Whoever links only.
+    /// Moves the finger to the needle's position. Only the linking thread may call it.
     pub(super) fn locate(&self, finger: &mut Finger, needle: &Needle<'_>) {
         self.descend(finger, self.head(), MAX_HEIGHT, needle);
     }
 
-    /// As [`locate`](Self::locate), for a needle above the last key linked here: goes on from there, so it
-    /// costs as much as the way is long.
+    /// Moves the finger forward to a needle above the last key linked with it. The cost is proportional to the
+    /// distance.
     pub(super) fn locate_after(&self, finger: &mut Finger, needle: &Needle<'_>) {
         let passed = (0..MAX_HEIGHT).take_while(|level| self.is_below(finger.next[*level], needle)).count();
-        // What comes next on the highest level passed lies behind the finger on all levels below, too.
+        // The next node on the highest level passed is after the finger on all lower levels, too.
         if let Some(start) = passed.checked_sub(1).and_then(|top| self.node(finger.next[top])) {
             self.descend(finger, start, passed, needle);
         }
     }
 
-    /// Points the finger at the needle's neighbours on the levels below `levels`, from a node before it.
+    /// Moves the finger to the needle's neighbours on the levels below `levels`, starting from a node before the
+    /// needle.
     fn descend(&self, finger: &mut Finger, start: Node<'_>, levels: usize, needle: &Needle<'_>) {
         let mut prev = start;
         let mut checked = None;
@@ -138,7 +139,7 @@ impl SkipList {
         }
     }
 
-    /// Links a new node at the finger, which then points behind it. Whoever links only.
+    /// Links a new node at the finger, which then points after it. Only the linking thread may call it.
     pub(super) fn link(&self, finger: &mut Finger, node: Node<'_>) {
         let next = self.node(finger.next[0]);
         if let Some(prev) = self.node(finger.prev[0]) {
@@ -157,8 +158,8 @@ impl SkipList {
     }
 }
 
-/// Moves `prev` on a level up to the last node below the needle; returns the node after it. `checked`
-/// is a node known not to be below the needle.
+/// Moves `prev` along a level to the last node below the needle, and returns the node after it. `checked` is a node
+/// that is already known not to be below the needle.
 #[inline]
 fn advance<'a>(prev: &mut Node<'a>, level: usize, checked: Option<Node<'a>>, needle: &Needle<'_>) -> Option<Node<'a>> {
     loop {

@@ -8,7 +8,7 @@ use super::*;
 
 type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// A small generator, so that a failure can be repeated from its printed seed.
+/// A small deterministic generator, so that a failure is repeatable from its printed seed.
 struct Random(u64);
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
     }
 
     fn key(&mut self) -> Vec<u8> {
-        // Zeroes and long common prefixes, to try what the padding of keys could confuse.
+        // Zeroes and long common prefixes test the comparison of padded keys.
         let longest = if self.below(8) == 0 { 70 } else { 10 };
         let len = 1 + self.below(longest) as usize;
         let alphabet = [0, 0, b'a', b'b', 255];
@@ -82,7 +82,7 @@ fn behaves_like_a_map_at_every_batch() {
             }
             writer.apply(&batch).unwrap();
             history.push((memtable.visible(), model.clone()));
-            // What has been walked over is linked; what comes after it waits for the next walk.
+            // A walk links all queued nodes; later nodes stay queued until the next walk.
             if random.below(4) == 0 {
                 check_range(&memtable, memtable.visible(), &model, &mut random);
             }
@@ -208,7 +208,7 @@ fn readers_see_whole_batches_while_the_writer_writes() {
                     let upto = memtable.visible();
                     let newest = memtable.get(b"fixed 0003", BatchNumber::MAX);
                     assert_ne!(newest, Some(Entry::Value(&u64::MAX.to_le_bytes())), "a batch that is not complete");
-                    // Every batch writes its number under all the fixed keys, and one key of its own.
+                    // Every batch writes its number under all fixed keys, and one key of its own.
                     let mut seen = None;
                     let mut own = 0;
                     for (key, entry) in memtable.range(Bound::Unbounded, Bound::Unbounded, direction, upto) {
@@ -228,7 +228,7 @@ fn readers_see_whole_batches_while_the_writer_writes() {
         let mut batch = WriteBatch::new();
         for number in 1..=batches {
             batch.clear();
-            // What a batch writes before its last word is seen by nobody.
+            // No reader may see the first value that a batch writes under a key.
             for value in [u64::MAX, number] {
                 for key in 0..10 {
                     batch.put(&[format!("fixed {key:04}").as_bytes()], &[&value.to_le_bytes()]);

@@ -1,6 +1,6 @@
-//! The database file, on any [`Disk`](thalweg_disk::Disk).
+//! redb's database file on any [`Disk`](thalweg_disk::Disk).
 //!
-//! So redb runs on the simulated disk too, and is put through power losses and faults like everything else.
+//! So redb also runs on the simulated disk, and is tested with power losses and faults like the other backends.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use std::{
 use redb::StorageBackend;
 use thalweg_disk::File;
 
-/// redb's file. The directory's lock keeps other processes out, so it has none of its own.
+/// redb's file. It has no lock of its own, because the directory's lock excludes other processes.
 #[derive(Debug)]
 pub(super) struct DatabaseFile {
     file: Arc<dyn File>,
@@ -21,7 +21,7 @@ pub(super) struct DatabaseFile {
 }
 
 impl DatabaseFile {
-    /// The file, and a count of its bytes that is kept up to date.
+    /// Returns the file and a shared count of its bytes, which is updated when redb resizes the file.
     pub(super) fn new(file: Arc<dyn File>) -> io::Result<(Self, Arc<AtomicU64>)> {
         let len = Arc::new(AtomicU64::new(file.len()?));
         Ok((Self { file, len: len.clone() }, len))

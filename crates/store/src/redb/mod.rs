@@ -1,14 +1,14 @@
-//! The state in redb, a copy-on-write B-tree, behind memtables.
+//! A backend that stores the state in redb, a copy-on-write B-tree, behind memtables.
 //!
-//! Owns: how pairs lie in the database, its transactions and views. Does not own: when something is
-//! persisted; see `buffered`.
+//! Owns: the layout of pairs in the database, its transactions and its views. Does not own: the decision when to
+//! persist; see `buffered`.
 //!
-//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written with the
-//! pairs of the same transaction). Every transaction is `Immediate`. Behind the log it is also made for
-//! quick repair: it costs a second fsync, once per memtable, and an open after a crash needs not walk the
-//! database. Synced per batch it is a plain one, as redb users have it, and an open after a crash walks.
+//! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied`, written in the same
+//! transaction as the pairs). Every transaction is `Immediate`. With the node's log it also enables quick repair,
+//! which costs a second fsync once per memtable; an open after a crash then does not walk the database. With a sync
+//! per batch it is a plain transaction, as redb users have it, and an open after a crash walks the database.
 //!
-//! Invariant: the file appears under its name only when its tables are in it and on disk.
+//! Invariant: the file gets its final name only when its tables are in it and on disk.
 
 mod file;
 
@@ -42,14 +42,14 @@ const APPLIED: &str = "applied";
 const FORMAT: &str = "format";
 const FORMAT_VERSION: &[u8] = &[1];
 
-/// How a [`RedbBackend`] behaves.
+/// Options of a [`RedbBackend`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedbOptions {
     /// Directory of the database, relative to the disk's root. Created if missing.
     pub dir: String,
-    /// Bytes of database pages kept in memory. Less costs reads from disk.
+    /// Bytes of database pages cached in memory. Less costs reads from disk.
     pub cache_bytes: u64,
-    /// The memtables in front.
+    /// Options of the memtables in front of the database.
     pub buffer: BufferOptions,
 }
 
@@ -59,7 +59,7 @@ impl Default for RedbOptions {
     }
 }
 
-/// The state in redb behind memtables.
+/// A backend of memtables in front of redb.
 pub type RedbBackend = Buffered<RedbStore>;
 
 impl RedbBackend {
@@ -74,9 +74,9 @@ impl RedbBackend {
     }
 }
 
-/// See the module.
+/// A redb database as a store behind memtables; see the [module](self).
 pub struct RedbStore {
-    /// `None` only while being dropped.
+    /// The database; `None` only during drop.
     database: Option<Database>,
     sync: SyncMode,
     file_bytes: Arc<AtomicU64>,
@@ -120,7 +120,7 @@ impl RedbStore {
     }
 }
 
-/// A database with our tables, under a name of its own.
+/// Creates a database with its tables at a temporary path.
 fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
     let file = disk.create(path).map_err(io_error("create"))?;
     let (file, _) = DatabaseFile::new(file).map_err(io_error("create"))?;
@@ -137,7 +137,7 @@ impl Store for RedbStore {
     const NAME: &'static str = "redb";
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
-        let bytes = guard("reading how far the state is", || self.meta(APPLIED))?;
+        let bytes = guard("reading the applied position", || self.meta(APPLIED))?;
         bytes.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
@@ -189,14 +189,15 @@ impl Store for RedbStore {
 }
 
 impl Drop for RedbStore {
-    /// Closing writes what makes the next open quick, and may panic over a damaged file. That loses nothing.
+    /// Closes the database. redb then writes data for a quick next open and may panic over a damaged file; no
+    /// committed data is lost.
     fn drop(&mut self) {
         let database = self.database.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));
     }
 }
 
-/// The pairs as of one transaction. Keeps its pages from being used again.
+/// A view of the pairs of one transaction. While it exists, redb does not reuse the pages of that transaction.
 struct RedbView {
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
 }
@@ -232,11 +233,11 @@ impl StoreView for RedbView {
     }
 }
 
-/// Runs something of redb's. On a damaged file it may panic where it can't go on; that is an error here.
+/// Runs a redb operation. redb may panic on a damaged file; the panic becomes an error of corruption.
 fn guard<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = said(&*panic);
-        Err(corrupt(&format!("{doing}, redb gave up: {said}")))
+        Err(corrupt(&format!("{doing}, redb failed: {said}")))
     })
 }
 

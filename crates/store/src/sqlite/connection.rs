@@ -1,4 +1,4 @@
-//! Connections: how each is set up, and what its errors mean.
+//! Database connections: their configuration, and the meaning of their errors.
 
 use std::path::Path;
 
@@ -7,16 +7,17 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::FILE;
 use crate::backend::BackendError;
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Write,
     Read,
 }
 
-/// Opens the database. Only the directory's one owner does, so nobody else is waited for.
+/// Opens the database. Only one process owns the directory, so no lock of another process can block.
 pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connection, BackendError> {
-    // A reader opens for writing too, because it takes part in the WAL's shared index; it may not write.
+    // A reader opens the file for writing too, because it takes part in the WAL's shared index. `query_only`
+    // prevents writes.
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, role == Role::Write);
     let connection = Connection::open_with_flags(path, flags).map_err(failed("open"))?;

@@ -1,16 +1,16 @@
-//! The state in an SQLite database, behind memtables.
+//! A backend that stores the state in an SQLite database, behind memtables.
 //!
-//! Owns: how pairs lie in the database, its transactions, its write-ahead log and views. Does not own: when
-//! something is persisted; see `buffered`.
+//! Owns: the layout of pairs in the database, its transactions, its write-ahead log and its views. Does not own:
+//! the decision when to persist; see `buffered`.
 //!
-//! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied`, written with the
-//! pairs of the same transaction). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is
-//! on disk. It comes once per memtable, and a checkpoint would sync the WAL anyway, so `NORMAL` would save
-//! nothing behind the log, and what is committed does not wait for readers to let a checkpoint pass. SQLite
-//! receives only what the log has on disk.
+//! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied`, written in the same
+//! transaction as the pairs). Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk.
+//! With the node's log there is one commit per memtable, and a checkpoint would sync the WAL anyway, so `NORMAL`
+//! would save nothing. With `FULL`, a commit is durable even while readers block a checkpoint. SQLite receives only
+//! batches that are durable in the log.
 //!
-//! The WAL is checkpointed after a commit, behind the log; synced per batch, when it has grown. It is used
-//! from its start again once no view reads it: a view that is held long lets it grow.
+//! With the node's log, the WAL is checkpointed after each commit; with a sync per batch, when it has grown. SQLite
+//! reuses the WAL from its start when no view reads it, so a long-lived view lets it grow.
 
 mod connection;
 mod view;
@@ -36,36 +36,36 @@ use view::Readers;
 
 const FILE: &str = "state.sqlite";
 const WAL_FILE: &str = "state.sqlite-wal";
-/// Says in the file's header whose database it is: "THWG".
+/// Application id in the database's header, "THWG", which identifies a state database.
 const APPLICATION_ID: i32 = 0x5448_5747;
 const FORMAT_VERSION: i32 = 1;
 const PAGE_BYTES: u32 = 8192;
-/// Synced per batch, the WAL is checkpointed when about this much was written to it.
+/// Bytes written to the WAL after which it is checkpointed, with a sync per batch.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
 
-/// How a [`SqliteBackend`] behaves.
+/// Options of a [`SqliteBackend`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteOptions {
     /// Directory of the database. Created if missing.
     pub dir: PathBuf,
-    /// Bytes of database pages kept in memory: half for the connection that writes, half shared by those
-    /// that read. Less costs reads from disk.
+    /// Bytes of database pages cached in memory: half for the writing connection, half shared by the reading ones.
+    /// Less costs reads from disk.
     pub cache_bytes: u64,
-    /// Bytes that the database may grow to; more is refused as if the disk were full. `None`: as many as there are.
+    /// Maximum bytes of the database; growth beyond it fails as if the disk were full. `None` means no maximum.
     pub max_bytes: Option<u64>,
-    /// The memtables in front.
+    /// Options of the memtables in front of the database.
     pub buffer: BufferOptions,
 }
 
 impl SqliteOptions {
-    /// The defaults, in a directory.
+    /// Default options with the given directory.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), cache_bytes: 256 << 20, max_bytes: None, buffer: BufferOptions::default() }
     }
 }
 
-/// The state in SQLite behind memtables.
+/// A backend of memtables in front of SQLite.
 pub type SqliteBackend = Buffered<SqliteStore>;
 
 impl SqliteBackend {
@@ -75,13 +75,13 @@ impl SqliteBackend {
     }
 }
 
-/// See the module.
+/// An SQLite database as a store behind memtables; see the [module](self).
 pub struct SqliteStore {
     writer: Mutex<Connection>,
     readers: Arc<Readers>,
     sync: SyncMode,
     dir: PathBuf,
-    /// Bytes written to the WAL since the last checkpoint, as if each change were a page of its own.
+    /// Bytes written to the WAL since the last checkpoint, estimated as one page for each change.
     unchecked_bytes: AtomicU64,
 }
 
@@ -106,7 +106,7 @@ impl SqliteStore {
         })
     }
 
-    /// Copies what the WAL holds into the database, as far as no view hinders it.
+    /// Copies the WAL's content to the database, as far as no view prevents it.
     fn checkpoint(&self) -> Result<(), BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed("checkpoint"))?;
@@ -115,7 +115,7 @@ impl SqliteStore {
     }
 }
 
-/// Makes the database ours, or checks that it is.
+/// Creates the tables of a new database, or checks the format of an existing one.
 fn prepare(writer: &Connection) -> Result<(), BackendError> {
     let number = |name: &str| -> Result<i32, BackendError> {
         writer.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).map_err(failed("read"))
@@ -125,7 +125,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
         let page_size = format!("PRAGMA page_size = {PAGE_BYTES}");
         writer.execute_batch(&page_size).map_err(failed("create"))?;
     } else if found != (APPLICATION_ID, FORMAT_VERSION) {
-        return Err(corrupt(&format!("it is no state database of format {FORMAT_VERSION}: {found:?}")));
+        return Err(corrupt(&format!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
     }
     let mode: String =
         writer.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed("configure"))?;
@@ -148,7 +148,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Makes the entries of the directory and of those above it durable, which SQLite does for its own files only.
+/// Syncs the directory and its parents, because SQLite syncs the entries of its own files only.
 fn sync_dirs(dir: &Path) -> Result<(), BackendError> {
     for dir in dir.ancestors().take(3).filter(|dir| !dir.as_os_str().is_empty()) {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync the directory"))?;
@@ -212,8 +212,8 @@ impl Store for SqliteStore {
         match self.sync {
             SyncMode::BehindLog => {
                 self.checkpoint()?;
-                // The newest view was made before the checkpoint and reads the WAL. One made now reads the
-                // database alone, and the next commit may use the WAL from its start.
+                // The newest view was created before the checkpoint and reads the WAL. A new view reads only the
+                // database, so the next commit may reuse the WAL from its start.
                 Ok(true)
             }
             SyncMode::PerBatch => {

@@ -1,10 +1,10 @@
-//! Views: read transactions on connections of their own.
+//! Views of the database as read transactions on dedicated connections.
 //!
-//! Owns: [`SqliteView`], a few connections that all see the same commit, so that several threads read it
-//! at once; and the pool that they come from and go back to. Does not own: the connection that writes.
+//! Owns: [`SqliteView`], a few connections that all see the same commit, so that several threads can read it
+//! concurrently; and the pool of these connections. Does not own: the writing connection.
 //!
-//! Invariant: a connection joins a view only while no commit can come between, so it sees what the
-//! view's first one sees. No lock is held while the caller looks at a pair.
+//! Invariant: a connection joins a view only while no commit can happen, so it sees the same commit as the view's
+//! first connection. No lock is held while the caller processes a pair.
 
 use std::{
     ops::Bound,
@@ -24,20 +24,20 @@ use crate::{
     buffered::{Page, StoreView, checked},
 };
 
-/// Connections of one view. More threads than this take turns.
+/// Maximum connections of one view. More threads than this take turns.
 const MAX_READERS: usize = 8;
-/// Connections kept for later views.
+/// Maximum unused connections kept for later views.
 const MAX_IDLE: usize = MAX_READERS;
 
-/// Connections that read, and what is committed.
+/// The pool of reading connections, and the count of commits.
 pub(super) struct Readers {
     path: PathBuf,
-    /// Of each connection.
+    /// Bytes of the page cache of each connection.
     cache_bytes: u64,
     idle: Mutex<Vec<Connection>>,
-    /// Held while a commit is made. Counts them.
+    /// Number of commits. Locked during a commit.
     commits: Mutex<u64>,
-    /// As `commits`, readable during one.
+    /// Number of finished commits, readable during a commit.
     committed: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Readers {
         Self { path, cache_bytes, idle: Mutex::default(), commits: Mutex::default(), committed: AtomicU64::new(0) }
     }
 
-    /// Runs a commit: no connection joins a view meanwhile.
+    /// Runs a commit, during which no connection can join a view.
     pub(super) fn commit<T>(&self, commit: impl FnOnce() -> T) -> T {
         let mut commits = lock(&self.commits);
         *commits += 1;
@@ -56,7 +56,7 @@ impl Readers {
         done
     }
 
-    /// A view of the last commit.
+    /// Creates a view of the last commit.
     pub(super) fn view(self: &Arc<Self>) -> Result<SqliteView, BackendError> {
         let commits = lock(&self.commits);
         let first = self.begin()?;
@@ -71,7 +71,7 @@ impl Readers {
         })
     }
 
-    /// A connection in a read transaction, which sees the last commit from now on.
+    /// Returns a connection in a read transaction, which sees the last commit from now on.
     fn begin(&self) -> Result<Connection, BackendError> {
         let idle = lock(&self.idle).pop();
         let connection = match idle {
@@ -79,14 +79,14 @@ impl Readers {
             None => connection::open(&self.path, Role::Read, self.cache_bytes)?,
         };
         connection.execute_batch("BEGIN").map_err(failed("begin a read"))?;
-        // A transaction begins with its first read.
+        // In SQLite a read transaction begins with its first read.
         let mut first = connection.prepare_cached("SELECT 1 FROM meta LIMIT 1").map_err(failed("begin a read"))?;
         first.query_row([], |_| Ok(())).optional().map_err(failed("begin a read"))?;
         drop(first);
         Ok(connection)
     }
 
-    /// Takes a connection back, if it is in order.
+    /// Ends the connection's transaction and returns it to the pool, if that succeeds and the pool has room.
     fn give_back(&self, connection: Connection) {
         let mut idle = lock(&self.idle);
         if idle.len() < MAX_IDLE && connection.execute_batch("ROLLBACK").is_ok() {
@@ -95,20 +95,21 @@ impl Readers {
     }
 }
 
-/// See the module. Keeps the WAL from being overwritten from its commit on.
+/// A view of one commit; see the [module](self). While it exists, SQLite does not overwrite the WAL after that
+/// commit.
 pub(super) struct SqliteView {
     readers: Arc<Readers>,
-    /// The commit that it shows.
+    /// Number of the commit that the view shows.
     commit: u64,
-    /// Filled from the front.
+    /// Connections, filled from the front.
     slots: [OnceLock<Mutex<Connection>>; MAX_READERS],
-    /// How many are filled; held while another joins.
+    /// Number of filled slots; locked while a connection joins.
     joining: Mutex<usize>,
     turn: AtomicUsize,
 }
 
 impl SqliteView {
-    /// A connection that nobody else uses now.
+    /// Returns a connection that no other thread uses now.
     fn reader(&self) -> Result<MutexGuard<'_, Connection>, BackendError> {
         for slot in self.slots.iter().map_while(OnceLock::get) {
             match slot.try_lock() {
@@ -124,13 +125,13 @@ impl SqliteView {
         Ok(lock(slot))
     }
 
-    /// Adds a connection, unless there are enough or what it would see is something newer.
+    /// Adds a connection, unless the view has the maximum or a newer commit was made.
     fn join(&self) -> Result<(), BackendError> {
         let mut filled = lock(&self.joining);
         if *filled == MAX_READERS || self.readers.committed.load(Ordering::Acquire) != self.commit {
             return Ok(());
         }
-        // A commit may take long; then one of those that are there will do.
+        // A commit can take long; then the caller uses one of the existing connections.
         let commits = match self.readers.commits.try_lock() {
             Ok(commits) => commits,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -161,13 +162,13 @@ impl StoreView for SqliteView {
         page: &mut Page,
     ) -> Result<(), BackendError> {
         let (from, low) = match lower {
-            // No key is empty.
+            // An empty key is not valid.
             Bound::Unbounded => (">", &b""[..]),
             Bound::Included(key) => (">=", key),
             Bound::Excluded(key) => (">", key),
         };
         let (to, high) = match upper {
-            // No key begins with this byte.
+            // A key cannot begin with this byte.
             Bound::Unbounded => ("<", &b"\xff"[..]),
             Bound::Included(key) => ("<=", key),
             Bound::Excluded(key) => ("<", key),
@@ -199,7 +200,7 @@ impl Drop for SqliteView {
     }
 }
 
-/// A column's bytes; an empty blob may come as NULL.
+/// Returns a column's bytes. SQLite can return an empty blob as NULL.
 fn blob<'a>(row: &'a rusqlite::Row<'_>, column: usize) -> Result<&'a [u8], BackendError> {
     let value = row.get_ref(column).map_err(failed("read"))?;
     value.as_blob_or_null().map(Option::unwrap_or_default).map_err(|error| connection::corrupt(&error.to_string()))

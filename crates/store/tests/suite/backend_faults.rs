@@ -1,4 +1,4 @@
-//! What backends do when the disk, the log or the power fails.
+//! Behaviour of the backends when the disk, the log or the power fails.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -28,7 +28,7 @@ fn open_memory(disk: &SimDisk) -> Result<MemoryBackend, BackendError> {
     MemoryBackend::open(Arc::new(disk.clone()), MemoryOptions::default(), Arc::new(Barrier::default()))
 }
 
-/// One put of a value that tells which batch wrote it, under several keys.
+/// Applies one batch that puts the same value under several keys. The value identifies the batch.
 fn put_round(backend: &dyn Backend, number: u64, keys: u64, value_bytes: usize) -> Result<(), BackendError> {
     let mut batch = WriteBatch::new();
     for key in 0..keys {
@@ -46,7 +46,7 @@ fn scan(backend: &dyn Backend) -> Result<Pairs, BackendError> {
     Ok(pairs)
 }
 
-/// Asserts that a state is exactly what round `number` left.
+/// Asserts that the state is exactly the result of round `number`.
 fn assert_round(backend: &dyn Backend, number: u64, keys: u64, what: &str) {
     let pairs = scan(backend).unwrap();
     assert_eq!(pairs.len() as u64, keys, "{what}");
@@ -180,7 +180,7 @@ fn after_a_failed_flush_writes_go_on_up_to_the_bound_and_reads_beyond() {
     assert_round(&backend, number - 1, 20, "reads go on, over whole batches");
 }
 
-/// A log whose sync takes until it is let go.
+/// A log whose sync blocks until the test opens it.
 #[derive(Default)]
 struct SlowLog {
     open: Mutex<bool>,
@@ -242,10 +242,10 @@ fn a_write_does_not_wait_for_ever() {
     log.let_go();
 }
 
-/// Rests between parts of flushes and compactions are left out before anything grows beyond its bound.
+/// Pauses of flushes and compactions are skipped before any backlog exceeds its bound.
 #[test]
 fn memtables_and_level_0_stay_bounded_while_somebody_writes_without_pause() {
-    /// Writes wait when level 0 has so many runs, and by then so many memtables wait to become further ones.
+    /// Runs on level 0 at which writes wait; at that point at most as many memtables wait to become further runs.
     const MAX_RUNS: u64 = 24;
     let harness = LsmHarness::new();
     let bytes = 256 << 10;
@@ -289,13 +289,13 @@ fn compaction_catches_up_and_drops_what_is_hidden() {
         std::thread::yield_now();
     };
     assert!(settled.compactions > 0 && settled.compacted_bytes > 0, "{settled:?}");
-    // 40 keys and a record in each table of level 0 and in the one they were merged into.
+    // The tables of level 0, and the one they were merged into, each have 40 keys and an applied position.
     assert!(settled.estimated_keys <= 41 * 4, "{settled:?}");
     assert!(settled.disk_bytes < settled.flushed_bytes / 4, "{settled:?}");
     assert_round(&*backend, 400, 40, "nothing else is dropped");
 }
 
-/// Flips bits in every file of an LSM directory: what is read is right or an error, and nothing panics.
+/// Flips bits in every file of an LSM directory. Every read is correct or an error, and nothing panics.
 #[test]
 fn damaged_tables_are_errors_and_never_other_data() {
     let mut harness = LsmHarness::new();

@@ -1,7 +1,7 @@
-//! One suite that every backend passes identically, against a `BTreeMap`.
+//! One suite that every backend passes identically, compared with a `BTreeMap`.
 //!
-//! Random histories with tiny memtables, so that flushes and compactions happen all the time, and with
-//! views held over them; then the same bytes are opened again, with and without a flush before.
+//! Random histories with tiny memtables, so that flushes and compactions happen all the time, and with views held
+//! across them. Then the same bytes are reopened, with and without a flush before.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -58,7 +58,7 @@ fn pairs_of(map: &Map) -> Pairs {
     map.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Keys from a small set, so that they meet again, with prefixes of one another and zeroes among them.
+/// Returns a key from a small set, so that keys repeat. Some are prefixes of one another, and some contain zeroes.
 fn key(random: &mut Random, spread: u64) -> Vec<u8> {
     let number = random.below(spread);
     match random.below(6) {
@@ -123,7 +123,7 @@ fn random_batch(random: &mut Random, batch: &mut WriteBatch, map: &mut Map, spre
     }
 }
 
-/// The whole of it: a random history with views, flushes and reopening, against the map at each batch.
+/// Runs a random history with views, flushes and reopening, and compares the backend with the map at each batch.
 fn random_history(harness: &mut dyn Harness, seed: u64, batches: u64) {
     eprintln!("{} seed {seed}", harness.name());
     let mut random = Random(seed);
@@ -230,7 +230,7 @@ fn edge_cases(harness: &mut dyn Harness) {
     assert_eq!(backend.applied(), Some(applied(4)));
 }
 
-/// A batch larger than a memtable is taken whole, first thing or later.
+/// A batch larger than a memtable is applied whole, as the first batch or later.
 fn large_batches(harness: &mut dyn Harness) {
     let backend = harness.open();
     let large = vec![3; 200_000];
@@ -245,7 +245,7 @@ fn large_batches(harness: &mut dyn Harness) {
     assert_eq!(backend.get(b"c").unwrap().as_deref(), Some(&large[..]));
 }
 
-/// A failed barrier persists nothing, fails the flush, and leaves reads as they were.
+/// After a barrier failure nothing is persisted, the flush fails, and reads are unchanged.
 fn failed_barrier(harness: &mut dyn Harness) {
     let backend = harness.open();
     put_all(&*backend, 1, &[(b"a", b"1")]);
@@ -267,7 +267,7 @@ fn failed_barrier(harness: &mut dyn Harness) {
     assert_eq!(backend.get(b"a").unwrap().as_deref(), Some(&b"1"[..]), "not ahead of the log");
 }
 
-/// Synced per batch, the barrier comes before each batch: that one is not applied, and none after it.
+/// A barrier that fails before a batch, with a sync per batch, prevents that batch and all later ones.
 fn failed_barrier_of_a_batch(harness: &mut dyn Harness, backend: Box<dyn Backend>) {
     let mut batch = WriteBatch::new();
     batch.put(&[b"a"], &[b"3"]);
@@ -282,7 +282,7 @@ fn failed_barrier_of_a_batch(harness: &mut dyn Harness, backend: Box<dyn Backend
     assert_eq!(backend.get(b"a").unwrap().as_deref(), Some(&b"2"[..]));
 }
 
-/// Readers on other threads see whole batches while flushes and compactions go on.
+/// Readers on other threads see whole batches during flushes and compactions.
 fn concurrent_readers(harness: &mut dyn Harness) {
     const KEYS: u64 = 64;
     let backend = harness.open();
@@ -307,7 +307,7 @@ fn concurrent_readers(harness: &mut dyn Harness) {
             });
         }
         let mut batch = WriteBatch::new();
-        // A batch that is synced takes as long as hundreds that are not.
+        // One synced batch takes as long as hundreds of others.
         let batches: u64 = if harness.sync() == SyncMode::PerBatch { 150 } else { 1_500 };
         for number in 1..=batches {
             batch.clear();
@@ -364,8 +364,8 @@ suite!(lsm_synced, JournaledLsmHarness::new(), 4, 200);
 suite!(redb_synced, RedbHarness::new(SyncMode::PerBatch), 2, 200);
 suite!(sqlite_synced, SqliteHarness::new(SyncMode::PerBatch), 2, 200);
 
-/// Told not to, it compacts nothing, and no write waits for it however many tables there are; asked, it leaves one run
-/// without what was overwritten or deleted.
+/// A backend that compacts only on request never compacts on its own, and no write waits for a compaction, regardless
+/// of the number of tables. A request leaves one run without overwritten and deleted versions.
 #[test]
 fn an_lsm_compacts_when_asked_if_told_so() {
     let harness = LsmHarness::new();
@@ -401,7 +401,7 @@ fn an_lsm_compacts_when_asked_if_told_so() {
     assert_eq!((backend.applied(), all(&*backend.view())), (Some(applied(41)), expected));
 }
 
-/// Everything is in the log already.
+/// A barrier that always succeeds, as if the log were already durable.
 struct NoLog;
 
 impl LogBarrier for NoLog {

@@ -1,4 +1,4 @@
-//! What the backend tests share: a log barrier to watch, and a way to open each backend again.
+//! Shared parts of the backend tests: an observable log barrier, and harnesses that reopen each backend.
 
 use std::sync::{
     Arc,
@@ -16,18 +16,18 @@ use thalweg_store::{
 };
 use thalweg_types::Lsn;
 
-/// A small generator, so that a failure can be repeated from its printed seed.
+/// A small deterministic generator, so that a failure is repeatable from its printed seed.
 pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
 
-/// A log that remembers how far it was synced, and fails when told to.
+/// A log barrier that records how far the log was synced, and fails on request.
 #[derive(Debug, Default)]
 pub struct Barrier {
     synced: AtomicU64,
@@ -45,34 +45,34 @@ impl LogBarrier for Barrier {
 }
 
 impl Barrier {
-    /// How far the log was synced.
+    /// Returns the exclusive LSN up to which the log was synced.
     pub fn synced_through(&self) -> u64 {
         self.synced.load(Ordering::SeqCst)
     }
 
-    /// From now on it fails.
+    /// Makes all later syncs fail.
     pub fn fail(&self) {
         self.failed.store(true, Ordering::SeqCst);
     }
 }
 
-/// Opens a backend over the same bytes again and again.
+/// A harness that opens a backend over the same bytes repeatedly.
 pub trait Harness {
-    /// Its name.
+    /// Returns the name of the backend under test.
     fn name(&self) -> &'static str;
-    /// When it makes batches durable.
+    /// Returns the sync mode of the backend.
     fn sync(&self) -> SyncMode {
         SyncMode::BehindLog
     }
-    /// Opens it. The one before was dropped.
+    /// Opens the backend. The previous instance has been dropped.
     fn open(&mut self) -> Box<dyn Backend>;
-    /// How far it had the log synced.
+    /// Returns the LSN up to which the backend had the log synced.
     fn synced_through(&self) -> u64;
-    /// Makes the barrier fail until it is opened again.
+    /// Makes the barrier fail until the backend is reopened.
     fn fail_barrier(&self);
 }
 
-/// The memory backend on a simulated disk; opening it again follows a power loss.
+/// The memory backend on a simulated disk; each reopening follows a power loss.
 pub struct MemoryHarness {
     disk: SimDisk,
     barrier: Arc<Barrier>,
@@ -80,7 +80,7 @@ pub struct MemoryHarness {
 }
 
 impl MemoryHarness {
-    /// On an empty disk.
+    /// Creates a harness on an empty disk.
     pub fn new() -> Self {
         Self { disk: SimDisk::new(1), barrier: Arc::default(), opened: 0 }
     }
@@ -110,19 +110,19 @@ impl Harness for MemoryHarness {
     }
 }
 
-/// The LSM backend in a directory of its own, with tiny memtables and tables.
+/// The LSM backend in a temporary directory, with tiny memtables and tables.
 pub struct LsmHarness {
     dir: tempfile::TempDir,
     barrier: Arc<Barrier>,
 }
 
 impl LsmHarness {
-    /// In an empty directory.
+    /// Creates a harness in an empty directory.
     pub fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), barrier: Arc::default() }
     }
 
-    /// The options it opens with.
+    /// Returns the options with which the harness opens the backend.
     pub fn options(&self) -> LsmOptions {
         LsmOptions {
             cache_bytes: 200_000,
@@ -155,12 +155,12 @@ impl Harness for LsmHarness {
     }
 }
 
-/// Tiny memtables.
+/// Returns options with tiny memtables.
 pub fn small_buffer(sync: SyncMode) -> BufferOptions {
     BufferOptions { sync, memtable_bytes: 32 * 1024, max_unflushed_records: 20, ..BufferOptions::default() }
 }
 
-/// The redb backend on a simulated disk; opening it again follows a power loss.
+/// The redb backend on a simulated disk; each reopening follows a power loss.
 pub struct RedbHarness {
     disk: SimDisk,
     barrier: Arc<Barrier>,
@@ -169,13 +169,13 @@ pub struct RedbHarness {
 }
 
 impl RedbHarness {
-    /// On an empty disk.
+    /// Creates a harness on an empty disk.
     pub fn new(sync: SyncMode) -> Self {
         Self { disk: SimDisk::new(1), barrier: Arc::default(), opened: 0, sync }
     }
 }
 
-/// The options that redb is opened with.
+/// Returns the options with which the harness opens redb.
 pub fn redb_options(sync: SyncMode) -> RedbOptions {
     RedbOptions { cache_bytes: 200_000, buffer: small_buffer(sync), ..RedbOptions::default() }
 }
@@ -208,7 +208,7 @@ impl Harness for RedbHarness {
     }
 }
 
-/// The SQLite backend in a directory of its own.
+/// The SQLite backend in a temporary directory.
 pub struct SqliteHarness {
     dir: tempfile::TempDir,
     barrier: Arc<Barrier>,
@@ -216,12 +216,12 @@ pub struct SqliteHarness {
 }
 
 impl SqliteHarness {
-    /// In an empty directory.
+    /// Creates a harness in an empty directory.
     pub fn new(sync: SyncMode) -> Self {
         Self { dir: tempfile::tempdir().unwrap(), barrier: Arc::default(), sync }
     }
 
-    /// The options it opens with.
+    /// Returns the options with which the harness opens the backend.
     pub fn options(&self) -> SqliteOptions {
         let buffer = small_buffer(self.sync);
         SqliteOptions { cache_bytes: 400_000, buffer, ..SqliteOptions::new(self.dir.path().join("sqlite")) }
@@ -253,17 +253,17 @@ impl Harness for SqliteHarness {
     }
 }
 
-/// The memory backend with a journal, on a simulated disk; opening it again follows a power loss.
+/// The memory backend with a journal, on a simulated disk; each reopening follows a power loss.
 pub struct JournaledMemoryHarness(MemoryHarness);
 
 impl JournaledMemoryHarness {
-    /// On an empty disk.
+    /// Creates a harness on an empty disk.
     pub fn new() -> Self {
         Self(MemoryHarness::new())
     }
 }
 
-/// A journal that starts anew now and then.
+/// Returns options with which the journal restarts often.
 pub fn small_journal() -> JournalOptions {
     JournalOptions { max_bytes: 200_000, ..JournalOptions::new("journal") }
 }
@@ -298,11 +298,11 @@ impl Harness for JournaledMemoryHarness {
     }
 }
 
-/// The LSM backend with a journal, in a directory of its own.
+/// The LSM backend with a journal, in a temporary directory.
 pub struct JournaledLsmHarness(LsmHarness);
 
 impl JournaledLsmHarness {
-    /// In an empty directory.
+    /// Creates a harness in an empty directory.
     pub fn new() -> Self {
         Self(LsmHarness::new())
     }

@@ -1,4 +1,5 @@
-//! The backends, alike and when the disk fails; what the state machine does with them is in `../machine`.
+//! Tests of the backends: one common suite, and disk faults. Tests of the state machine over them are in the state
+//! crate.
 
 mod backend_support;
 

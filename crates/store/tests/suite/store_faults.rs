@@ -1,7 +1,7 @@
-//! What redb, SQLite and the journal do when the disk, the log or the power fails.
+//! Behaviour of redb, SQLite and the journal when the disk, the log or the power fails.
 //!
-//! redb and the journal run on the simulated disk. SQLite does its own I/O, so its files are copied, cut and
-//! damaged instead, and its size is limited in the place of a full disk.
+//! redb and the journal run on the simulated disk. SQLite does its own I/O, so the tests copy, cut and damage its
+//! files instead, and limit its size in place of a full disk.
 
 use std::{
     fs,
@@ -31,7 +31,7 @@ fn applied(number: u64) -> Applied {
     Applied { lsn: Lsn(number), index: Index(number), ..Applied::default() }
 }
 
-/// One value per key that tells which batch wrote it.
+/// Applies one batch that puts the same value under each key. The value identifies the batch.
 fn put_round(backend: &dyn Backend, number: u64) -> Result<(), BackendError> {
     let mut batch = WriteBatch::new();
     for key in 0..KEYS {
@@ -49,7 +49,7 @@ fn scan(backend: &dyn Backend) -> Result<Pairs, BackendError> {
     Ok(pairs)
 }
 
-/// Asserts that a state is exactly what its `applied` says.
+/// Asserts that the state is exactly the one that its `applied` names, and returns that round.
 fn assert_whole(backend: &dyn Backend, what: &str) -> u64 {
     let number = backend.applied().map_or(0, |applied| applied.index.0);
     let pairs = scan(backend).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -69,7 +69,7 @@ fn open_journaled(disk: &SimDisk) -> Result<Journaled<MemoryBackend>, BackendErr
     Journaled::open(disk, &small_journal(), Arc::new(Barrier::default()), open)
 }
 
-/// A few rounds with flushes between. Returns the last round that was acknowledged as persisted.
+/// Runs a few rounds with flushes between them. Returns the last round that was reported as persisted.
 fn workload(backend: &dyn Backend) -> u64 {
     let mut acknowledged = 0;
     for number in 1..=6 {
@@ -84,8 +84,8 @@ fn workload(backend: &dyn Backend) -> u64 {
     acknowledged
 }
 
-/// Cuts the power at every operation of opening and working, twice with different losses, and once more while
-/// opening again.
+/// Cuts the power at every operation of opening and of the workload, with two different losses each, and once more
+/// during the next open.
 fn power_loss_anywhere<B: Backend>(open: &dyn Fn(&SimDisk) -> Result<B, BackendError>) {
     let run = |disk: &SimDisk| open(disk).map_or(0, |backend| workload(&backend));
     let disk = SimDisk::new(5);
@@ -201,7 +201,7 @@ fn without_a_log_to_wait_for_writes_go_on_up_to_the_bound_and_reads_beyond() {
     assert_eq!(assert_whole(&backend, "reads go on"), number - 1);
 }
 
-/// What a damaged state may be: an error, or exactly what `expected` allows.
+/// Asserts that opening a damaged state returns an error or exactly a state that `expected` permits.
 fn check_damaged(
     opened: Result<impl Backend, BackendError>,
     expected: impl Fn(u64) -> bool,
@@ -231,7 +231,7 @@ fn check_damaged(
     }
 }
 
-/// Flips bits all over the file: what is read is right or an error, and nothing panics through.
+/// Flips bits all over the file. Every read is correct or an error, and no panic escapes.
 #[test]
 fn a_damaged_redb_file_is_an_error_and_never_other_data() {
     let disk = SimDisk::new(1);
@@ -246,7 +246,7 @@ fn a_damaged_redb_file_is_an_error_and_never_other_data() {
     let mut bytes = vec![0; len as usize];
     disk.open(DATABASE).unwrap().read_exact_at(&mut bytes, 0).unwrap();
     let used: Vec<u64> = (0..len).filter(|offset| bytes[*offset as usize] != 0).collect();
-    // Most of the file is of older transactions or says what is free. Values of the last round are not.
+    // Most of the file belongs to older transactions or lists free pages. Values of the last round do not.
     let values: Vec<u64> = (8..len).filter(|offset| bytes[*offset as usize - 8..*offset as usize] == [3; 8]).collect();
     let mut noticed = 0;
     for seed in 0..300 {
@@ -277,7 +277,7 @@ fn a_damaged_journal_is_an_error_or_lacks_its_last_record() {
         damaged.flip_bit("journal/journal", offset, (offset % 8) as u8).unwrap();
         let allowed = |number| number == 8 || (number == 7 && offset >= last_at);
         let opened = open_journaled(&damaged);
-        // What is torn off is written anew, so the damage is gone after that.
+        // Reopening rewrites a torn end, so the damage is gone afterwards.
         match check_damaged(opened, |_| true, &format!("byte {offset}")) {
             Ok(()) => {
                 let number = open_journaled(&damaged).unwrap().applied().unwrap().index.0;
@@ -303,7 +303,7 @@ fn open_sqlite(dir: &Path) -> Result<SqliteBackend, BackendError> {
     SqliteBackend::open(options, Arc::new(Barrier::default()))
 }
 
-/// A WAL with several transactions in it, because a view keeps it from being used again.
+/// Creates a WAL with several transactions in it, because a view prevents its reuse.
 fn sqlite_with_wal() -> (tempfile::TempDir, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let killed = tempfile::tempdir().unwrap();
@@ -375,8 +375,8 @@ fn a_full_disk_stops_sqlite_and_keeps_what_was_persisted() {
     assert_eq!(scan(&backend).unwrap().len() as u64, number - 1);
 }
 
-/// As with redb, but that SQLite may miss pairs: a flipped bit in a key of an inner page hides a subtree from
-/// a search without a sign. What it shows is right.
+/// Same test as for redb, except that SQLite may miss pairs: a flipped bit in a key of an inner page hides a
+/// subtree from a search without a sign. The pairs that it does return are correct.
 #[test]
 fn a_damaged_sqlite_file_never_shows_other_data() {
     let dir = tempfile::tempdir().unwrap();

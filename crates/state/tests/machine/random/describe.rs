@@ -1,4 +1,4 @@
-//! Commands and rows in words, for whoever has to find out why a list fails.
+//! Readable descriptions of commands and rows, for finding the cause of a failing list.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use thalweg_types::command::{
     groups::{Fetch, GroupCommand},
 };
 
-/// Bytes that are shown of a key or a value.
+/// Maximum bytes shown of a key or a value.
 const SHOWN: usize = 24;
-/// Writes that are shown of a command.
+/// Maximum writes shown of a command.
 const SHOWN_WRITES: usize = 9;
 
-/// Bytes as text where they are text, and cut: runs of one letter say how long they are.
+/// Returns bytes as text where they are text, truncated; runs of one letter are shown with their length.
 pub fn bytes(bytes: &[u8]) -> String {
     let is_run = bytes.len() > SHOWN && bytes.iter().all(|byte| *byte == bytes[0]);
     match bytes {
@@ -22,7 +22,7 @@ pub fn bytes(bytes: &[u8]) -> String {
     }
 }
 
-/// A command, decoded.
+/// Decodes and describes a command.
 pub fn command(encoded: &[u8]) -> String {
     match Command::decode(encoded) {
         Err(malformed) => format!("malformed, {malformed:?}: {}", bytes(encoded)),
@@ -100,7 +100,7 @@ fn writes<'a, E>(out: &mut String, list: impl Iterator<Item = Result<Write<'a>, 
     }
 }
 
-/// A row's key: its tag and the rest.
+/// Describes a row's key: its tag and the remaining bytes.
 pub fn row(key: &[u8]) -> String {
     match key {
         [tag, rest @ ..] => format!("{tag:02x} {}", rest.escape_ascii()),

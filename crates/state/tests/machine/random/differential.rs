@@ -1,7 +1,7 @@
-//! The property: outcomes and replicated rows are functions of the entries.
+//! The property that outcomes and replicated rows are functions of the entries.
 //!
-//! The same entries are applied by a node that does nothing else, and by one with other options on another backend, which
-//! moves and compacts, forgets, restarts, and is replaced by one that has installed its snapshot.
+//! Two nodes apply the same entries. The first does nothing else. The second has other options and another backend,
+//! moves and compacts, forgets, restarts, and is replaced by a node that has installed its snapshot.
 
 use thalweg_state::{audit::Values, machine::MachineOptions};
 
@@ -13,22 +13,22 @@ use super::{
     replicated, upkeep,
 };
 
-/// Options of nodes: short values, and all of them, stay inline.
+/// Options of nodes: short values stay inline, or all values.
 pub const OPTIONS: [MachineOptions; 3] = [
     MachineOptions { inline_value_bytes: 128 },
     MachineOptions { inline_value_bytes: 256 },
     MachineOptions { inline_value_bytes: 1 << 20 },
 ];
 
-/// The other node.
+/// Options and backend of the second node.
 pub struct Differential<'a> {
     pub options: MachineOptions,
-    /// Gives the way to open a fresh backend.
+    /// Returns the function that opens a fresh backend.
     pub backend: &'a dyn Fn() -> Open,
 }
 
 impl Differential<'_> {
-    /// Checks a list, in the grouping that its steps say.
+    /// Checks a list, in the grouping of its steps.
     pub fn check(&self, list: &List) -> Checked {
         let grouping = Grouping::Random(0);
         let mut plain = Node::new(on_a_map(), OPTIONS[0]);

@@ -1,9 +1,10 @@
-//! Random commands of every kind, well formed but for a few, on few names and keys.
+//! Random commands of every kind, mostly well formed, with few names and keys.
 //!
-//! Owns: which commands there are and how often each comes. Does not own how commands become entries (see `list`).
+//! Owns: the kinds of commands and their frequency. Does not own: the grouping of commands into entries (see
+//! `list`).
 //!
-//! A list draws on a random choice of families of commands: a list that leaves most families out has more commands of
-//! the others, and so more of them meet.
+//! Each list uses a random subset of the families of commands. A list with few families has more commands of each,
+//! so more of them interact.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,22 +20,22 @@ use thalweg_types::{
 
 use super::{Input, keys, redis, streams};
 
-/// What an encoder answers.
+/// Result of an encoder.
 pub type Encoded = Result<(), CommandError>;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "dead"];
 const KEYS: [&[u8]; 10] = [b"a", b"aa", b"ab", b"b", b"ba", b"p", b"p00", b"p01", b"", b"\xff"];
 const PREFIXES: [&[u8]; 5] = [b"p", b"a", b"", b"p0", b"b"];
-/// Lengths of values: inline everywhere, and in the log for some or all of the options that tests use.
+/// Lengths of values: inline with all options, or in the log with some or all of the options that tests use.
 const LENGTHS: [usize; 8] = [1, 4, 100, 128, 129, 200, 260, 320];
 
-/// Which puts a list has.
+/// Kind of puts in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Puts {
-    /// Of few keys, so that they replace each other.
+    /// Puts of few keys, so that they replace each other.
     Anywhere,
-    /// Each of a key of its own, and no command replaces or deletes a single key: then the counts of live bytes are
-    /// exact, which a blind put makes an upper bound.
+    /// Puts of distinct keys, and no command that replaces or deletes a single key. Then the counts of live bytes
+    /// are exact; with blind puts they are an upper bound.
     FreshKeys,
 }
 
@@ -48,7 +49,7 @@ const GROUPS_FAMILY: u16 = 32;
 const REDIS_FAMILY: u16 = 64;
 const ADMIN_FAMILY: u16 = 128;
 
-/// How often each comes.
+/// Families in proportion to their frequency.
 const FAMILIES: [u16; 12] = [
     KEYS_FAMILY,
     TIME_FAMILY,
@@ -64,24 +65,24 @@ const FAMILIES: [u16; 12] = [
     TIME_FAMILY,
 ];
 
-/// What the commands of one list depend on beside the input.
+/// State on which the commands of a list depend, besides the input.
 #[derive(Debug)]
 pub struct Generator {
-    /// The space time of the command to come.
+    /// Space time of the next command.
     pub time: u64,
     pub puts: Puts,
     families: u16,
     fresh: u32,
-    /// The next sequences of producers, as far as their appends succeed.
+    /// Next sequences of producers, assuming that their appends succeed.
     sequences: HashMap<(StreamId, &'static str), u64>,
-    /// Numbers that attempts have got, if their fetches found something.
+    /// Numbers that attempts have got, assuming that their fetches delivered records.
     attempts: Vec<u64>,
     /// Keys of rows that may have become stale.
     ends: Vec<Vec<u8>>,
 }
 
 impl Generator {
-    /// Chooses the families.
+    /// Creates a generator with a random choice of families.
     pub fn new(input: &mut Input<'_>, puts: Puts) -> Self {
         let families = match input.below(3) {
             0 => u16::MAX,
@@ -102,7 +103,7 @@ impl Generator {
         }
     }
 
-    /// The commands that a list begins with: names for the others to find.
+    /// Returns the first commands of a list, which create names for the others to use.
     pub fn names(&mut self, input: &mut Input<'_>) -> Vec<Vec<u8>> {
         let exact = KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() };
         let revisions = KeyspaceHistory { revisions: Some(2 + input.below(3) as u32), age: None };
@@ -131,9 +132,9 @@ impl Generator {
         self.families & families != 0
     }
 
-    /// The next command.
+    /// Returns the next command.
     pub fn command(&mut self, input: &mut Input<'_>) -> Vec<u8> {
-        // Nearly always the first try is of a family that the list has.
+        // The first attempt almost always chooses a family of the list.
         for _ in 0..64 {
             let mut out = Vec::new();
             if let Some(Ok(())) = self.encode(input, &mut out)
@@ -154,7 +155,7 @@ impl Generator {
         })
     }
 
-    /// `None`: the list has no commands of the family.
+    /// Encodes a command; returns `None` if the list does not have its family.
     fn encode(&mut self, input: &mut Input<'_>, out: &mut Vec<u8>) -> Option<Encoded> {
         let (family, kind) = (FAMILIES[input.below(FAMILIES.len())], input.byte());
         if !self.has(family) {
@@ -210,7 +211,7 @@ impl Generator {
         Ok(())
     }
 
-    /// The key of a put.
+    /// Returns the key of a put.
     pub fn put_key(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         match self.puts {
             Puts::Anywhere => key(input).to_vec(),
@@ -221,12 +222,12 @@ impl Generator {
         }
     }
 
-    /// Whether the list has commands about streams.
+    /// Returns true if the list has commands about streams.
     pub fn has_streams(&self) -> bool {
         self.has(STREAMS_FAMILY | GROUPS_FAMILY)
     }
 
-    /// The sequence of a producer's append: mostly the next, or one of those before.
+    /// Returns the sequence of a producer's append: mostly the next one, or an earlier one.
     pub fn sequence(&mut self, input: &mut Input<'_>, stream: StreamId, id: &'static str) -> u64 {
         let next = self.sequences.entry((stream, id)).or_default();
         match input.below(8) {
@@ -239,20 +240,20 @@ impl Generator {
         }
     }
 
-    /// Remembers the number of the attempt that a fetch makes: the time, or one above the last.
+    /// Records the number of the attempt that a fetch creates: the time, or one above the last number.
     pub fn note_fetch(&mut self) {
         let again = self.attempts.iter().filter(|&&attempt| attempt >= self.time).count() as u64;
         self.attempts.push(self.time.saturating_add(again.min(2)));
     }
 
-    /// An attempt, mostly one of the last ones made.
+    /// Returns an attempt, mostly a recent one.
     pub fn attempt(&self, input: &mut Input<'_>) -> Attempt {
         let back = [0, 0, 1, 0, 1, 2, 3, 200][input.below(8)];
         let at = self.attempts.len().checked_sub(1 + back).map(|at| self.attempts[at]);
         Attempt(at.unwrap_or_else(|| input.number()))
     }
 
-    /// Remembers the rows of a put that ends, for commands that forget them.
+    /// Records the rows of a put with an expiry, for commands that delete stale rows.
     pub fn note_end(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline, lease: Option<LeaseId>) {
         let row = |tag: u8, first: u64| [&[tag][..], &first.to_be_bytes(), &keyspace.0.to_be_bytes(), key].concat();
         let at = match deadline {
@@ -265,15 +266,15 @@ impl Generator {
     }
 }
 
-/// The bytes of a command that is known to encode.
+/// Returns the bytes of a command that is known to encode.
 pub fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Encoded) -> Vec<u8> {
     let mut out = Vec::new();
     encode(&mut out).expect("it is within all limits");
     out
 }
 
-/// Makes a command malformed, or another one; but none that needs a later version, because that stops the machine (see
-/// `upgrade.rs`).
+/// Makes a command malformed, or a different one. Never one that needs a later version, because that stops the
+/// machine (see `upgrade.rs`).
 fn spoil(input: &mut Input<'_>, out: &mut Vec<u8>) {
     let at = usize::from(input.short()) % out.len();
     match input.below(3) {
@@ -286,7 +287,7 @@ fn spoil(input: &mut Input<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Mostly one that is there.
+/// Returns a keyspace, mostly an existing one.
 pub fn keyspace(input: &mut Input<'_>) -> KeyspaceId {
     match input.byte() {
         255 => KeyspaceId(0),
@@ -324,7 +325,7 @@ pub fn prefix(input: &mut Input<'_>) -> &'static [u8] {
     PREFIXES[input.below(PREFIXES.len())]
 }
 
-/// Words that some commands take for numbers, or bytes of a length.
+/// Returns a value: text that some commands parse as a number, or bytes of some length.
 pub fn value(input: &mut Input<'_>) -> Vec<u8> {
     match input.byte() {
         0..32 => b"7".to_vec(),
@@ -334,12 +335,12 @@ pub fn value(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// How many rows a command may look at.
+/// Returns a maximum number of rows for a command.
 pub fn max(input: &mut Input<'_>) -> u32 {
     [10_000, 100, 5, 1, 2, 30, 0, u32::MAX][input.below(8)]
 }
 
-/// Milliseconds that times between commands come across, or anything.
+/// Returns a duration, mostly of milliseconds similar to the times between commands.
 pub fn span(input: &mut Input<'_>) -> Duration {
     match input.byte() {
         255 => Duration::from_micros(input.number()),
@@ -366,7 +367,7 @@ pub fn keyspace_config(input: &mut Input<'_>) -> KeyspaceConfig {
     KeyspaceConfig { exact_counts: flags & 1 != 0, default_ttl, history: KeyspaceHistory { revisions, age } }
 }
 
-/// An offset near the begin of a stream, or any.
+/// Returns an offset, mostly near the beginning of a stream.
 pub fn offset(input: &mut Input<'_>) -> Offset {
     Offset(if input.byte() == 255 { input.number() } else { u64::from(input.byte() % 32) })
 }

@@ -1,8 +1,8 @@
-//! The property: how commands are cut into entries changes nothing but positions.
+//! The property that the grouping of commands into entries affects only positions.
 //!
-//! A list is applied one command an entry, with all commands of equal time in one entry, and in random groupings. All
-//! must answer each command alike and leave the same replicated rows; what the state keeps twice must agree; what a
-//! machine knows that has loaded its rows must be what the machine knew that wrote them.
+//! A list is applied with one command per entry, with all commands of equal time in one entry, and in random
+//! groupings. All of them must return the same outcome for each command and leave the same replicated rows. The
+//! audit must find nothing. A machine that has loaded the rows must behave like the machine that wrote them.
 
 use std::fmt::Write as _;
 
@@ -17,15 +17,15 @@ use super::{
     replicated,
 };
 
-/// What is wrong, in words.
+/// Result of a check; the error is a description.
 pub type Checked = Result<(), String>;
 
-/// How the property is checked.
+/// Parameters of the check.
 pub struct Groupings<'a> {
     pub options: MachineOptions,
-    /// Gives the way to open a fresh backend.
+    /// Returns the function that opens a fresh backend.
     pub backend: &'a dyn Fn() -> Open,
-    /// How exact the counts of live bytes must be where each command has an entry of its own.
+    /// Precision of the counts of live bytes with one command per entry.
     pub values: audit::Values,
 }
 
@@ -67,7 +67,7 @@ impl Groupings<'_> {
     }
 }
 
-/// Audits the rows, and reads what they point at.
+/// Audits the rows, and reads the bytes that they point to.
 pub fn sound(node: &Node, values: audit::Values) -> Checked {
     let findings = audit::audit(&*node.backend().view(), values).map_err(|error| format!("audit: {error}"))?;
     let mut wrong: Vec<_> = findings.iter().map(|finding| format!("audit: {finding}")).collect();
@@ -75,7 +75,7 @@ pub fn sound(node: &Node, values: audit::Values) -> Checked {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// Compares outcomes command by command; tells the first that differs.
+/// Compares outcomes command by command, and describes the first difference.
 pub fn same_outcomes(list: &List, grouping: Grouping, expected: &[Outcome], found: &[Outcome]) -> Checked {
     let Some(at) = (0..expected.len().max(found.len())).find(|&at| expected.get(at) != found.get(at)) else {
         return Ok(());
@@ -88,7 +88,7 @@ pub fn same_outcomes(list: &List, grouping: Grouping, expected: &[Outcome], foun
     Err(out)
 }
 
-/// Compares rows; tells the first few that differ.
+/// Compares rows, and describes the first few differences.
 pub fn same_rows(
     what: &str,
     expected: &std::collections::BTreeMap<Vec<u8>, Vec<u8>>,

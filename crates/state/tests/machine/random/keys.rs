@@ -25,7 +25,7 @@ pub fn encode(generator: &mut Generator, input: &mut Input<'_>, kind: u8, out: &
     }
 }
 
-/// Commands that hide many rows, and those that remove them.
+/// Encodes commands that hide many rows, and commands that remove them.
 pub fn about_prefixes(generator: &mut Generator, input: &mut Input<'_>, kind: u8, out: &mut Vec<u8>) -> Encoded {
     match kind % 8 {
         0..3 => fill(generator, input, out),
@@ -47,12 +47,12 @@ pub fn about_prefixes(generator: &mut Generator, input: &mut Input<'_>, kind: u8
     }
 }
 
-/// A keyspace that may hold many rows: mostly one with history.
+/// Returns a keyspace that may have many rows, mostly one with history.
 fn filled(input: &mut Input<'_>) -> KeyspaceId {
     if input.one_in(2) { keyspace(input) } else { KeyspaceId(3) }
 }
 
-/// More keys with one prefix than are deleted at once.
+/// Encodes a commit of more keys with one prefix than are deleted immediately.
 fn fill(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
     let (id, bytes, ends) = (filled(input), value(input), deadline(generator, input));
     let mut commit = CommitBuilder::new();

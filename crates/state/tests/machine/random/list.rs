@@ -1,27 +1,27 @@
-//! A list of commands, and the ways to cut it into entries.
+//! A list of commands, and the ways to group it into entries.
 
 use super::{Generator, Input, Puts};
 
-/// How many random ways of grouping each list carries.
+/// Number of random groupings that each list contains.
 pub const RANDOM_GROUPINGS: u8 = 2;
 
 /// A command of a list.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Space time of the entry that carries it. Only commands of equal time may share one.
+    /// Space time of its entry. Only commands of equal time may share an entry.
     pub time: u64,
     pub command: Vec<u8>,
-    /// Bit by bit, in which random groupings the command joins the entry of the one before.
+    /// Bit set of the random groupings in which the command joins the entry of the previous command.
     pub joins: u8,
-    /// Decisions about what a node does for itself behind the entry that ends with the command.
+    /// Decisions about a node's local maintenance after the entry that ends with this command.
     pub upkeep: Vec<u8>,
 }
 
-/// Bytes of such decisions.
+/// Bytes of the decisions about maintenance.
 const UPKEEP_BYTES: usize = 12;
 
 impl Step {
-    /// A command that shares no entry by itself.
+    /// Creates a command that joins no entry.
     pub fn new(time: u64, command: Vec<u8>) -> Self {
         Self { time, command, joins: 0, upkeep: Vec::new() }
     }
@@ -32,26 +32,26 @@ impl Step {
 pub struct ListEntry<'a> {
     pub time: u64,
     pub commands: Vec<&'a [u8]>,
-    /// See [`Step::upkeep`].
+    /// Decisions about maintenance; see [`Step::upkeep`].
     pub upkeep: &'a [u8],
 }
 
-/// Commands in order; times never fall.
+/// Commands in order; times never decrease.
 #[derive(Clone, Debug, Default)]
 pub struct List(pub Vec<Step>);
 
-/// How a list becomes entries.
+/// Grouping of a list into entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
-    /// One entry per command.
+    /// One entry for each command.
     Alone,
     /// One entry for all commands of equal time.
     Together,
-    /// As the steps say.
+    /// A random grouping, whose number selects the bits of the steps.
     Random(u8),
 }
 
-/// Microseconds between times: mostly so that short deadlines pass, rarely so that nearly everything does.
+/// Microseconds between times: mostly enough for short deadlines to pass, rarely enough for nearly all of them.
 const LATER: [u64; 14] = [
     1,
     1000,
@@ -70,7 +70,7 @@ const LATER: [u64; 14] = [
 ];
 
 impl List {
-    /// A list of at most `max` commands.
+    /// Generates a list of at most `max` commands.
     pub fn generate(input: &mut Input<'_>, puts: Puts, max: usize) -> Self {
         let mut generator = Generator::new(input, puts);
         let names = generator.names(input);
@@ -85,7 +85,7 @@ impl List {
         Self(steps)
     }
 
-    /// The entries in order.
+    /// Returns the entries in order.
     pub fn entries(&self, grouping: Grouping) -> Vec<ListEntry<'_>> {
         let mut entries: Vec<ListEntry<'_>> = Vec::new();
         for step in &self.0 {
@@ -108,7 +108,7 @@ impl List {
         entries
     }
 
-    /// All ways to cut it that tests compare with [`Grouping::Alone`].
+    /// Returns all groupings that tests compare with [`Grouping::Alone`].
     pub fn groupings() -> impl Iterator<Item = Grouping> {
         std::iter::once(Grouping::Together).chain((0..RANDOM_GROUPINGS).map(Grouping::Random))
     }

@@ -1,10 +1,11 @@
-//! Random lists of commands, and what must not depend on how they are applied.
+//! Random lists of commands, and properties that must not depend on the way in which they are applied.
 //!
-//! Owns: making lists from a byte string (`generator` and its families), cutting them into entries (`list`), nodes that
-//! apply them (`node`), the comparison of two nodes (`replicated`), the properties themselves (`groupings`) and the
-//! report about a list that breaks one (`shrink`, `describe`). The fuzz targets use the same files.
+//! Owns: generating lists from a byte string (`generator` and its families), grouping them into entries (`list`),
+//! nodes that apply them (`node`), the comparison of two nodes (`replicated`), the properties themselves
+//! (`groupings`, `differential`), and the report about a list that violates one (`shrink`, `describe`). The fuzz
+//! targets use the same files.
 //!
-//! Does not own which backends there are: a property is given a function that opens one.
+//! Does not own: the choice of backends; a property receives a function that opens one.
 
 pub mod describe;
 pub mod differential;

@@ -16,10 +16,10 @@ use thalweg_types::{SpaceTime, command::Outcome};
 use super::list::{Grouping, List};
 use crate::support::{Log, LogRecord, Map, MapBackend, apply, frame};
 
-/// Opens a node's backend, again after each restart.
+/// Opens a node's backend, repeatedly after restarts.
 pub type Open = Box<dyn Fn() -> Arc<dyn Backend>>;
 
-/// Small segments, so that there are several.
+/// Bytes of a segment. Small, so that there are several.
 const SEGMENT_BYTES: usize = 4096;
 
 /// A machine, its backend and its log.
@@ -28,11 +28,11 @@ pub struct Node {
     running: Option<(Machine, Arc<dyn Backend>)>,
     pub log: Log,
     pub options: MachineOptions,
-    /// Of each record of the log.
+    /// Outcomes of each record of the log.
     outcomes: Vec<Vec<Outcome>>,
 }
 
-/// Opens a map that outlives its machines.
+/// Returns a function that opens a map which outlives its machines.
 pub fn on_a_map() -> Open {
     let backend = Arc::new(MapBackend::default());
     Box::new(move || backend.clone())
@@ -43,7 +43,7 @@ impl Node {
         Self::with_log(open, options, Log::new(SEGMENT_BYTES))
     }
 
-    /// Over a backend that has applied all of the log, or nothing of it.
+    /// Creates a node over a backend that has applied the whole log, or nothing of it.
     pub fn with_log(open: Open, options: MachineOptions, log: Log) -> Self {
         let outcomes = vec![Vec::new(); log.records.len()];
         let mut node = Self { open, running: None, log, options, outcomes };
@@ -64,27 +64,27 @@ impl Node {
         &self.running.as_ref().expect("it runs").1
     }
 
-    /// Applies a list, cut into entries.
+    /// Applies a list in a grouping.
     pub fn apply_list(&mut self, list: &List, grouping: Grouping) -> Vec<Outcome> {
         let entries = list.entries(grouping);
         entries.into_iter().flat_map(|entry| self.apply(entry.time, &entry.commands)).collect()
     }
 
-    /// Applies one entry of these commands.
+    /// Applies one entry with these commands.
     pub fn apply(&mut self, time: u64, commands: &[&[u8]]) -> Vec<Outcome> {
         let commands: Vec<_> = commands.iter().map(|command| command.to_vec()).collect();
         let record = self.log.entry(&frame(&commands), SpaceTime(time));
         self.apply_record(&record)
     }
 
-    /// Applies a record that has been appended to the log; what came of each command of an entry.
+    /// Applies a record of the log, and returns the outcomes of an entry's commands.
     pub fn apply_record(&mut self, record: &LogRecord) -> Vec<Outcome> {
         let (outcomes, _) = apply(self.machine(), record);
         self.outcomes.push(outcomes.clone());
         outcomes
     }
 
-    /// Stops and starts again, and replays what the backend has lost: what comes of it must be the same.
+    /// Restarts the node and replays the records that the backend has lost. Their outcomes must be the same.
     pub fn restart(&mut self) {
         self.running = None;
         self.run();
@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// Every row.
+    /// Returns all rows.
     pub fn rows(&self) -> Map {
         let mut map = Map::new();
         let visit = &mut |key: &[u8], value: &[u8]| {
@@ -107,13 +107,14 @@ impl Node {
         map
     }
 
-    /// The same rows and log under another machine, which has loaded all it knows from them.
+    /// Returns a node with the same rows and log, whose machine has loaded its data from them.
     pub fn copy(&self) -> Self {
         let backend = MapBackend::of(self.rows(), self.backend().applied());
         Self::with_log(Box::new(move || backend.clone()), self.options, self.log.copy())
     }
 
-    /// What a node has after it has installed a snapshot of this one: what is replicated, and bytes in another log.
+    /// Returns a node that has installed a snapshot of this one: the replicated rows, and their bytes in another
+    /// log.
     pub fn install(&self, options: MachineOptions) -> Self {
         let (rows, applied) = (self.rows(), self.machine().applied());
         let mut log = Log::after(SEGMENT_BYTES / 2, applied.index);
@@ -143,7 +144,7 @@ impl Node {
         Self::with_log(Box::new(move || backend.clone()), options, log)
     }
 
-    /// Pointers into the log that lead to other bytes than they say, in words.
+    /// Describes the pointers into the log whose bytes cannot be read.
     pub fn unreadable(&self) -> Vec<String> {
         let rows = self.rows();
         let pointing = rows.iter().filter_map(|(key, row)| match portable::sort(key, row) {

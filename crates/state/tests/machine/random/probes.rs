@@ -1,4 +1,4 @@
-//! Commands that look at all there may be, so that two states that differ answer differently.
+//! Commands that read everything that commands can read, so that different states return different outcomes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{List, Step, generator::encoded};
 
 const SECOND: u64 = 1_000_000;
 
-/// Commands to follow a list.
+/// Returns the commands to apply after a list.
 pub fn probes(list: &List) -> List {
     let time = list.0.last().map_or(SECOND, |step| step.time);
     let now = looks().into_iter().chain(writes());
@@ -26,7 +26,7 @@ pub fn probes(list: &List) -> List {
     List(now.map(step(time + 1)).chain(later.map(step(time + SECOND / 10))).collect())
 }
 
-/// Reads of every keyspace, and of every lease and group as far as commands can look at them.
+/// Returns reads of every keyspace, and of every lease and group as far as commands can read them.
 fn looks() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for keyspace in (1..=6).map(KeyspaceId) {
@@ -54,7 +54,7 @@ fn looks() -> Vec<Vec<u8>> {
     all
 }
 
-/// A write of each kind.
+/// Returns a write of each kind.
 fn writes() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut batch = RecordBatch::new();
@@ -78,7 +78,7 @@ fn writes() -> Vec<Vec<u8>> {
     all
 }
 
-/// Everything that is due, in steps.
+/// Returns all maintenance commands, in steps.
 fn maintenance() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for max in [1, 20, 10_000, 10_000] {

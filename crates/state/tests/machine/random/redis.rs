@@ -1,4 +1,4 @@
-//! Redis commands: strings, keys, hashes and streams with groups, one to four in a command of the log.
+//! Redis commands: strings, keys, hashes and streams with groups, one to four in a log command.
 
 use thalweg_types::command::RedisBuilder;
 
@@ -7,8 +7,9 @@ use super::{
     generator::{Encoded, Generator, key, keyspace, value},
 };
 
-/// Commands with holes: `{k}` and `{l}` are keys, `{v}` a value, `{f}` and `{g}` fields, `{n}` a number, `{t}` a time in
-/// milliseconds, `{i}` and `{j}` ids of a stream's entries, `{c}` a consumer. Commands that write come more often.
+/// Commands with placeholders: `{k}` and `{l}` are keys, `{v}` a value, `{f}` and `{g}` fields, `{n}` a number,
+/// `{t}` a time in milliseconds, `{i}` and `{j}` ids of a stream's entries, `{c}` a consumer. Commands that write
+/// are repeated.
 const TEMPLATES: &[&str] = &[
     "SET {k} {v}",
     "SET {k} {v}",
@@ -92,10 +93,11 @@ const TEMPLATES: &[&str] = &[
     "FLUSHDB",
 ];
 
-/// Few, so that a command finds what another has left.
+/// Few keys, so that a command finds the results of earlier ones.
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"p"];
 
-/// Ids as `XADD *` gives them come from the entry's time, so some are written out.
+/// Returns the id of a stream's entry. Ids of `XADD *` are derived from the entry's time, so some are given
+/// explicitly.
 fn id(generator: &Generator, input: &mut Input<'_>) -> Vec<u8> {
     let now = generator.time / 1000;
     match input.below(4) {
@@ -122,7 +124,7 @@ fn argument(generator: &Generator, input: &mut Input<'_>, word: &str, keys: &[Ve
 }
 
 pub fn encode(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
-    // Mostly where hashes and streams can be.
+    // Mostly a keyspace that permits hashes and streams.
     let id = if input.one_in(4) { keyspace(input) } else { thalweg_types::KeyspaceId(2) };
     let mut batch = RedisBuilder::new(id);
     if input.one_in(6) {

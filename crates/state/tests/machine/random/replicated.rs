@@ -1,4 +1,4 @@
-//! Rows in the form in which all replicas of a space have them.
+//! Rows in the form that all replicas of a space have in common.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::support::Map;
 /// Replicated forms by key.
 pub type Replicated = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The replicated forms of all rows that have one.
+/// Returns the replicated forms of all rows that have one.
 pub fn of(map: &Map) -> Replicated {
     let forms = map.iter().filter_map(|(key, row)| {
         let mut form = Vec::new();

@@ -1,4 +1,4 @@
-//! Making a list that fails small, and telling about it.
+//! Reduction of a failing list, and the report about it.
 
 use std::{
     cell::Cell,
@@ -10,26 +10,26 @@ use std::{
 
 use super::{List, describe, groupings::Checked};
 
-/// Checks that a list may take while it is made smaller.
+/// Maximum number of checks while a list is reduced.
 const MAX_CHECKS: usize = 3000;
 
 thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reports of a run over many lists: one fault makes many lists fail, in a few ways.
+/// Reports of a run over many lists. One fault makes many lists fail, in a few ways.
 #[derive(Debug, Default)]
 pub struct Reports {
     failed: usize,
-    /// By what they say without numbers.
+    /// Reports by their text without numbers.
     distinct: BTreeMap<String, String>,
 }
 
-/// After so many different reports, lists that fail are only counted.
+/// Maximum number of different reports; further failing lists are only counted.
 const MAX_REPORTS: usize = 6;
 
 impl Reports {
-    /// Checks a list, and notes how its smallest part that fails does so.
+    /// Checks a list. If it fails, reduces it and records the failure of the smallest list.
     pub fn check(&mut self, about: &str, list: &List, check: &dyn Fn(&List) -> Checked) {
         let Err(first) = guarded(check, list) else { return };
         self.failed += 1;
@@ -40,10 +40,10 @@ impl Reports {
         }
     }
 
-    /// Fails if any list did, and tells of each kind of failure once.
+    /// Fails if any list failed, and reports each kind of failure once.
     ///
     /// # Panics
-    /// Then.
+    /// Panics if any list failed.
     pub fn finish(self) {
         let Self { failed, distinct } = self;
         let reports: Vec<_> = distinct.into_values().collect();
@@ -51,12 +51,12 @@ impl Reports {
     }
 }
 
-/// The beginning of a report without its numbers.
+/// Returns the beginning of a report without its numbers.
 fn in_general(failure: &str) -> String {
     failure.lines().take(2).flat_map(str::chars).filter(|char| !char.is_numeric()).take(60).collect()
 }
 
-/// A panic is a failure like another.
+/// Runs a check, and converts a panic to a failure.
 fn guarded(check: &dyn Fn(&List) -> Checked, list: &List) -> Checked {
     keep_quiet();
     IS_QUIET.set(true);
@@ -71,7 +71,7 @@ fn guarded(check: &dyn Fn(&List) -> Checked, list: &List) -> Checked {
     })
 }
 
-/// Keeps the panics of checks from being printed one by one.
+/// Suppresses the output of panics within checks.
 fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -84,7 +84,7 @@ fn keep_quiet() {
     });
 }
 
-/// Leaves out commands, many at a time first, as long as the list still fails.
+/// Removes commands, many at a time first, while the list still fails.
 fn shrink(mut list: List, mut failure: String, check: &dyn Fn(&List) -> Checked) -> (List, String) {
     let mut checks = 0;
     let mut len = list.0.len() / 2;
@@ -100,7 +100,7 @@ fn shrink(mut list: List, mut failure: String, check: &dyn Fn(&List) -> Checked)
             }
             at = from;
         }
-        // The last round is repeated until nothing more can go.
+        // The last round is repeated until no command can be removed.
         if len > 1 || !is_smaller {
             len /= 2;
         }
@@ -108,7 +108,7 @@ fn shrink(mut list: List, mut failure: String, check: &dyn Fn(&List) -> Checked)
     (list, failure)
 }
 
-/// The list in words.
+/// Describes the list.
 fn tell(list: &List) -> String {
     let mut out = String::new();
     let mut time = None;

@@ -20,7 +20,7 @@ use super::{
     generator::{Encoded, Generator, encoded, group, key, name, offset, span, stream, value},
 };
 
-/// Streams and groups for the other commands to find.
+/// Returns commands that create streams and groups for the other commands to use.
 pub fn names(input: &mut Input<'_>) -> Vec<Vec<u8>> {
     let compacted = StreamConfig {
         compaction: Some(Compaction { tombstone_grace: Duration::from_millis(1) }),
@@ -39,7 +39,7 @@ pub fn names(input: &mut Input<'_>) -> Vec<Vec<u8>> {
     names
 }
 
-/// An append to a stream that the input chooses.
+/// Encodes an append to a random stream.
 fn append(generator: &mut Generator, input: &mut Input<'_>, out: &mut Vec<u8>) -> Encoded {
     let stream = stream(input);
     encode_append_with(out, stream, &terms(generator, input, stream), &batch(input))
@@ -55,7 +55,7 @@ pub fn encode(generator: &mut Generator, input: &mut Input<'_>, kind: u8, out: &
     Ok(())
 }
 
-/// Commands that make, change and delete streams.
+/// Encodes commands that create, change and delete streams.
 pub fn about_names(input: &mut Input<'_>, kind: u8, out: &mut Vec<u8>) -> Encoded {
     match kind % 5 {
         0 => return encode_create_stream(out, name(input), &stream_config(input)),
@@ -87,7 +87,7 @@ pub fn about_groups(generator: &mut Generator, input: &mut Input<'_>, kind: u8, 
     Ok(())
 }
 
-/// Mostly an offset of which some records lie before and some behind.
+/// Returns an offset, mostly with some records before it and some after.
 fn trim_to(input: &mut Input<'_>) -> Offset {
     if input.one_in(8) { offset(input) } else { Offset(input.below(7) as u64) }
 }
@@ -131,7 +131,7 @@ pub fn settlements(generator: &Generator, input: &mut Input<'_>) -> Vec<Settleme
             first: offset(input),
             count: if input.byte() == 255 { u32::MAX } else { 1 + u32::from(input.byte() % 4) },
         };
-        // Mostly all that the attempt holds.
+        // Mostly all records that the attempt holds.
         let runs = (0..input.below(5).saturating_sub(2)).map(|_| run(input)).collect();
         Settlement { attempt, runs }
     };

@@ -1,5 +1,5 @@
-//! What a node does for itself, and what replicas of a space therefore must not depend on: bytes copied forward,
-//! streams compacted, index entries and history forgotten, flushes and restarts.
+//! Local maintenance of a node, which must not affect what replicas agree on: bytes copied forward, streams
+//! compacted, index entries and history forgotten, flushes and restarts.
 
 use thalweg_state::{
     portable::{self, Row},
@@ -18,10 +18,10 @@ use super::{
     node::Node,
 };
 
-/// Batches that one compaction replaces.
+/// Number of batches that one compaction replaces.
 const STRETCH: usize = 6;
 
-/// Does one thing that the input chooses.
+/// Runs one random kind of maintenance.
 pub fn some(node: &mut Node, input: &mut Input<'_>) {
     match input.below(10) {
         0..3 => move_bytes(node, input),
@@ -37,14 +37,14 @@ pub fn some(node: &mut Node, input: &mut Input<'_>) {
     }
 }
 
-/// A record without bytes.
+/// Appends and applies a move record without bytes.
 pub fn record(node: &mut Node, target: &MoveTarget<'_>) {
     let nowhere = BlobRef { generation: thalweg_types::Generation(0), offset: 0, len: 0, crc: 0 };
     let record = node.log.moved(&nowhere, target, b"");
     node.apply_record(&record);
 }
 
-/// Copies forward what a row points at; now and then from where it does not lie.
+/// Copies forward the bytes that a row points to, occasionally from a wrong position.
 fn move_bytes(node: &mut Node, input: &mut Input<'_>) {
     let rows = node.rows();
     let pointing: Vec<_> = rows
@@ -62,7 +62,7 @@ fn move_bytes(node: &mut Node, input: &mut Input<'_>) {
     node.apply_record(&record);
 }
 
-/// Replaces some batches of a stream by what is left of them; which records those are is for the input to say.
+/// Replaces some batches of a stream by a random selection of their records.
 fn compact(node: &mut Node, input: &mut Input<'_>) {
     let Some(candidate) = node.machine().compaction_candidates().first().copied() else { return };
     let whole = node.machine().batches_from(candidate.stream, candidate.start, 99, u64::MAX).expect("readable batches");
@@ -72,7 +72,7 @@ fn compact(node: &mut Node, input: &mut Input<'_>) {
     replace(node, candidate.stream, &stretch, input.byte());
 }
 
-/// Notes that a stream is compacted up to where a batch begins.
+/// Records that a stream is compacted up to the beginning of a batch.
 fn clean(node: &mut Node, input: &mut Input<'_>) {
     let Some(candidate) = node.machine().compaction_candidates().first().copied() else { return };
     let whole = node.machine().batches_from(candidate.stream, candidate.start, 99, u64::MAX).expect("readable batches");
@@ -80,7 +80,7 @@ fn clean(node: &mut Node, input: &mut Input<'_>) {
     record(node, &MoveTarget::Cleaned { stream: candidate.stream, before: whole.batches[at].end() });
 }
 
-/// Replaces a stretch by what is left of it.
+/// Replaces a stretch by a selection of its records.
 pub fn replace(node: &mut Node, stream: StreamId, stretch: &Stretch, salt: u8) {
     let (Some(first), Some(last)) = (stretch.batches.first(), stretch.batches.last()) else { return };
     let (first, end) = (first.first, last.end());

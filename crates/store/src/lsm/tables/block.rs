@@ -1,21 +1,20 @@
 //! A data block of a table, indexed for reading in place.
 //!
-//! Owns: finding the pairs of one block, without copying and without touching memory that is not asked
-//! for. Does not own: getting the block, or checking its checksum (done when it was read from disk).
+//! Owns: finding pairs in one block, without copies and without touching unrelated memory. Does not own: loading
+//! the block, or checking its checksum (done when it is read from disk).
 //!
 //! ```text
 //! block   := item* | 255 | offset of each item, u16 or u32 | hash bucket u8* | trailer
 //! item    := type u8 | seqno varint | key_len varint | key | (value_len varint | value)?
 //! trailer := 1 u8 | offset_bytes u8 | items u32 | offsets_at u32 | buckets u32 | buckets_at u32 | 13 bytes
 //! ```
-//! This is the crate's format at restart interval 1 (the leading 1 of the trailer), where every item is
-//! whole. Deletes have no value. The items are decoded once, when the block comes into memory, into two
-//! small arrays: where each key lies, and four bytes of it. What reads cost is cache misses, and these
-//! arrays are a tenth of the block: a search goes through them and then touches the one item it found.
-//! The block's own offsets and hash buckets are not used (of keys in twice as many buckets, four in ten
-//! collide).
+//! This is the format of the LSM crate at restart interval 1 (the leading 1 of the trailer), where every item is
+//! complete. Deletes have no value. When a block is loaded, its items are decoded once into two small arrays: the
+//! position of each key, and four bytes of it. The cost of a read is its cache misses. These arrays are a tenth of
+//! the block, and a search touches only them and the one item that it finds. The block's own offsets and hash
+//! buckets are not used (with twice as many buckets as keys, four in ten keys collide).
 //!
-//! Invariant: once made, all places lie within the bytes, in order, so that reading can't fail.
+//! Invariant: after construction, all positions are within the bytes and in order, so that reads cannot fail.
 
 use std::{
     cmp::Ordering,
@@ -31,33 +30,33 @@ const TRAILER_BYTES: usize = 31;
 const END_OF_ITEMS: u8 = 255;
 const TYPE_VALUE: u8 = 0;
 const TYPE_DELETE: u8 = 1;
-/// Heads that are compared one and all rather than by halves: without branches, and their cache misses
+/// Maximum number of heads that are all compared instead of bisected: this needs no branches, and the cache misses
 /// overlap.
 const HEADS_AT_ONCE: usize = 128;
 
-/// The block's bytes don't follow the format.
+/// Error returned when a block's bytes don't follow the format.
 #[derive(Debug)]
 pub(super) struct Malformed;
 
-/// See the module.
+/// A decoded data block; see the [module](self).
 pub(super) struct DataBlock {
     data: Bytes,
-    /// The beginning that all keys of the block share.
+    /// Length in bytes of the prefix that all keys of the block share.
     common_len: usize,
-    /// Of each key the four bytes after the common beginning.
+    /// The four bytes after the common prefix, for each key.
     heads: Box<[i32]>,
-    /// Of each item, and of where the items end.
+    /// Position of each item, and of the end of the items.
     places: Box<[Place]>,
     was_read_again: AtomicBool,
 }
 
-/// Where an item lies. Its value ends where the next item begins.
+/// Position of an item. Its value ends at the beginning of the next item.
 struct Place {
     key_at: u32,
     key_len: u16,
     /// Bytes of the item before its key.
     before_key: u8,
-    /// Bytes between its key and its value; 0: a delete.
+    /// Bytes between the item's key and value; 0 for a delete.
     before_value: u8,
 }
 
@@ -82,13 +81,13 @@ impl DataBlock {
         Ok(block)
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory that the block uses.
     pub(super) fn memory_bytes(&self) -> u64 {
         let index = size_of_val(&*self.heads) + size_of_val(&*self.places);
         (size_of::<Self>() + self.data.len() + index) as u64
     }
 
-    /// Notes that it was read when it was in memory already.
+    /// Records that the block was read while it was already in memory.
     #[inline]
     pub(super) fn mark_read_again(&self) {
         // Storing only once keeps the cache line shared among cores.
@@ -97,30 +96,30 @@ impl DataBlock {
         }
     }
 
-    /// Whether it was read since this was last asked.
+    /// Returns true if the block was read again since the last call, and resets the mark.
     pub(super) fn was_read_again(&self) -> bool {
         self.was_read_again.swap(false, Memory::Relaxed)
     }
 
-    /// How many items.
+    /// Returns the number of items.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// The bytes that keys and values borrow from.
+    /// Returns the bytes that keys and values borrow from.
     pub(super) fn data(&self) -> &Bytes {
         &self.data
     }
 
-    /// The key of an item.
+    /// Returns the key of an item.
     #[inline]
     pub(super) fn key(&self, number: usize) -> &[u8] {
         let place = &self.places[number];
         &self.data[place.key_at as usize..][..usize::from(place.key_len)]
     }
 
-    /// The value of an item; `None`: a delete.
+    /// Returns the value of an item; `None` for a delete.
     #[inline]
     pub(super) fn value(&self, number: usize) -> Option<&[u8]> {
         let (place, next) = (&self.places[number], &self.places[number + 1]);
@@ -128,9 +127,9 @@ impl DataBlock {
         (place.before_value > 0).then(|| &self.data[from..next.key_at as usize - usize::from(next.before_key)])
     }
 
-    /// Visits the values among some items, in a direction.
+    /// Visits the pairs in a range of items, in a direction. Skips deletes.
     pub(super) fn visit(&self, items: Range<usize>, direction: Direction, visit: &mut Visit<'_>) -> ControlFlow<()> {
-        // Each item and the next, where its value ends.
+        // Each item with the next one, at which its value ends.
         let mut pairs = self.places[items.start..=items.end].windows(2);
         let mut one = |pair: &[Place]| {
             let [place, next] = pair else { return ControlFlow::Continue(()) };
@@ -147,7 +146,7 @@ impl DataBlock {
         }
     }
 
-    /// How many items' keys come before `key`, or before and at it.
+    /// Returns the number of items whose keys are less than `key` or, if `inclusive`, equal to it.
     pub(super) fn rank(&self, key: &[u8], inclusive: bool) -> usize {
         let shared = &self.key(0)[..self.common_len];
         let alike = match key.get(..self.common_len).unwrap_or(key).cmp(shared) {
@@ -159,7 +158,7 @@ impl DataBlock {
         self.first_where_not(alike, is_before)
     }
 
-    /// The number of the item with exactly this key.
+    /// Returns the index of the item whose key equals `key`.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
         if key.len() < self.common_len {
@@ -172,7 +171,7 @@ impl DataBlock {
         (!alike.is_empty() && self.key(alike.start) == key).then_some(alike.start)
     }
 
-    /// The items whose heads are that of `key`, which must be as long as what they share.
+    /// Returns the items whose heads equal that of `key`, which must be at least as long as the common prefix.
     #[inline]
     fn alike(&self, key: &[u8]) -> Range<usize> {
         let head = head(&key[self.common_len..]);
@@ -202,7 +201,7 @@ impl DataBlock {
 
 /// Decodes the items, which fill `data` exactly.
 fn places(data: &[u8], items: usize) -> Result<Box<[Place]>, Malformed> {
-    // Each item takes four bytes at least.
+    // An item has at least four bytes.
     let mut places = Vec::with_capacity(items.min(data.len() / 4) + 1);
     let mut at = 0;
     while at < data.len() {
@@ -237,7 +236,7 @@ fn places(data: &[u8], items: usize) -> Result<Box<[Place]>, Malformed> {
     Ok(places.into())
 }
 
-/// How many of the ascending heads are less than one.
+/// Returns the number of ascending heads that are less than `head`.
 #[inline]
 fn count_less(mut heads: &[i32], head: i32) -> usize {
     let mut before = 0;
@@ -253,7 +252,8 @@ fn count_less(mut heads: &[i32], head: i32) -> usize {
     before + heads.iter().map(|other| i32::from(*other < head)).sum::<i32>() as usize
 }
 
-/// The first four bytes as a number that orders as they do. Signed: that is what vector units compare.
+/// Returns the first four bytes as a number with the same order. It is signed, because vector units compare signed
+/// numbers.
 #[inline]
 fn head(bytes: &[u8]) -> i32 {
     let head = match bytes.first_chunk::<4>() {
@@ -272,7 +272,7 @@ fn u32_at(data: &[u8], at: usize) -> usize {
     u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]) as usize
 }
 
-/// A length of at most 32 bits at `at`, and where it ends.
+/// Decodes a length of at most 32 bits at `at`. Returns it with the position after it.
 fn varint(data: &[u8], mut at: usize) -> Result<(usize, usize), Malformed> {
     let mut value = 0;
     for shift in [0, 7, 14, 21, 28] {
@@ -328,7 +328,8 @@ pub(super) mod tests {
         DataBlock::new(bytes_of(pairs).into()).unwrap()
     }
 
-    /// Every key is found, and ranks of keys and of their neighbours are those of a plain search.
+    /// Checks that every key is found, and that ranks of keys and of their neighbours equal those of a plain
+    /// search.
     fn check(keys: &[Vec<u8>]) {
         let value = |number: usize| (!number.is_multiple_of(3)).then(|| &b"some value"[..number % 7]);
         let pairs: Vec<Pair<'_>> = keys.iter().enumerate().map(|(number, key)| (&key[..], value(number))).collect();
@@ -374,10 +375,10 @@ pub(super) mod tests {
     fn search_agrees_with_a_plain_one() {
         check(&[b"a".to_vec()]);
         check(&(0..1000).map(|number| format!("some keyspace/{number:06}").into_bytes()).collect::<Vec<_>>());
-        // One key apart from the rest, so that the heads of the rest are all alike.
+        // One key differs from all others, so that the heads of the others are equal.
         let alike = (0..300).map(|number| format!("zzzzzzzz{number:04}").into_bytes());
         check(&[b"a".to_vec()].into_iter().chain(alike).collect::<Vec<_>>());
-        // Keys that are beginnings of one another, zero bytes at their ends, and bytes above 127.
+        // Keys that are prefixes of one another, zero bytes at their ends, and bytes above 127.
         let mut keys: Vec<Vec<u8>> = (1..9).map(|len| vec![0; len]).collect();
         keys.extend((1..9).map(|len| vec![200; len]));
         keys.extend((100..255).map(|byte| vec![b'k', byte, 0]));

@@ -1,16 +1,15 @@
-//! Blocks kept in memory.
+//! A cache of blocks in memory.
 //!
-//! Owns: which blocks of the open tables are in memory, within a bound in bytes. A read of a block that
-//! is there costs a load from an array: no hash, no lock, no count that readers share.
-//! Does not own: reading blocks.
+//! Owns: the choice of blocks of the open tables that stay in memory, bounded in bytes. Reading a cached block
+//! costs a load from an array: no hash, no lock, no counter that readers share.
+//! Does not own: reading blocks from files.
 //!
-//! Each table has a slot per block. What is in the slots stands in one queue, oldest first; when the
-//! bytes exceed the bound, the oldest goes, unless it was read again since it last came to the front:
-//! then it goes to the back once more. A walk over much data thus passes through without pushing out
-//! what is read again and again.
+//! Each table has a slot for each block. All cached blocks are in one queue, oldest first. When the bytes exceed
+//! the bound, the oldest block is evicted, unless it was read again since it was last at the front: then it moves
+//! to the back once more. So a walk over much data does not evict blocks that are read repeatedly.
 //!
-//! Invariants, with the queue locked: a slot is full exactly if its table and number stand in the queue,
-//! once; `bytes` is the sum over the queue. Tables leave the queue before they are dropped.
+//! Invariants, with the queue locked: a slot is full exactly if its table and number are in the queue, and each is
+//! there once; `bytes` is the sum over the queue. Tables are removed from the queue before they are dropped.
 
 use std::{
     collections::VecDeque,
@@ -21,14 +20,14 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use super::block::DataBlock;
 
-/// Blocks that one insertion spares because they were read again. More keeps the order truer, and
-/// makes the longest insertion longer.
+/// Maximum number of blocks that one insertion spares because they were read again. More makes the order more
+/// accurate, and the longest insertion longer.
 const MAX_SPARED: usize = 32;
 
-/// Left for blocks that readers want while others are read ahead.
+/// Bytes that reading ahead leaves free for blocks that readers load.
 pub(super) const ROOM_LEFT_BYTES: u64 = 1 << 20;
 
-/// See the module.
+/// A bounded cache of blocks; see the [module](self).
 pub(super) struct BlockCache {
     capacity_bytes: u64,
     queue: Mutex<Queue>,
@@ -40,7 +39,7 @@ struct Queue {
     bytes: u64,
 }
 
-/// The blocks of one table that are in memory, by their number.
+/// Cached blocks of one table, by their number.
 pub(super) struct Slots(Box<[ArcSwapOption<DataBlock>]>);
 
 impl Slots {
@@ -48,7 +47,7 @@ impl Slots {
         Self((0..blocks).map(|_| ArcSwapOption::empty()).collect())
     }
 
-    /// The block of that number, if it is in memory.
+    /// Returns the block with this number if it is in memory.
     #[inline]
     pub(super) fn get(&self, number: usize) -> Guard<Option<Arc<DataBlock>>> {
         let block = self.0[number].load();
@@ -58,12 +57,12 @@ impl Slots {
         block
     }
 
-    /// The block of that number, if it is in memory; does not count as a read.
+    /// Returns the block with this number if it is in memory; does not count as a read.
     pub(super) fn peek(&self, number: usize) -> Option<Arc<DataBlock>> {
         self.0[number].load_full()
     }
 
-    /// Whether the block of that number is in memory; does not count as a read.
+    /// Returns true if the block with this number is in memory; does not count as a read.
     pub(super) fn holds(&self, number: usize) -> bool {
         self.0[number].load().is_some()
     }
@@ -74,17 +73,18 @@ impl BlockCache {
         Self { capacity_bytes, queue: Mutex::default() }
     }
 
-    /// Bytes in memory.
+    /// Returns the bytes of all cached blocks.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
     }
 
-    /// Whether so many more bytes would push nothing out.
+    /// Returns true if `bytes` more would evict no block.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.lock().bytes + bytes + ROOM_LEFT_BYTES <= self.capacity_bytes
     }
 
-    /// Keeps a block, and lets older ones go to make room. If somebody else was faster, theirs stays.
+    /// Inserts a block, and evicts older ones to make room. If another thread has inserted the block first, its
+    /// copy stays.
     pub(super) fn insert(&self, slots: &Arc<Slots>, number: usize, block: &Arc<DataBlock>) {
         let mut queue = self.lock();
         if slots.0[number].load().is_some() {
@@ -96,7 +96,7 @@ impl BlockCache {
         queue.shrink_to(self.capacity_bytes);
     }
 
-    /// Lets go of all blocks of a table that is about to be dropped.
+    /// Removes all blocks of a table that is about to be dropped.
     pub(super) fn forget(&self, slots: &Arc<Slots>) {
         let mut queue = self.lock();
         let Queue { entries, bytes } = &mut *queue;

@@ -1,9 +1,9 @@
-//! Walking over a run of tables, in either direction.
+//! A cursor over a run of tables, in either direction.
 //!
-//! Owns: [`RunCursor`]: from bounds to the first pair, and from pair to pair, a block at a time. Keys
-//! and values are borrowed from the block. Does not own: merging runs, or hiding deletes.
+//! Owns: [`RunCursor`], which finds the first pair within bounds and moves from pair to pair, one block at a time.
+//! Keys and values are borrowed from the block. Does not own: merging runs, or hiding deletes.
 //!
-//! Invariant: the tables of a run don't overlap and ascend, and a table holds each key once.
+//! Invariant: the tables of a run ascend and don't overlap, and a table contains each key once.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -13,22 +13,22 @@ use crate::backend::{BackendError, Direction, Visit};
 /// The bounds and direction of a scan.
 #[derive(Clone, Copy)]
 pub struct Span<'a> {
-    /// Where it begins, in key order.
+    /// Lower bound, in key order.
     pub lower: Bound<&'a [u8]>,
-    /// Where it ends, in key order.
+    /// Upper bound, in key order.
     pub upper: Bound<&'a [u8]>,
-    /// Which end it starts from.
+    /// Order in which the pairs are visited.
     pub direction: Direction,
-    /// What becomes of the blocks that it reads from files.
+    /// Caching of the blocks that the scan reads from files.
     pub reads: Reads,
 }
 
-/// Whether blocks are likely to be read again.
+/// Likelihood that blocks are read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// They are kept in memory.
+    /// Blocks read from files are kept in memory.
     Again,
-    /// They are not.
+    /// Blocks read from files are not kept in memory.
     Once,
 }
 
@@ -50,22 +50,22 @@ impl Span<'_> {
     }
 }
 
-/// A place in a run. It stands on a pair until [`advance`](Self::advance) says that there is none.
+/// A position in a run. It is on a pair until [`advance`](Self::advance) returns false.
 pub struct RunCursor<'a> {
     tables: &'a [Arc<Table>],
     span: Span<'a>,
-    /// The current block: its table, its number within it.
+    /// Index of the current block's table, and number of the block within it.
     table: usize,
     number: usize,
     block: Arc<DataBlock>,
-    /// Items of the current block that are within the span and not yet passed, the current one included.
+    /// Remaining items of the current block within the span, including the current one.
     left: std::ops::Range<usize>,
-    /// Whether the span ends within the current block.
+    /// True if the span ends within the current block.
     is_last: bool,
 }
 
 impl<'a> RunCursor<'a> {
-    /// Stands on the first pair within the span, if there is one.
+    /// Opens a cursor on the first pair within the span; returns `None` if there is none.
     pub fn open(tables: &'a [Arc<Table>], span: Span<'a>) -> Result<Option<Self>, BackendError> {
         let Some((table, number)) = first_block(tables, &span) else { return Ok(None) };
         let block = tables[table].block(number, span.reads)?;
@@ -74,13 +74,13 @@ impl<'a> RunCursor<'a> {
         Ok(cursor.settle()?.then_some(cursor))
     }
 
-    /// The current key.
+    /// Returns the current key.
     #[inline]
     pub fn key(&self) -> &[u8] {
         self.block.key(self.current())
     }
 
-    /// The current value; `None` if the key was deleted.
+    /// Returns the current value; `None` if the key was deleted.
     #[inline]
     pub fn value(&self) -> Option<&[u8]> {
         self.block.value(self.current())
@@ -94,7 +94,7 @@ impl<'a> RunCursor<'a> {
         }
     }
 
-    /// Goes to the next pair; false if that was the last.
+    /// Moves to the next pair; returns false if there is none.
     #[inline]
     pub fn advance(&mut self) -> Result<bool, BackendError> {
         match self.span.direction {
@@ -104,8 +104,8 @@ impl<'a> RunCursor<'a> {
         if self.left.is_empty() { self.settle() } else { Ok(true) }
     }
 
-    /// Visits the pairs from the current one on, until there is none or `visit` breaks: a block at a time,
-    /// which is cheaper than to ask for each.
+    /// Visits the pairs from the current one until the end, or until `visit` breaks. It visits a block at a time,
+    /// which is cheaper than advancing to each pair.
     pub fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         loop {
             if self.block.visit(self.left.clone(), self.span.direction, visit).is_break() {
@@ -118,7 +118,8 @@ impl<'a> RunCursor<'a> {
         }
     }
 
-    /// Makes the current pair one within the span, going to further blocks if this one has none left.
+    /// Ensures that the current pair is within the span, loading further blocks while the current one has no items
+    /// left.
     fn settle(&mut self) -> Result<bool, BackendError> {
         while self.left.is_empty() {
             if self.is_last || !self.next_block() {
@@ -130,11 +131,11 @@ impl<'a> RunCursor<'a> {
         Ok(true)
     }
 
-    /// Finds which of the block's items are within the span.
+    /// Determines the items of the current block that are within the span.
     fn enter_block(&mut self) {
         let table = &*self.tables[self.table];
         let index = table.index();
-        // All keys of the block are above the last of the block before it, and at most its own last.
+        // All keys of the block are greater than the last key of the previous block, and at most its own last key.
         let cut_below = match self.number.checked_sub(1) {
             Some(before) => self.span.begins_after(index.end_key(before)) && self.span.lower != Bound::Unbounded,
             None => self.span.begins_after(table.min_key()),
@@ -172,7 +173,7 @@ impl<'a> RunCursor<'a> {
     }
 }
 
-/// The block that holds the first pair of the span in its direction, or from which on it is to be looked for.
+/// Returns the block with the span's first pair in its direction, or the block from which the search must begin.
 fn first_block(tables: &[Arc<Table>], span: &Span<'_>) -> Option<(usize, usize)> {
     match span.direction {
         Direction::Forward => {

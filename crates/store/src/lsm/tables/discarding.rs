@@ -1,13 +1,14 @@
-//! Deleted tables give their blocks back to the disk a piece at a time.
+//! Gradual release of the disk blocks of deleted tables.
 //!
-//! Owns: [`TableFile`], an open table, and the thread that shortens what was deleted. Does not own: when a table is
-//! deleted, which the LSM crate does when nobody uses it any more.
+//! Owns: [`TableFile`], an open table file, and the thread that truncates deleted files. Does not own: the deletion
+//! of a table, which the LSM crate does when no version uses it any more.
 //!
-//! Where the file system tells the disk which blocks are free, a file that goes at once holds the disk up: beside a
-//! file of 64 MiB that is deleted, a sync takes 10 to 19 ms; beside one that is shortened by 1 MiB at a time, with
-//! rests, 1 to 2 ms. A file lives as long as somebody has it open, so it is kept open for that.
+//! If the file system reports free blocks to the disk (discard), deleting a large file in one step stalls the disk.
+//! While a file of 64 MiB is deleted, a sync takes 10 to 19 ms; while it is truncated by 1 MiB at a time, with
+//! pauses, 1 to 2 ms. A deleted file exists as long as it is open, so it stays open for that.
 //!
-//! Bound: so many tables wait; more are let go at once. What waits when the process ends goes at once, too.
+//! Bound: at most [`MAX_WAITING`] tables wait; further ones are released immediately. Tables that wait when the
+//! process ends are also released immediately.
 
 use std::{
     fs::File,
@@ -19,19 +20,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// By how much a file is shortened at a time.
+/// Bytes by which a file is truncated at a time.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The disk is left to others for as long as a piece took, but no longer than this.
+/// Maximum pause after a truncation. The thread pauses for as long as the truncation took, so that the disk can
+/// serve others.
 const MAX_REST: Duration = Duration::from_millis(5);
-/// Tables that may wait.
+/// Maximum number of waiting tables.
 const MAX_WAITING: usize = 256;
 
-/// Where deleted tables go.
+/// Queue of deleted table files.
 #[derive(Clone, Debug)]
 pub(super) struct Discarding(SyncSender<File>);
 
 impl Discarding {
-    /// Starts the thread, which ends when nobody has this or a table any more, after what it has to do.
+    /// Starts the thread. It ends when all queues and tables are dropped and the waiting files are truncated.
     pub(super) fn start() -> io::Result<Self> {
         let (send, files) = sync_channel(MAX_WAITING);
         thread::Builder::new().name("thalweg-discard".to_owned()).spawn(move || run(&files))?;
@@ -41,7 +43,7 @@ impl Discarding {
 
 fn run(files: &Receiver<File>) {
     for file in files {
-        // What fails here goes at once, when the file is closed.
+        // If truncating fails, the rest of the file is released when it is closed.
         let _ = shorten(&file, thread::sleep);
     }
 }
@@ -57,16 +59,16 @@ fn shorten(file: &File, mut rest: impl FnMut(Duration)) -> io::Result<()> {
     Ok(())
 }
 
-/// An open table. When it is dropped after the table was deleted, its blocks are given back in pieces.
+/// An open table file. If the table was deleted before the drop, its disk blocks are released in steps.
 #[derive(Debug)]
 pub(super) struct TableFile {
-    /// `None` while it is dropped.
+    /// The open file; `None` during drop.
     file: Option<File>,
     discarding: Discarding,
 }
 
 impl TableFile {
-    /// Opens it for reading; and, if that is allowed, for being shortened in the end.
+    /// Opens the file for reading, and, if the permissions allow, for truncating it in the end.
     pub(super) fn open(path: &Path, discarding: &Discarding) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(path).or_else(|_| File::open(path))?;
         Ok(Self { file: Some(file), discarding: discarding.clone() })
@@ -82,7 +84,7 @@ impl Drop for TableFile {
     fn drop(&mut self) {
         let Some(file) = self.file.take() else { return };
         if file.metadata().is_ok_and(|metadata| metadata.nlink() == 0) {
-            // With too many waiting, or no thread any more, it goes at once.
+            // If the queue is full, or the thread has ended, the file is released immediately.
             let _ = self.discarding.0.try_send(file);
         }
     }

@@ -1,9 +1,9 @@
 //! A table's bloom filter, read in place.
 //!
-//! Owns: asking whether a table may hold a key. A read of a missing key asks every run, and one of a
-//! present key every run above its own, so this is kept to a few cycles per probe: the header is read
-//! once, and the division by the number of bits is a multiplication.
-//! Does not own: building filters; that is the crate's.
+//! Owns: checks if a table may contain a key. A read of a missing key checks every run, and a read of a present key
+//! checks every run above its own, so the cost is kept to a few cycles per probe: the header is read once, and the
+//! division by the number of bits is a multiplication.
+//! Does not own: building filters; the LSM crate does that.
 //!
 //! ```text
 //! filter := magic, 4 bytes | 0 u8 | 0 u8 | bits u64 | probes u64 | bit array
@@ -38,7 +38,7 @@ impl Filter {
         Ok(Self { array: block.slice_ref(array), bits, reciprocal: u64::MAX / bits, probes })
     }
 
-    /// False only if the table does not hold a key of this hash.
+    /// Returns false only if the table contains no key with this hash.
     #[inline]
     pub(super) fn may_contain(&self, hash: u64) -> bool {
         let mut place = hash;
@@ -53,8 +53,8 @@ impl Filter {
         true
     }
 
-    /// The first two probes alone, without a branch between them: so that a caller can ask several
-    /// filters and wait for their memory once.
+    /// Checks the first two probes only, without a branch between them. A caller can check several filters this way
+    /// and wait for their memory once.
     #[inline]
     pub(super) fn may_contain_at_first_sight(&self, hash: u64) -> bool {
         self.probes < 2 || self.bit(hash) & self.bit(hash.wrapping_add(second_hash(hash)))
@@ -66,7 +66,7 @@ impl Filter {
         self.array[(bit / 8) as usize] & (0x80 >> (bit % 8)) != 0
     }
 
-    /// `value % bits`. The estimate of the quotient is never too large, and too small by two at most.
+    /// Returns `value % bits`. The estimate of the quotient is never too large, and at most two too small.
     #[inline]
     fn remainder(&self, value: u64) -> u64 {
         let quotient = ((u128::from(value) * u128::from(self.reciprocal)) >> 64) as u64;

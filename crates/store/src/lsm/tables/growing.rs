@@ -1,15 +1,15 @@
-//! Tables go to the disk while they grow.
+//! Incremental writeback of tables while they are written.
 //!
-//! Owns: [`Growth`], which knows the tables being written, and [`Growing`], with which a flush or compaction hands
-//! what it wrote to the disk, a piece at a time. Does not own: writing and syncing them, which the LSM crate does.
+//! Owns: [`Growth`], the set of tables being written, and [`Growing`], with which a flush or compaction sends its
+//! output to the disk, one piece at a time. Does not own: writing and syncing the tables, which the LSM crate does.
 //!
-//! The crate syncs a table once, when it is complete. Until a disk has taken 64 MiB at once, everybody else's syncs
-//! wait for it: those of the log took up to 66 ms. Beside writers pieces are small, and each is followed by a rest as long
-//! as it took, unless the work is urgent (`pace`).
+//! The crate syncs a table once, when it is complete. While a disk writes 64 MiB at once, all other syncs wait for
+//! it: those of the log took up to 66 ms. While clients write, pieces are small, and each is followed by a pause as
+//! long as the piece took, unless the work is urgent (`pace`).
 //!
-//! The crate doesn't say which file it writes. But it numbers them one after the other, so a file with the next number
-//! is one that somebody writes; whoever sees it first takes care of it. Nothing depends on that being right, or on a
-//! piece's outcome: the sync at the end is told of every failure once more.
+//! The crate does not report which file it writes. But it numbers files consecutively, so a file with the next
+//! number is one being written; the first thread that sees it handles it. Correctness does not depend on this
+//! guess, or on the result of a piece: the final sync reports every failure again.
 
 use std::{
     fs::File,
@@ -27,11 +27,11 @@ use thalweg_disk::write_out;
 
 use super::pace::{Chore, Pace, Stint, rest_after};
 
-/// What goes to the disk at a time.
+/// Bytes of a piece while no client writes, or if the work is urgent.
 const PIECE_BYTES: u64 = 1 << 20;
-/// The same beside writers.
+/// Bytes of a piece while clients write.
 const SMALL_PIECE_BYTES: u64 = 128 << 10;
-/// Numbers may be missing: of tables that turned out to be empty.
+/// Maximum gap in file numbers; tables that turn out to be empty leave gaps.
 const MAX_MISSING: u64 = 16;
 
 /// The tables of a directory that are being written.
@@ -42,37 +42,37 @@ pub(super) struct Growth(Arc<Shared>);
 struct Shared {
     tables: PathBuf,
     pace: Arc<Pace>,
-    /// Tables below are finished, or somebody takes care of them.
+    /// Number of the next file. Files below it are complete, or some thread handles them.
     next: AtomicU64,
 }
 
 impl Growth {
-    /// Of the crate's directory `dir`.
+    /// Tracks the tables in the crate's directory `dir`.
     pub(super) fn of(dir: &Path, pace: &Arc<Pace>) -> Self {
         let next = AtomicU64::new(u64::MAX);
         Self(Arc::new(Shared { tables: dir.join("tables"), pace: Arc::clone(pace), next }))
     }
 
-    /// From now on; the crate's next table has this number.
+    /// Starts tracking. `next` is the number of the crate's next table.
     pub(super) fn begin(&self, next: u64) {
         self.0.next.store(next, Ordering::Relaxed);
     }
 
-    /// For one flush or compaction.
+    /// Creates the handle of one flush or compaction.
     pub(super) fn watch(&self, chore: Chore) -> Growing {
         let (shared, stint) = (Arc::clone(&self.0), self.0.pace.stint(chore));
         Growing { shared, stint, bytes: 0, small_bytes: 0, files: Vec::new() }
     }
 }
 
-/// See [`Growth`].
+/// Writeback of one flush or compaction; see [`Growth`].
 #[derive(Debug)]
 pub(super) struct Growing {
     shared: Arc<Shared>,
     stint: Stint,
-    /// Given to the crate since the last look for new files.
+    /// Bytes passed to the crate since the last search for new files.
     bytes: u64,
-    /// And since something was last handed over.
+    /// Bytes passed to the crate since the last writeback.
     small_bytes: u64,
     files: Vec<Table>,
 }
@@ -80,13 +80,13 @@ pub(super) struct Growing {
 #[derive(Debug)]
 struct Table {
     file: File,
-    /// Bytes when last looked at.
+    /// Length in bytes at the last check.
     len: u64,
     written_out: u64,
 }
 
 impl Growing {
-    /// So many more bytes are about to be written.
+    /// Counts bytes that are about to be written, and writes back when a piece is complete.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         self.small_bytes += bytes as u64;
@@ -125,7 +125,8 @@ impl Growing {
 }
 
 impl Table {
-    /// Whether something has come since this was last asked; otherwise it is complete, or somebody else's.
+    /// Returns true if the file has grown since the last call. Otherwise it is complete, or another thread writes
+    /// it.
     fn has_grown(&mut self) -> bool {
         let Ok(metadata) = self.file.metadata() else { return false };
         let has_grown = metadata.len() > self.len || metadata.len() == 0;
@@ -133,7 +134,7 @@ impl Table {
         has_grown
     }
 
-    /// Hands over whole pieces, and rests for each as it took so long.
+    /// Writes back complete pieces, and calls `rest` with the duration of each.
     fn write_out(&mut self, piece_bytes: u64, rest: impl Fn(Duration)) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         while self.written_out + piece_bytes <= len {
@@ -146,7 +147,7 @@ impl Table {
     }
 }
 
-/// Makes the crate tell of what its compactions write: as filters that keep everything.
+/// Compaction filters that keep all items, and observe the bytes that compactions write.
 impl Factory for Growth {
     fn name(&self) -> &'static str {
         "write out"
@@ -188,11 +189,11 @@ mod tests {
         let mut table = create(7);
         table.write_all(&vec![1; PIECE * 2 + 5]).unwrap();
         one.add(PIECE - 1);
-        assert_eq!(tables(&one), [], "no look before a piece is together");
+        assert_eq!(tables(&one), [], "no search before a piece is complete");
         one.add(1);
         assert_eq!(tables(&one), [(2 * PIECE_BYTES + 5, 2 * PIECE_BYTES)]);
         other.add(PIECE);
-        assert_eq!(tables(&other), [], "somebody cares for it");
+        assert_eq!(tables(&other), [], "another thread handles it");
         let mut next = create(9);
         next.write_all(&[1; 10]).unwrap();
         table.write_all(&vec![1; PIECE]).unwrap();

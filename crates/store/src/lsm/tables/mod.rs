@@ -1,8 +1,8 @@
 //! Sorted tables on disk.
 //!
-//! Owns: everything that knows the LSM crate. The rest of the backend sees [`TableStore`] (write,
-//! compact), [`TableSet`] (an immutable set of tables, point reads) and [`RunCursor`] (scans); another
-//! table format would replace this module and nothing else.
+//! Owns: all code that depends on the LSM crate. Other parts of the backend see [`TableStore`] (write, compact),
+//! [`TableSet`] (an immutable set of tables, point reads) and [`RunCursor`] (scans). Another table format would
+//! replace only this module.
 
 mod block;
 mod cache;

@@ -1,12 +1,13 @@
-//! How flushes and compactions go to the disk beside writers.
+//! Throttling of flushes and compactions while clients write.
 //!
-//! Owns: [`Pace`], which knows whether somebody writes and how much there is to do, and [`Stint`], which tells one flush
-//! or compaction whether to be considerate. Does not own: making writers wait, or what is written.
+//! Owns: [`Pace`], which tracks writes and the backlog, and [`Stint`], with which one flush or compaction decides
+//! if it should throttle itself. Does not own: stalling writers, or the written data.
 //!
-//! While work is *calm* and somebody writes, it goes to the disk in small pieces with rests between: beside pieces of 1 MiB
-//! one after the other, a bare log's fsyncs had a 99.9th percentile of 4.0 to 4.5 ms; beside pieces of 128 KiB with rests, of
-//! 0.7 to 0.8 ms. *Urgent* work is done as fast as it goes: while somebody waits for it, while a second memtable waits
-//! for a flush, or from [`URGENT_LEVEL_0_RUNS`] on. All of that comes before writers are slowed down.
+//! While clients write and the work is *calm*, it is written to disk in small pieces with pauses between them. With
+//! consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to 4.5 ms; with pieces of
+//! 128 KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: while a caller waits for it, while a second
+//! memtable waits for a flush, or from [`URGENT_LEVEL_0_RUNS`] runs on level 0. All of these come before writers
+//! are slowed down.
 
 use std::{
     sync::{
@@ -17,30 +18,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest rest: where the disk takes longer, resting as long again would gain nothing.
+/// Maximum pause. If the disk takes longer for a piece, a longer pause would gain nothing.
 const MAX_REST: Duration = Duration::from_millis(5);
-/// Writers who wrote within this time write still.
+/// Time after a write during which clients count as still writing.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// Runs on level 0 from which on compactions are urgent.
+/// Runs on level 0 from which compactions are urgent.
 pub const URGENT_LEVEL_0_RUNS: usize = 7;
 
-/// What is done in the background.
+/// Kind of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chore {
-    /// Gives writers room.
+    /// A flush, which makes room for writers.
     Flush,
-    /// Keeps reads fast and space small.
+    /// A compaction, which keeps reads fast and disk usage small.
     Compaction,
 }
 
-/// How much there is to do.
+/// Amount of pending background work.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
-    /// Whether somebody waits for it to be done.
+    /// True if a caller waits for the work.
     pub is_awaited: bool,
-    /// Memtables that wait for a flush, the one being flushed among them.
+    /// Number of memtables that wait for a flush, including the one being flushed.
     pub sealed: usize,
-    /// Runs on level 0.
+    /// Number of runs on level 0.
     pub level_0_runs: usize,
 }
 
@@ -54,30 +55,30 @@ impl Backlog {
     }
 }
 
-/// See the module. Urgent until told otherwise.
+/// Shared state of the throttling; see the [module](self). Work is urgent until a backlog is reported.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// How often somebody wrote.
+    /// Number of writes so far.
     writes: AtomicU64,
     flush_is_calm: AtomicBool,
     compaction_is_calm: AtomicBool,
 }
 
 impl Pace {
-    /// Somebody wrote.
+    /// Counts a write.
     #[inline]
     pub fn wrote(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// From now on there is so much to do.
+    /// Reports the current backlog.
     pub fn tell(&self, backlog: Backlog) {
         for chore in [Chore::Flush, Chore::Compaction] {
             self.is_calm(chore).store(backlog.is_calm(chore), Ordering::Relaxed);
         }
     }
 
-    /// Begins to do it.
+    /// Begins a flush or compaction.
     pub fn stint(self: &Arc<Self>, chore: Chore) -> Stint {
         Stint { pace: Arc::clone(self), chore, writes: self.writes.load(Ordering::Relaxed), written: None }
     }
@@ -95,7 +96,7 @@ impl Pace {
 pub struct Stint {
     pace: Arc<Pace>,
     chore: Chore,
-    /// How often somebody had written when last looked at, and when that was last seen to be more than before.
+    /// Number of writes at the last check, and the time at which a check last saw an increase.
     writes: u64,
     written: Option<Instant>,
 }
@@ -139,10 +140,10 @@ mod tests {
         pace.wrote();
         pace.tell(CALM);
         let mut stint = pace.stint(Chore::Flush);
-        assert!(!stint.is_considerate(now), "what was written before says nothing");
+        assert!(!stint.is_considerate(now), "earlier writes do not count");
         pace.wrote();
         assert!(stint.is_considerate(now));
-        assert!(stint.is_considerate(now + ACTIVE), "perhaps somebody writes still");
+        assert!(stint.is_considerate(now + ACTIVE), "clients may still be writing");
         pace.tell(Backlog { sealed: 2, ..CALM });
         assert!(!stint.is_considerate(now + ACTIVE));
         pace.tell(CALM);

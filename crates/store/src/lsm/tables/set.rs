@@ -1,24 +1,24 @@
-//! The tables that make up one version of the state.
+//! The tables of one version of the state.
 //!
-//! Owns: [`TableSet`]: the runs of tables, newest data first, and point reads over them. Immutable;
-//! holding one keeps its files on disk. Does not own: how sets follow one another.
+//! Owns: [`TableSet`], the runs of tables, newest data first, and point reads over them. Immutable; a set keeps its
+//! files on disk while it exists. Does not own: the replacement of one set by the next.
 
 use std::sync::Arc;
 
 use super::table::{Found, Table, key_hash};
 use crate::backend::BackendError;
 
-/// Runs whose filters are asked together.
+/// Number of runs whose filters are checked together.
 const RUNS_AT_A_TIME: usize = 8;
 
-/// First and last key, both included.
+/// First and last key, both inclusive.
 type KeyRange = (Box<[u8]>, Box<[u8]>);
 
-/// Tables that don't overlap, in ascending order, never none.
+/// Tables that don't overlap, in ascending order. At least one.
 #[derive(Debug)]
 pub struct Run {
     tables: Vec<Arc<Table>>,
-    /// First and last key of each table, beside one another: every read compares them.
+    /// First and last key of each table, stored contiguously because every read compares them.
     ranges: Vec<KeyRange>,
 }
 
@@ -28,13 +28,13 @@ impl Run {
         Self { tables, ranges }
     }
 
-    /// Its tables.
+    /// Returns the run's tables.
     #[must_use]
     pub fn tables(&self) -> &[Arc<Table>] {
         &self.tables
     }
 
-    /// The only table that can hold a key.
+    /// Returns the only table that can contain a key.
     #[inline]
     fn table_for(&self, key: &[u8]) -> Option<&Table> {
         let candidate = self.ranges.partition_point(|(_, last)| **last < *key);
@@ -43,64 +43,65 @@ impl Run {
     }
 }
 
-/// See the module. Invariant: of two runs that hold a key, the one with the newer change comes first.
+/// An immutable set of runs; see the [module](self). Invariant: of two runs that contain a key, the one with the
+/// newer change comes first.
 #[derive(Debug, Default)]
 pub struct TableSet {
     pub(super) runs: Vec<Run>,
-    /// How many of the runs are on level 0.
+    /// Number of runs on level 0.
     pub(super) level_0_runs: usize,
     pub(super) tables_per_level: Vec<u64>,
 }
 
 impl TableSet {
-    /// Whether there are none.
+    /// Returns true if there are no tables.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// The runs, newest first.
+    /// Returns the runs, newest first.
     #[must_use]
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// How many runs are on level 0: how many more tables a read has to ask than it would if compaction
-    /// had caught up.
+    /// Returns the number of runs on level 0. A read searches up to this many more tables than it would if
+    /// compaction had caught up.
     #[must_use]
     pub fn level_0_runs(&self) -> usize {
         self.level_0_runs
     }
 
-    /// Number of tables on each level.
+    /// Returns the number of tables on each level.
     #[must_use]
     pub fn tables_per_level(&self) -> &[u64] {
         &self.tables_per_level
     }
 
-    /// All tables.
+    /// Iterates over all tables.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs.iter().flat_map(Run::tables)
     }
 
-    /// The tables that a compaction has written or moved.
+    /// Iterates over the tables that a compaction has written or moved.
     pub(super) fn tables_below_level_0(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs[self.level_0_runs..].iter().flat_map(Run::tables)
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         self.tables().map(|table| table.file_bytes()).sum()
     }
 
-    /// Number of items, those that newer ones hide included.
+    /// Returns the number of items, including those hidden by newer ones.
     #[must_use]
     pub fn item_count(&self) -> u64 {
         self.tables().map(|table| table.item_count()).sum()
     }
 
-    /// What the tables say of a key.
+    /// Returns the newest entry of a key in the tables.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Found>, BackendError> {
         if self.runs.is_empty() {
@@ -108,16 +109,16 @@ impl TableSet {
         }
         let hash = key_hash(key);
         if let [run] = &*self.runs {
-            // Most keys that are asked for are there, and if their block is in memory, the rest of the filter
-            // costs more than it saves.
+            // Most requested keys exist, and if their block is in memory, the other probes of the filter cost more
+            // than they save.
             return match run.table_for(key) {
                 Some(table) if table.may_hold_at_first_sight(hash) => table.get(key, hash),
                 _ => Ok(None),
             };
         }
         for runs in self.runs.chunks(RUNS_AT_A_TIME) {
-            // Most runs don't hold the key. Their filters are asked all together, so that their cache
-            // misses overlap instead of adding up.
+            // Most runs don't contain the key. Their filters are checked together, so that their cache misses
+            // overlap instead of adding up.
             let mut candidates = [None; RUNS_AT_A_TIME];
             for (candidate, run) in candidates.iter_mut().zip(runs) {
                 *candidate = run.table_for(key).filter(|table| table.may_hold_at_first_sight(hash));

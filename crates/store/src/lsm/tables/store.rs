@@ -1,18 +1,18 @@
-//! The tables on disk as a whole: adding to them and keeping them in shape.
+//! All tables of the state on disk.
 //!
-//! Owns: [`TableStore`], the only place that writes through the LSM crate: new tables from a memtable,
-//! compaction, and which tables are current. Does not own: when to do which, or the log barrier that
-//! must come before a flush.
+//! Owns: [`TableStore`], the only code that writes through the LSM crate: creating tables from a memtable,
+//! compaction, and the set of current tables. Does not own: the time of each, or the log barrier that must come
+//! before a flush.
 //!
-//! How the crate is used, and why:
-//! * Its memtables, its reads and its snapshots are not used. A [`TableSet`] pins the tables it names,
-//!   so whatever a reader can still see stays on disk without the crate knowing of readers. Hence
-//!   compactions may drop every hidden version, and old manifests can go at once.
-//! * A flush writes each key once. All of a flush's items have one seqno, and seqnos rise from flush to
-//!   flush, from 2^32 up: far from the private counters that the crate draws from for its own manifests.
-//! * What a flush had applied is one more item of it, under a key that sorts behind all others. It
-//!   becomes current in the same manifest write as the data it describes, so it can't lie, and sorting
-//!   last it makes only the last table of a level overlap what comes later.
+//! Use of the crate, with reasons:
+//! * Its memtables, its reads and its snapshots are not used. A [`TableSet`] pins its tables, so all data that a
+//!   reader can see stays on disk without the crate tracking readers. So compactions may drop every hidden version,
+//!   and old manifests can be deleted immediately.
+//! * A flush writes each key once. All items of a flush have one seqno, and seqnos increase from flush to flush.
+//!   They start at 2^32, far above the private counters that the crate uses for its own manifests.
+//! * The applied position of a flush is one more item, under a key that sorts after all others. It becomes current
+//!   in the same manifest write as the data it describes, so the two always agree. Because it sorts last, only the
+//!   last table of a level overlaps later flushes.
 //! * `clear` and `drop_range` are never called.
 
 use std::{
@@ -43,21 +43,21 @@ use crate::{
     memtable::{BatchNumber, Entry, Memtable},
 };
 
-/// Keys from here on are the backend's own.
+/// Lower bound of the keys reserved for the backend.
 pub const RESERVED: &[u8] = &[0xff];
-/// Under this key each flush says what it had applied.
+/// Key of the applied position, which each flush writes.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
 
 const FIRST_SEQNO: u64 = 1 << 32;
-/// Above every seqno of an item and below what the crate's counters refuse.
+/// Seqno above those of all items and below the values that the crate's counters reject.
 const EVERYTHING: u64 = 1 << 62;
 const BLOCK_BYTES: u32 = 16 * 1024;
 const FILTER_BITS_PER_KEY: f32 = 10.0;
 const CRATE_CACHE_BYTES: u64 = 1 << 20;
-/// Flushes on level 0 that start a compaction into the next level.
+/// Number of flushes on level 0 that starts a compaction into the next level.
 const LEVEL_0_FLUSHES: u8 = 4;
 
-/// How tables are laid out.
+/// Options of the tables.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions {
     /// Bytes of blocks kept in memory.
@@ -66,7 +66,7 @@ pub struct TableOptions {
     pub table_bytes: u64,
 }
 
-/// See the module. Methods may be called from any thread.
+/// The tables in a directory; see the [module](self). Any thread may call the methods.
 pub struct TableStore {
     tree: Tree,
     cache: Arc<BlockCache>,
@@ -74,17 +74,17 @@ pub struct TableStore {
     pace: Arc<Pace>,
     discarding: Discarding,
     table_bytes: u64,
-    /// The newest set and the next flush's seqno. Held while a set is read from the crate, so that sets
-    /// never go back.
+    /// The newest set and the seqno of the next flush. Locked while a set is read from the crate, so that an older
+    /// set never replaces a newer one.
     newest: Mutex<Newest>,
 }
 
-/// Where a table comes from.
+/// Origin of a table.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// There at open.
+    /// The table existed at open.
     Found,
-    /// Written by this process.
+    /// This process wrote the table.
     Written,
 }
 
@@ -115,30 +115,30 @@ impl TableStore {
         Ok(store)
     }
 
-    /// How much of the machine its flushes and compactions take.
+    /// Returns the throttling of flushes and compactions.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
 
-    /// The newest tables.
+    /// Returns the newest set of tables.
     pub fn newest(&self) -> Arc<TableSet> {
         Arc::clone(&self.lock().set)
     }
 
-    /// What the newest tables have applied.
+    /// Returns the applied position of the newest tables.
     pub fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let set = self.newest();
         match set.get(APPLIED_KEY)? {
             Some(Found::Value(bytes)) => {
-                let corrupt = || corrupt(&self.tree.config.path, "the record of what was applied can't be read");
+                let corrupt = || corrupt(&self.tree.config.path, "the applied position can't be read");
                 Applied::decode(&bytes, corrupt).map(Some)
             }
             _ if set.is_empty() => Ok(None),
-            _ => Err(corrupt(&self.tree.config.path, "no table says what was applied")),
+            _ => Err(corrupt(&self.tree.config.path, "no table has the applied position")),
         }
     }
 
-    /// Writes all of a memtable into tables and makes them current, durably. Returns the bytes written.
+    /// Writes a whole memtable to tables and makes them current, durably. Returns the bytes written.
     pub fn flush(&self, memtable: &Memtable, applied: Applied) -> Result<u64, BackendError> {
         let seqno = {
             let mut newest = self.lock();
@@ -164,7 +164,7 @@ impl TableStore {
         Ok(written_bytes)
     }
 
-    /// Does the most urgent compaction. Returns the bytes written; `None` if nothing was due.
+    /// Runs the most urgent compaction. Returns the bytes written; `None` if none was due.
     pub fn compact(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         let strategy = Leveled::default().with_l0_threshold(LEVEL_0_FLUSHES).with_table_target_size(self.table_bytes);
@@ -172,10 +172,10 @@ impl TableStore {
         self.compacted_since(&before)
     }
 
-    /// Merges all tables into one run. Returns the bytes written; `None` if there was nothing to do.
+    /// Merges all tables into one run. Returns the bytes written; `None` if there was nothing to merge.
     pub fn compact_all(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
-        // Deleted pairs are left behind only on the way to the last level.
+        // Deleted pairs are dropped only when they are merged into the last level.
         if before.tables_per_level().split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0)) {
             return Ok(None);
         }
@@ -183,10 +183,10 @@ impl TableStore {
         self.compacted_since(&before)
     }
 
-    /// Makes the tables that a compaction has left current. Returns the bytes it wrote; `None` if it did nothing.
+    /// Makes the tables that a compaction left current. Returns the bytes it wrote; `None` if it changed no table.
     fn compacted_since(&self, before: &TableSet) -> Result<Option<u64>, BackendError> {
         let set = self.refresh(&mut self.lock(), Origin::Written)?;
-        // A flush may have come meanwhile; it only adds to level 0.
+        // A flush may have finished in the meantime; it only adds to level 0.
         let known: HashSet<u64> = before.tables().map(|table| table.id()).collect();
         let below: Vec<_> = set.tables_below_level_0().collect();
         let written_bytes =
@@ -196,20 +196,20 @@ impl TableStore {
         Ok((!same).then_some(written_bytes))
     }
 
-    /// Reads blocks of tables written since open into memory while there is room for them, newest data first:
-    /// what was just written is likely to be read, and its pages are still in the kernel's memory. Ends early
-    /// when `go_on` says so; then, and only then, false.
+    /// Reads blocks of tables written since open into memory, newest data first, while the cache has room. Newly
+    /// written data is likely to be read soon, and its pages are still in the kernel's memory. Returns false only
+    /// if `go_on` returned false and ended it early.
     pub fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         for table in self.newest().tables() {
             if !table.warm(go_on)? {
-                // Full: what is read from now on decides what stays.
+                // The cache is full: from now on, reads decide which blocks stay.
                 return Ok(go_on());
             }
         }
         Ok(true)
     }
 
-    /// Bytes of blocks in memory.
+    /// Returns the bytes of blocks in memory.
     pub fn cached_bytes(&self) -> u64 {
         self.cache.bytes()
     }
@@ -226,7 +226,7 @@ impl TableStore {
         })
     }
 
-    /// Reads the current tables from the crate, opening those that are new.
+    /// Reads the current tables from the crate and opens new ones.
     fn refresh(&self, newest: &mut Newest, origin: Origin) -> Result<Arc<TableSet>, BackendError> {
         let known: HashMap<u64, &Arc<Table>> = newest.set.tables().map(|table| (table.id(), table)).collect();
         let mut set = TableSet::default();
@@ -255,24 +255,24 @@ impl TableStore {
 fn config(dir: &Path) -> Config {
     let bloom = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(FILTER_BITS_PER_KEY));
     Config::new(dir, SequenceNumberCounter::default(), SequenceNumberCounter::default())
-        // For what the crate reads through it while it opens a table; blocks of data are in a cache of our own.
+        // The crate's cache serves only its reads while it opens a table; data blocks are in our own cache.
         .use_cache(Arc::new(Cache::with_capacity_bytes(CRATE_CACHE_BYTES)))
         .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
         .data_block_restart_interval_policy(RestartIntervalPolicy::all(1))
         .data_block_hash_ratio_policy(HashRatioPolicy::all(0.0))
-        // Said although it is our build's default: another crate in the same build may turn on the crate's
-        // compression, and with it another default.
+        // Set explicitly although it is the default of this build: another crate in the same build can enable the
+        // LSM crate's compression feature, which changes the default.
         .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         .index_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         .filter_policy(FilterPolicy::all(bloom))
         .filter_block_partitioning_policy(PartitioningPolicy::all(false))
-        // Tables keep an index and a filter of their own; the crate needs its ones only while it opens a table.
+        // Tables have their own index and filter; the crate needs its copies only while it opens a table.
         .filter_block_pinning_policy(PinningPolicy::all(false))
         .index_block_pinning_policy(PinningPolicy::all(false))
         .index_block_partitioning_policy(PartitioningPolicy::all(false))
 }
 
-/// Runs a call into the crate. It panics on some damage; that is an error like any other here.
+/// Runs a call into the crate. The crate panics on some damage; the panic becomes an error of corruption.
 fn guarded<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
@@ -301,7 +301,7 @@ mod tests {
     };
     use crate::backend::{Direction, WriteBatch};
 
-    /// Opens a store below `dir` and flushes 1 MiB of pairs into it.
+    /// Opens a store in `dir` and flushes 1 MiB of pairs to it.
     fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
         let store = TableStore::open(dir, TableOptions { cache_bytes, table_bytes: 64 << 20 }).unwrap();
         let (memtable, mut writer) = Memtable::create(4 << 20);

@@ -1,9 +1,9 @@
-//! One table on disk, read by ourselves.
+//! One table on disk, with our own reader.
 //!
-//! Owns: [`Table`]: an open file, its block index in a form that searches fast, and point reads through
-//! filter, index and block cache. Does not own: writing tables, or which tables there are.
+//! Owns: [`Table`], which has an open file, its block index in a form that is fast to search, and point reads
+//! through filter, index and block cache. Does not own: writing tables, or the set of tables.
 //!
-//! The crate's own reader costs about three times as much per read: it goes through boxed iterators and
+//! The crate's own reader costs about three times as much per read, because it uses boxed iterators and
 //! materialises every key and value. So only its file format and its filter are used here.
 
 use std::{
@@ -29,29 +29,30 @@ use super::{
 };
 use crate::backend::BackendError;
 
-/// Values up to this length are copied out of their block; longer ones share its memory, so that a
-/// caller who keeps many small values doesn't keep a block alive for each.
+/// Maximum bytes of a value that is copied out of its block. Longer values share the block's memory. Short ones are
+/// copied, so that a caller that keeps many small values does not keep a block alive for each.
 const MAX_COPIED_BYTES: usize = 1024;
 
-/// What a table, or a set of them, says of a key.
+/// Entry of a key in a table or in a set of tables.
 pub enum Found {
-    /// It has this value.
+    /// The key has this value.
     Value(Bytes),
-    /// It was deleted.
+    /// The key was deleted.
     Deleted,
 }
 
-/// See the module.
+/// An open table; see the [module](self).
 pub struct Table {
-    /// Keeps the file from being deleted. Dropped before `file` is, which sees to what was deleted.
+    /// The crate's handle, which keeps the file from being deleted. Dropped before `file`, which detects the
+    /// deletion.
     inner: lsm_tree::Table,
     file: TableFile,
     cache: Arc<BlockCache>,
-    /// Its blocks in memory.
+    /// Cached blocks of this table.
     slots: Arc<Slots>,
     index: BlockIndex,
     filter: Option<Filter>,
-    /// Blocks that [`warm`](Self::warm) need not look at any more.
+    /// Number of blocks that [`warm`](Self::warm) has already handled.
     warmed: AtomicUsize,
 }
 
@@ -61,7 +62,7 @@ impl std::fmt::Debug for Table {
     }
 }
 
-/// The hash by which filters and block buckets know a key.
+/// Returns the hash of a key that filters use.
 #[inline]
 pub fn key_hash(key: &[u8]) -> u64 {
     Builder::get_hash(key)
@@ -129,19 +130,20 @@ impl Table {
         &self.index
     }
 
-    /// False only if the table does not hold a key of this hash; cheaper and less sure than the filter.
+    /// Returns false only if the table contains no key with this hash. Cheaper and less precise than
+    /// [`may_hold`](Self::may_hold).
     #[inline]
     pub(super) fn may_hold_at_first_sight(&self, hash: u64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain_at_first_sight(hash))
     }
 
-    /// False only if the table does not hold a key of this hash.
+    /// Returns false only if the table contains no key with this hash.
     #[inline]
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
     }
 
-    /// What this table says of a key. Asks the filter only to save a read of the file.
+    /// Returns the entry of a key in this table. Checks the filter only to save a read of the file.
     #[inline]
     pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Found>, BackendError> {
         let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
@@ -154,7 +156,7 @@ impl Table {
         Ok(found(&*self.load_block(number)?, key))
     }
 
-    /// A block by its number, from memory or the file.
+    /// Returns a block by its number, from memory or from the file.
     #[inline]
     pub(super) fn block(&self, number: usize, reads: Reads) -> Result<Arc<DataBlock>, BackendError> {
         if reads == Reads::Once {
@@ -166,8 +168,8 @@ impl Table {
         }
     }
 
-    /// Reads blocks into memory, from where the last call ended, as long as there is room for them and `go_on`
-    /// says so. True if nothing is left to do here.
+    /// Reads blocks into memory, continuing after the last call, while the cache has room and `go_on` returns true.
+    /// Returns true if no blocks are left.
     pub(super) fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         loop {
             let number = self.warmed.load(Relaxed);
@@ -184,13 +186,13 @@ impl Table {
         }
     }
 
-    /// Says that its blocks are not worth being read before somebody wants them.
+    /// Excludes the table's blocks from reading ahead.
     pub(super) fn leave_cold(self) -> Self {
         self.warmed.store(self.index.len(), Relaxed);
         self
     }
 
-    /// Reads a block and keeps it.
+    /// Reads a block from the file and caches it.
     #[cold]
     fn load_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let block = self.read_block(number)?;
@@ -239,15 +241,15 @@ fn corrupt(table: &lsm_tree::Table, message: &str) -> BackendError {
     BackendError::Corrupt { what: table.path.display().to_string(), message: message.to_owned() }
 }
 
-/// Where a table's blocks are and with which key each ends. Most keys of a table begin alike; the eight
-/// bytes after that common beginning decide most comparisons without touching the keys.
+/// Position and last key of each block of a table. Most keys of a table share a prefix; the eight bytes after it
+/// decide most comparisons without touching the keys.
 pub(super) struct BlockIndex {
-    /// How most end keys begin. Not all: what the backend keeps for itself sorts before or after all data.
+    /// Prefix of most end keys. Not of all, because the backend's reserved keys sort before or after all data.
     common: Box<[u8]>,
-    /// Of each end key, and in the same order as those: see [`head`](Self::head).
+    /// Head of each end key, in the same order; see [`head`](Self::head).
     heads: Vec<u64>,
     places: Vec<Place>,
-    /// The end keys, one after the other.
+    /// The end keys, concatenated.
     keys: Vec<u8>,
 }
 
@@ -286,13 +288,13 @@ impl BlockIndex {
         Some(self)
     }
 
-    /// How many blocks.
+    /// Returns the number of blocks.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// The last key of a block.
+    /// Returns the last key of a block.
     #[inline]
     pub(super) fn end_key(&self, number: usize) -> &[u8] {
         let place = &self.places[number];
@@ -304,19 +306,19 @@ impl BlockIndex {
         (place.offset, place.size)
     }
 
-    /// The only block that can hold `key`, and the first that can hold keys after it.
+    /// Returns the only block that can contain `key`, which is also the first that can contain later keys.
     #[inline]
     pub(super) fn first_ending_at_or_after(&self, key: &[u8]) -> Option<usize> {
         self.first_where(key, |end| end >= key)
     }
 
-    /// The first block that ends after `key`.
+    /// Returns the first block that ends after `key`.
     pub(super) fn first_ending_after(&self, key: &[u8]) -> Option<usize> {
         self.first_where(key, |end| end > key)
     }
 
-    /// A number that never falls from one key to a greater one: what comes after the common beginning,
-    /// or an end of the scale for keys that begin otherwise.
+    /// Returns a number that is monotone in the key: the eight bytes after the common prefix, or the minimum or
+    /// maximum for keys without that prefix.
     #[inline]
     fn head(&self, key: &[u8]) -> u64 {
         let begin = key.get(..self.common.len()).unwrap_or(key);
@@ -327,11 +329,11 @@ impl BlockIndex {
         }
     }
 
-    /// The first block for whose end key `reached` holds; it must be monotone and be decided by how the
-    /// end key compares with `key`.
+    /// Returns the first block whose end key satisfies `reached`, which must be monotone and depend only on the
+    /// comparison of the end key with `key`.
     #[inline]
     fn first_where(&self, key: &[u8], reached: impl Fn(&[u8]) -> bool) -> Option<usize> {
-        // Those with a lesser head end before the key, those with a greater one after it.
+        // Blocks with a lesser head end before the key, blocks with a greater one after it.
         let head = self.head(key);
         let first = self.heads.partition_point(|end| *end < head);
         let alike = match self.heads.get(first) {
@@ -351,7 +353,7 @@ impl BlockIndex {
     }
 }
 
-/// The first eight bytes as a number that orders as they do.
+/// Returns the first eight bytes as a number with the same order.
 #[inline]
 fn head(bytes: &[u8]) -> u64 {
     if let Some(whole) = bytes.first_chunk::<8>() {

@@ -1,11 +1,11 @@
-//! Where a server listens, and a socket to it.
+//! The address of a server, and a socket connected to it.
 
 use std::{
     fmt,
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs as _},
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::PathBuf,
@@ -13,12 +13,17 @@ use std::{
     time::Duration,
 };
 
+use rustix::net::{
+    RecvFlags, SendFlags, recv, send,
+    sockopt::{Timeout, set_socket_timeout},
+};
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A port.
+    /// A TCP port.
     Tcp(SocketAddr),
     /// A socket in the file system.
     Unix(PathBuf),
@@ -45,14 +50,9 @@ impl FromStr for Address {
     }
 }
 
-/// A connection's socket.
+/// A connection's socket, over TCP (without delay) or through the file system.
 #[derive(Debug)]
-pub enum Socket {
-    /// Over TCP, without delay.
-    Tcp(TcpStream),
-    /// Through the file system.
-    Unix(UnixStream),
-}
+pub struct Socket(OwnedFd);
 
 impl Socket {
     /// Connects.
@@ -61,55 +61,43 @@ impl Socket {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT)?;
                 stream.set_nodelay(true)?;
-                Ok(Self::Tcp(stream))
+                Ok(Self(stream.into()))
             }
-            Address::Unix(path) => Ok(Self::Unix(UnixStream::connect(path)?)),
+            Address::Unix(path) => Ok(Self(UnixStream::connect(path)?.into())),
         }
     }
 
-    /// Whether calls return at once when there is nothing to do, and how long those wait that don't.
+    /// Sets how long reads wait.
     pub fn set_waiting(&self, waits: Waits) -> io::Result<()> {
-        let (nonblocking, timeout) = match waits {
-            Waits::Never => (true, None),
-            Waits::AtMost(time) => (false, Some(time)),
+        let timeout = match waits {
+            Waits::Never => None,
+            Waits::AtMost(time) => Some(time),
         };
-        match self {
-            Self::Tcp(stream) => {
-                stream.set_nonblocking(nonblocking)?;
-                stream.set_read_timeout(timeout)
-            }
-            Self::Unix(stream) => {
-                stream.set_nonblocking(nonblocking)?;
-                stream.set_read_timeout(timeout)
-            }
-        }
+        rustix::io::ioctl_fionbio(&self.0, timeout.is_none())?;
+        Ok(set_socket_timeout(&self.0, Timeout::Recv, timeout)?)
     }
 }
 
-/// How long reading waits.
+/// Time that reads wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// Not at all: the caller waits for many at once.
+    /// Not at all: the caller waits for many sockets with a [`Poller`](super::poller::Poller).
     Never,
-    /// So long.
+    /// Reads wait at most this long, then they fail.
     AtMost(Duration),
 }
 
 impl Read for Socket {
+    #[inline]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
-        }
+        Ok(recv(&self.0, buffer, RecvFlags::empty())?.1)
     }
 }
 
 impl Write for Socket {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
+        Ok(send(&self.0, bytes, SendFlags::NOSIGNAL)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -119,10 +107,7 @@ impl Write for Socket {
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
+        self.0.as_fd()
     }
 }
 

@@ -1,42 +1,20 @@
-//! One connection: bytes out, bytes in, and what is under way.
-//!
-//! Invariant: replies come in the order of `under_way`.
+//! A socket with its buffers: requests are gathered in one and replies in the other.
 
-use std::{
-    collections::VecDeque,
-    io::{self, ErrorKind, Read as _, Write as _},
-};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 
 use super::address::{Address, Socket};
 
-/// What waits for a reply. Times are nanoseconds since the run's start.
-#[derive(Clone, Copy, Debug)]
-pub struct Asked {
-    /// When it was due.
-    pub due: u64,
-    /// Which key.
-    pub index: u64,
-    /// Place of the operation in the mix.
-    pub kind: usize,
-}
-
 const INPUT_BYTES: usize = 64 << 10;
 
-/// The most bytes of replies that are kept until the first of them is whole.
+/// Bytes of replies that are kept at most until the first of them is complete.
 pub const MAX_INPUT_BYTES: usize = 64 << 20;
 
-/// A connection.
+/// A socket with buffers for both directions.
 #[derive(Debug)]
 pub struct Connection {
     socket: Socket,
-    /// What waits for its reply, oldest first.
-    pub under_way: VecDeque<Asked>,
-    /// When it last became able to take a request.
-    pub free_since: u64,
-    /// Whether the kernel took less than all at the last send.
+    /// True if the kernel took less than everything at the last send.
     pub is_blocked: bool,
-    /// The highest stream entry that a reply has named here.
-    pub last_entry: (u64, u64),
     out: Vec<u8>,
     out_at: usize,
     input: Vec<u8>,
@@ -44,12 +22,12 @@ pub struct Connection {
     to: usize,
 }
 
-/// Whether another read may yield bytes at once.
+/// Chance that another read yields bytes immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
-    /// The buffer was filled.
+    /// The read filled the buffer: there may be more.
     Maybe,
-    /// There was less than asked for.
+    /// The kernel had less than the buffer takes: there is no more.
     No,
 }
 
@@ -58,10 +36,7 @@ impl Connection {
     pub fn open(address: &Address) -> io::Result<Self> {
         Ok(Self {
             socket: Socket::open(address)?,
-            under_way: VecDeque::new(),
-            free_since: 0,
             is_blocked: false,
-            last_entry: (0, 0),
             out: Vec::new(),
             out_at: 0,
             input: vec![0; INPUT_BYTES],
@@ -70,23 +45,23 @@ impl Connection {
         })
     }
 
-    /// The socket, to wait for.
+    /// The socket, for a [`Poller`](super::poller::Poller).
     #[must_use]
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
 
-    /// The socket, to write to past what is buffered.
+    /// The socket, to write to without the buffer.
     pub fn socket_mut(&mut self) -> &mut Socket {
         &mut self.socket
     }
 
-    /// Where the next request's bytes go.
+    /// The buffer to which the next request is appended.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Sends what is buffered, as far as the kernel takes it.
+    /// Sends as much of the buffer as the kernel takes.
     pub fn send(&mut self) -> io::Result<()> {
         while self.out_at < self.out.len() {
             match self.socket.write(&self.out[self.out_at..]) {
@@ -106,7 +81,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once what has come. On a socket that waits, nothing in time is an error.
+    /// Reads once. On a socket that waits, a timeout is an error.
     pub fn receive(&mut self) -> io::Result<More> {
         self.make_room()?;
         match self.socket.read(&mut self.input[self.to..]) {
@@ -120,13 +95,13 @@ impl Connection {
         }
     }
 
-    /// What has come and was not consumed.
+    /// Bytes that have come and were not consumed.
     #[must_use]
     pub fn input(&self) -> &[u8] {
         &self.input[self.from..self.to]
     }
 
-    /// Drops so many bytes of it.
+    /// Drops this many bytes from the start of the input.
     pub fn consume(&mut self, bytes: usize) {
         assert!(bytes <= self.to - self.from, "only what has come can be consumed");
         self.from += bytes;

@@ -1,4 +1,4 @@
-//! What the space's group finds again: membership, vote, purged entries.
+//! Tests of the space's group state: membership, vote, purged entries.
 
 use bytes::Bytes;
 use thalweg_state::{

@@ -1,0 +1,107 @@
+//! The generator's threads: each with a runtime of its own, so that no task of one moves to another.
+//!
+//! Owns: starting the threads of a run together, on one clock, and what they and the server used. Loops that wait by
+//! themselves (`load::worker`) run on these threads too: they never yield to the runtime.
+
+use std::{
+    future::Future,
+    num::NonZeroU64,
+    sync::{
+        Barrier, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use rustix::thread::set_current_timer_slack;
+use tokio::{runtime::Builder, task::LocalSet};
+
+use crate::{
+    BenchError,
+    latency::nanos,
+    usage::{Cost, Effort, Meter},
+};
+
+/// Nanoseconds since the start of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    epoch: Instant,
+}
+
+impl Clock {
+    /// Starts a clock now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { epoch: Instant::now() }
+    }
+
+    /// Returns the nanoseconds since the start.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        nanos(self.epoch.elapsed())
+    }
+}
+
+/// Results of a run's threads, and the resources the run used.
+#[derive(Debug)]
+pub struct Crew<T> {
+    /// Results of the threads, in order.
+    pub brought: Vec<T>,
+    /// CPU seconds of the threads.
+    pub generator_cpu: f64,
+    /// Share of its time that the busiest thread was running.
+    pub busiest: f64,
+    /// Resources the server used; `None` if its process is not known.
+    pub server: Option<Cost>,
+}
+
+/// Runs `setup` on each thread, then `load` on all of them from one moment on, unless a setup failed. `server` is the
+/// server's process, if it is known.
+pub fn run<S, T: Send>(
+    threads: usize,
+    server: Option<u32>,
+    setup: impl AsyncFn(usize) -> Result<S, BenchError> + Sync,
+    load: impl AsyncFn(S, Clock) -> T + Sync,
+) -> Result<Crew<T>, BenchError> {
+    let (barrier, has_failed, begun) = (Barrier::new(threads), AtomicBool::new(false), OnceLock::new());
+    let work = async |number| {
+        let ready = setup(number).await;
+        has_failed.fetch_or(ready.is_err(), Ordering::AcqRel);
+        // Nothing else runs on this thread: no load has begun, and setup is answered.
+        if barrier.wait().is_leader() {
+            let _ = begun.set((Meter::begin(server), Clock::start()));
+        }
+        barrier.wait();
+        let ready = ready?;
+        let Some((_, clock)) = begun.get().filter(|_| !has_failed.load(Ordering::Acquire)) else { return Ok(None) };
+        let effort = Effort::begin();
+        let brought = load(ready, *clock).await;
+        Ok(Some((brought, effort.end())))
+    };
+    let all: Vec<Result<_, BenchError>> = std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move || alone(work(number)))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let server = begun.get().and_then(|(meter, _)| meter.server());
+    let mut crew = Crew { brought: Vec::new(), generator_cpu: 0.0, busiest: 0.0, server };
+    // If a thread did not run, another one's error ends this loop.
+    for (brought, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+        crew.brought.push(brought);
+        crew.generator_cpu += cpu.as_secs_f64();
+        crew.busiest = crew.busiest.max(busy);
+    }
+    Ok(crew)
+}
+
+/// Runs a future on a runtime of this thread.
+pub fn alone<F: Future>(work: F) -> F::Output {
+    // Without it the kernel may wake the thread 50 µs late. Where the kernel refuses, the recorded lag shows it.
+    let _ = set_current_timer_slack(NonZeroU64::new(1));
+    let runtime = Builder::new_current_thread().enable_all().build().expect("epoll and an eventfd can be had");
+    LocalSet::new().block_on(&runtime, work)
+}

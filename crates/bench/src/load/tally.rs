@@ -1,0 +1,92 @@
+//! Counts of one run of the worker loop.
+
+use crate::latency::Latencies;
+
+/// Counts of a worker, or of all workers after a merge. Unless said otherwise they are those of requests that were due
+/// in the counted time.
+#[derive(Clone, Debug, Default)]
+pub struct Tally<C> {
+    /// Response times by kind of request, from the moment a request was due.
+    pub times: Vec<Latencies>,
+    /// Time by which requests were sent late although a connection was free: the generator's own lateness.
+    pub lag: Latencies,
+    /// Right replies.
+    pub right: u64,
+    /// Right replies, those of the warm-up included.
+    pub all_right: u64,
+    /// Wrong replies, those of the warm-up included.
+    pub wrong: u64,
+    /// Connections lost, for example because the server closed them or sent bytes that are not of the protocol.
+    pub lost: u64,
+    /// Requests that were due and had no reply at the end of the run.
+    pub unanswered: u64,
+    /// When the last right reply came, in nanoseconds since the start.
+    pub last_reply: u64,
+    /// First problem, in words.
+    pub first_problem: Option<String>,
+    /// Counts of the protocol.
+    pub own: C,
+}
+
+impl<C: Default> Tally<C> {
+    /// Creates empty counts of this many kinds of requests.
+    #[must_use]
+    pub(super) fn new(kinds: usize) -> Self {
+        Self { times: vec![Latencies::default(); kinds], ..Self::default() }
+    }
+}
+
+impl<C> Tally<C> {
+    /// Remembers the first problem.
+    pub fn problem(&mut self, what: impl FnOnce() -> String) {
+        self.first_problem.get_or_insert_with(what);
+    }
+
+    /// Counts requests of a kind that were due at once and whose right replies came with one read.
+    #[inline]
+    pub(super) fn replies(&mut self, together: Together, now: u64) {
+        if together.count > 0 {
+            self.times[together.kind].record_nanos_times(now.saturating_sub(together.due), together.count);
+            self.right += together.count;
+            self.last_reply = now;
+        }
+    }
+
+    /// Counts a request that has waited this long, in nanoseconds, and never got its reply.
+    pub(super) fn unanswered(&mut self, kind: usize, waited: u64) {
+        self.unanswered += 1;
+        self.times[kind].record_nanos(waited);
+    }
+
+    /// Adds another worker's counts; `merge` adds those of the protocol.
+    pub(super) fn merge(&mut self, other: Self, merge: impl FnOnce(&mut C, C)) {
+        for (times, more) in self.times.iter_mut().zip(&other.times) {
+            times.merge(more);
+        }
+        self.lag.merge(&other.lag);
+        self.right += other.right;
+        self.all_right += other.all_right;
+        self.wrong += other.wrong;
+        self.lost += other.lost;
+        self.unanswered += other.unanswered;
+        self.last_reply = self.last_reply.max(other.last_reply);
+        self.first_problem = self.first_problem.take().or(other.first_problem);
+        merge(&mut self.own, other.own);
+    }
+
+    /// Returns the response times of all kinds.
+    #[must_use]
+    pub fn response(&self) -> Latencies {
+        let mut all = Latencies::default();
+        self.times.iter().for_each(|times| all.merge(times));
+        all
+    }
+}
+
+/// Replies that share a record: their requests were of one kind and due at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Together {
+    pub(super) due: u64,
+    pub(super) kind: usize,
+    pub(super) count: u64,
+}

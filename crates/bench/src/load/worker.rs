@@ -1,0 +1,340 @@
+//! The event loop of one load thread: sends due requests on free connections, and reads replies.
+//!
+//! Owns: its connections, its part of the arrivals, its counts. Does not own bytes and judgements
+//! ([`super::protocol`]).
+//!
+//! Invariants: a request is sent at the moment it is due if a connection is free then, else as soon as one is; its
+//! response time counts from that moment either way. Lateness although a connection was free is recorded as lag: it is
+//! the generator's, and voids the run when it grows. Replies come in the order of `inflight`, which never exceeds the
+//! pipeline's depth.
+
+use std::{collections::VecDeque, io::ErrorKind};
+
+use super::{
+    connection::{Connection, More},
+    crew::Clock,
+    pace::Pacer,
+    poller::{Event, EventFlags, Poller},
+    protocol::{Batching, Flawed, OnLoss, Protocol},
+    run::Plan,
+    tally::{Tally, Together},
+};
+use crate::{
+    BenchError,
+    latency::nanos,
+    random::{Generator, generator},
+};
+
+/// Lost connections after which a worker stops: the server is gone and not only slow.
+const MAX_LOST: u64 = 1000;
+const EVENTS: usize = 256;
+/// Longest wait, in nanoseconds, between two looks at the oldest request.
+const LONGEST_WAIT: u64 = 100_000_000;
+
+/// A request that waits for its reply. Times are in nanoseconds since the run's start.
+struct Inflight<R> {
+    due: u64,
+    sent: u64,
+    request: R,
+}
+
+struct Lane<P: Protocol> {
+    connection: Connection,
+    inflight: VecDeque<Inflight<P::Request>>,
+    /// When the connection last became able to take a request.
+    free_since: u64,
+    state: P::State,
+}
+
+pub(super) struct Worker<'a, P: Protocol> {
+    plan: &'a Plan<P>,
+    poller: Poller,
+    lanes: Vec<Lane<P>>,
+    /// Connections that can take a request, longest free first.
+    free: VecDeque<usize>,
+    /// Connections with requests in their buffer that were not written.
+    unsent: Vec<usize>,
+    pacer: Pacer,
+    rng: Generator,
+    tally: Tally<P::Counts>,
+    /// Requests under way on all connections.
+    under_way: usize,
+    clock: Clock,
+    /// True if the server is gone or hopelessly behind.
+    is_over: bool,
+}
+
+impl<'a, P: Protocol> Worker<'a, P> {
+    /// Opens the connections of worker `number` of `workers`.
+    pub(super) fn open(plan: &'a Plan<P>, number: usize, workers: usize) -> Result<Self, BenchError> {
+        let poller = Poller::new().map_err(BenchError::subject("epoll", "starting"))?;
+        let connections = plan.connections / workers + usize::from(number < plan.connections % workers);
+        let counted = plan.pace.counted(plan.warmup, plan.duration);
+        let mut worker = Self {
+            plan,
+            poller,
+            lanes: Vec::with_capacity(connections),
+            free: (0..connections).collect(),
+            unsent: Vec::new(),
+            pacer: Pacer::new(plan.pace, counted, number, workers, plan.seed),
+            rng: generator(plan.seed.wrapping_mul(31).wrapping_add(number as u64)),
+            tally: Tally::new(plan.protocol.kinds()),
+            under_way: 0,
+            clock: Clock::start(),
+            is_over: false,
+        };
+        for lane in 0..connections {
+            let lane = worker.connect(lane)?;
+            worker.lanes.push(lane);
+        }
+        Ok(worker)
+    }
+
+    fn connect(&self, number: usize) -> Result<Lane<P>, BenchError> {
+        let connection = self.plan.protocol.connect()?;
+        let added = self.poller.add(connection.socket(), number as u64);
+        added.map_err(BenchError::subject("epoll", "adding a connection"))?;
+        Ok(Lane { connection, inflight: VecDeque::new(), free_since: self.clock.now(), state: P::State::default() })
+    }
+
+    /// Runs to the end of the plan; `clock` is that of all workers.
+    pub(super) fn run(mut self, clock: Clock) -> Tally<P::Counts> {
+        self.clock = clock;
+        self.lanes.iter_mut().for_each(|lane| lane.free_since = 0);
+        let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
+        while !self.is_over {
+            if P::BATCHING == Batching::Burst && !self.pacer.is_open() {
+                self.send_bursts();
+            } else {
+                self.send_due();
+            }
+            if self.is_over || (self.under_way == 0 && self.pacer.next_due(self.clock.now()).is_none()) {
+                break;
+            }
+            self.wait(&mut events);
+            for event in events.drain(..) {
+                self.serve(event.data.u64() as usize, event.flags);
+            }
+            self.check_patience();
+        }
+        self.count_unanswered();
+        self.tally
+    }
+
+    /// Sends every request that is due, while connections are free.
+    fn send_due(&mut self) {
+        let mut now = self.clock.now();
+        while let Some(&number) = self.free.front().filter(|_| !self.is_over) {
+            let Some(due) = self.pacer.next_due(now) else { break };
+            if due > now {
+                now = self.clock.now();
+                if due > now {
+                    break;
+                }
+            }
+            if self.pacer.is_open() && self.lanes[number].free_since <= due && self.pacer.counts(due) {
+                self.tally.lag.record_nanos(now - due);
+            }
+            self.free.pop_front();
+            self.ask(number, due, now);
+            if self.lanes[number].inflight.len() < self.plan.pipeline {
+                self.free.push_back(number);
+            }
+            match P::BATCHING {
+                Batching::PerRequest => self.send(number),
+                Batching::Burst => self.unsent.push(number),
+            }
+        }
+        while let Some(number) = self.unsent.pop() {
+            self.send(number);
+        }
+    }
+
+    /// Sends as many requests as may be under way on each connection that has none.
+    fn send_bursts(&mut self) {
+        while let Some(number) = self.free.pop_front() {
+            let now = self.clock.now();
+            for _ in 0..self.plan.pipeline {
+                if self.pacer.next_due(now).is_none() {
+                    break;
+                }
+                self.ask(number, now, now);
+            }
+            self.send(number);
+        }
+    }
+
+    #[inline]
+    fn ask(&mut self, number: usize, due: u64, sent: u64) {
+        let index = self.pacer.take().unwrap_or_else(|| self.plan.keys.choose(&mut self.rng));
+        let request = self.plan.protocol.choose(index, &mut self.rng);
+        let lane = &mut self.lanes[number];
+        self.plan.protocol.encode(request, lane.connection.out());
+        lane.inflight.push_back(Inflight { due, sent, request });
+        self.under_way += 1;
+    }
+
+    /// Writes the buffer. If the kernel does not take everything, the poller reports when it takes more.
+    fn send(&mut self, number: usize) {
+        let connection = &mut self.lanes[number].connection;
+        let was_blocked = connection.is_blocked;
+        let mut sent = connection.send();
+        if sent.is_ok() && connection.is_blocked != was_blocked {
+            sent = self.poller.report_writable(connection.socket(), number as u64, connection.is_blocked);
+        }
+        if let Err(error) = sent {
+            self.lose(number, format!("sending: {error}"));
+        }
+    }
+
+    fn wait(&mut self, events: &mut Vec<Event>) {
+        let timeout = match self.pacer.scheduled() {
+            Some(due) if !self.free.is_empty() => due.saturating_sub(self.clock.now()).min(LONGEST_WAIT),
+            _ => LONGEST_WAIT,
+        };
+        if let Err(error) = self.poller.wait(events, timeout) {
+            self.tally.lost += 1;
+            self.tally.problem(|| format!("waiting: {error}"));
+            self.is_over = true;
+        }
+    }
+
+    fn serve(&mut self, number: usize, flags: EventFlags) {
+        if flags.contains(EventFlags::OUT) {
+            self.send(number);
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return;
+        }
+        loop {
+            let taken = match self.lanes[number].connection.receive() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => Err(format!("receiving: {error}")),
+                Ok(more) => self.take_replies(number).map(|()| more),
+            };
+            match taken {
+                Err(problem) => return self.lose(number, problem),
+                Ok(More::No) => return,
+                Ok(More::Maybe) => {}
+            }
+        }
+    }
+
+    /// Judges and counts all complete replies of a connection's input. They share one time of arrival.
+    fn take_replies(&mut self, number: usize) -> Result<(), String> {
+        let now = self.clock.now();
+        let Self { plan, lanes, pacer, tally, .. } = self;
+        let Lane { connection, inflight, state, free_since } = &mut lanes[number];
+        let was_full = inflight.len() >= plan.pipeline;
+        let bytes = connection.input();
+        let (mut at, mut taken, mut problem) = (0, 0, None);
+        let mut together = Together::default();
+        for asked in &*inflight {
+            if at == bytes.len() {
+                break;
+            }
+            let (decoded, fault) = match plan.protocol.decode(asked.request, state, &bytes[at..]) {
+                Ok(Some(decoded)) => (decoded, None),
+                Ok(None) => break,
+                Err(Flawed { fault, decoded: Some(decoded) }) => (decoded, Some(fault)),
+                Err(Flawed { fault, decoded: None }) => {
+                    problem = Some(fault.to_string());
+                    break;
+                }
+            };
+            at += decoded.bytes;
+            taken += 1;
+            let is_counted = pacer.counts(asked.due);
+            if let Some(fault) = fault {
+                tally.wrong += 1;
+                tally.problem(|| fault.to_string());
+                if is_counted {
+                    plan.protocol.count(&mut tally.own, decoded.reply, None);
+                }
+            } else {
+                tally.all_right += 1;
+                if is_counted {
+                    plan.protocol.count(&mut tally.own, decoded.reply, Some(now.saturating_sub(asked.sent)));
+                    let kind = P::kind(asked.request);
+                    if (together.due, together.kind) != (asked.due, kind) {
+                        tally.replies(together, now);
+                        together = Together { due: asked.due, kind, count: 0 };
+                    }
+                    together.count += 1;
+                }
+            }
+            if decoded.closes {
+                problem = Some("the server closed the connection after a reply".to_owned());
+                break;
+            }
+        }
+        tally.replies(together, now);
+        if taken == inflight.len() && at < bytes.len() && problem.is_none() {
+            problem = Some("a reply without a request".to_owned());
+        }
+        inflight.drain(..taken);
+        connection.consume(at);
+        self.under_way -= taken;
+        let is_free = match P::BATCHING {
+            Batching::Burst if !pacer.is_open() => inflight.is_empty(),
+            _ => was_full,
+        };
+        if is_free && taken > 0 {
+            *free_since = now;
+            self.free.push_back(number);
+        }
+        problem.map_or(Ok(()), Err)
+    }
+
+    /// Counts what was under way on a broken connection, and opens another in its place or ends the run.
+    #[cold]
+    fn lose(&mut self, number: usize, problem: String) {
+        self.tally.lost += 1;
+        self.tally.problem(|| problem);
+        if P::ON_LOSS == OnLoss::End || self.tally.lost >= MAX_LOST {
+            self.is_over = true;
+            return;
+        }
+        let now = self.clock.now();
+        let inflight = std::mem::take(&mut self.lanes[number].inflight);
+        self.under_way -= inflight.len();
+        for asked in inflight.iter().filter(|asked| self.pacer.counts(asked.due)) {
+            self.tally.unanswered(P::kind(asked.request), now.saturating_sub(asked.due));
+        }
+        self.free.retain(|other| *other != number);
+        match self.connect(number) {
+            Ok(lane) => {
+                // The old socket leaves the epoll set when it is dropped here.
+                self.lanes[number] = lane;
+                self.free.push_back(number);
+            }
+            Err(_) => self.is_over = true,
+        }
+    }
+
+    /// Gives up when the oldest request has waited too long.
+    fn check_patience(&mut self) {
+        let limit = self.clock.now().saturating_sub(nanos(self.plan.give_up));
+        let oldest = self.lanes.iter().filter_map(|lane| lane.inflight.front()).map(|asked| asked.due);
+        if oldest.chain(self.pacer.scheduled()).any(|due| due < limit) {
+            let give_up = self.plan.give_up;
+            self.tally.problem(|| format!("a request waited longer than {give_up:?}: given up"));
+            self.is_over = true;
+        }
+    }
+
+    /// After an early end: counts all that was due by now and has no reply, with the time that it waited.
+    fn count_unanswered(&mut self) {
+        let now = self.clock.now();
+        for asked in self.lanes.iter().flat_map(|lane| &lane.inflight).filter(|asked| self.pacer.counts(asked.due)) {
+            self.tally.unanswered(P::kind(asked.request), now.saturating_sub(asked.due));
+        }
+        while let Some(due) = self.pacer.scheduled().filter(|due| *due <= now) {
+            self.pacer.take();
+            if self.pacer.counts(due) {
+                let request = self.plan.protocol.choose(0, &mut self.rng);
+                self.tally.unanswered(P::kind(request), now - due);
+            }
+        }
+    }
+}

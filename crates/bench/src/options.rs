@@ -1,0 +1,29 @@
+//! Checks of options that the command line's parser does not make.
+
+use crate::BenchError;
+
+/// Returns an error that names the option unless the condition holds.
+pub fn require(holds: bool, option: &'static str, message: impl Into<String>) -> Result<(), BenchError> {
+    if holds { Ok(()) } else { Err(BenchError::Option { option, message: message.into() }) }
+}
+
+/// Returns an error unless an option is 1 to `most`.
+pub fn within(option: &'static str, value: impl TryInto<usize>, most: usize) -> Result<(), BenchError> {
+    let value = value.try_into().unwrap_or(usize::MAX);
+    require((1..=most).contains(&value), option, format!("must be 1 to {most}"))
+}
+
+/// Returns an error unless a rate, if it is given, is above 0 and at most `most`.
+pub fn rate_within(rate: Option<f64>, most: u32) -> Result<(), BenchError> {
+    let is_valid = rate.is_none_or(|rate| rate > 0.0 && rate <= f64::from(most));
+    require(is_valid, "--rate", format!("must be above 0 and at most {} million", most / 1_000_000))
+}
+
+/// Returns those of `all` whose name holds `part`; if there are none, an error that lists the names.
+pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, BenchError> {
+    let Some(part) = part else { return Ok(all) };
+    let names = all.iter().map(&name).collect::<Vec<_>>().join(", ");
+    let left: Vec<T> = all.into_iter().filter(|one| name(one).contains(part)).collect();
+    require(!left.is_empty(), "--only", format!("{part:?} is in none of: {names}"))?;
+    Ok(left)
+}

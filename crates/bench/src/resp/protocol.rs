@@ -1,0 +1,110 @@
+//! RESP as a protocol of the load generator.
+
+use thalweg_redis::wire::reply_parser::whole;
+
+use super::{
+    client::{Client, Greeting},
+    requests::{Mix, Requests, Wrong},
+};
+use crate::{
+    BenchError,
+    load::{
+        connection::Connection,
+        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
+        run,
+        tally::Tally,
+    },
+    random::Generator,
+};
+
+/// Requests to one server.
+#[derive(Clone, Debug)]
+pub struct Resp {
+    /// How connections begin.
+    pub greeting: Greeting,
+    /// Makes requests and judges replies.
+    pub requests: Requests,
+    /// Operations and their weights.
+    pub mix: Mix,
+    /// Consequence of a wrong reply.
+    pub on_wrong: OnWrong,
+}
+
+/// Consequence of a wrong reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnWrong {
+    /// The run ends.
+    Stop,
+    /// The reply is counted.
+    Count,
+}
+
+/// A run.
+pub type Plan = run::Plan<Resp>;
+
+/// A run's figures.
+pub type Outcome = run::Outcome<()>;
+
+impl Protocol for Resp {
+    /// Position of the operation in the mix, and the key.
+    type Request = (usize, u64);
+    type Reply = ();
+    type Fault = Wrong;
+    /// The highest stream entry that a reply has named.
+    type State = (u64, u64);
+    type Counts = ();
+
+    const BATCHING: Batching = Batching::Burst;
+    const ON_LOSS: OnLoss = OnLoss::End;
+
+    fn connect(&self) -> Result<Connection, BenchError> {
+        Client::open(&self.greeting)?.into_connection()
+    }
+
+    fn kinds(&self) -> usize {
+        self.mix.operations().count()
+    }
+
+    #[inline]
+    fn choose(&self, index: u64, rng: &mut Generator) -> (usize, u64) {
+        (self.mix.choose(rng), index)
+    }
+
+    #[inline]
+    fn kind((kind, _): (usize, u64)) -> usize {
+        kind
+    }
+
+    #[inline]
+    fn encode(&self, (kind, index): (usize, u64), out: &mut Vec<u8>) {
+        self.requests.put(self.mix.operation(kind), index, out);
+    }
+
+    #[inline]
+    fn decode(
+        &self,
+        (kind, index): (usize, u64),
+        last_entry: &mut (u64, u64),
+        bytes: &[u8],
+    ) -> Result<Option<Decoded<()>>, Flawed<(), Wrong>> {
+        let decoded = |bytes| Decoded { bytes, reply: (), closes: false };
+        match self.requests.judge(self.mix.operation(kind), index, last_entry, bytes) {
+            Ok(len) => Ok(len.map(decoded)),
+            Err(fault) => {
+                let is_reply = self.on_wrong == OnWrong::Count && !matches!(fault, Wrong::Protocol(_));
+                let len = whole(bytes).ok().flatten().filter(|_| is_reply);
+                Err(Flawed { fault, decoded: len.map(decoded) })
+            }
+        }
+    }
+
+    #[inline]
+    fn count(&self, (): &mut (), (): (), _: Option<u64>) {}
+
+    fn merge((): &mut (), (): ()) {}
+
+    fn errors(&self, tally: &Tally<()>) -> Option<String> {
+        let wrong = tally.wrong + tally.lost;
+        (wrong > 0).then(|| format!("{wrong} wrong replies"))
+    }
+}

@@ -1,0 +1,190 @@
+//! One server's part in a scenario: filling it before, and a round of either generator.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{
+    client::{Client, Greeting},
+    external::{self, What},
+    fanout::{self, CHANNEL, FanOut},
+    figures::Round,
+    options::{Generator, RespOptions},
+    protocol::{OnWrong, Plan, Resp},
+    requests::{Mix, Operation, Requests},
+    scenario::{Scenario, Work},
+    server::Server,
+};
+use crate::{
+    BenchError,
+    data::Values,
+    load::{pace::Pace, run, validity::Validity},
+    random::KeyChooser,
+};
+
+/// A server in a scenario.
+#[derive(Clone, Debug)]
+pub(super) struct Turn<'a> {
+    pub(super) options: &'a RespOptions,
+    pub(super) scenario: &'a Scenario,
+    pub(super) server: &'a Server,
+    /// Number of the database that is selected.
+    pub(super) database: u32,
+    /// Key that this round's entries are appended to: no round begins with another's entries.
+    pub(super) stream: String,
+}
+
+impl Turn<'_> {
+    pub(super) fn greeting(&self) -> Greeting {
+        self.server.greeting(self.database, self.options)
+    }
+
+    pub(super) fn round(&self, generator: Generator) -> Result<Round, BenchError> {
+        match (&self.scenario.work, generator) {
+            (Work::Requests(mix), Generator::Own) => {
+                run::run(&self.plan(mix.clone(), self.scenario.pace)).map(Round::from)
+            }
+            (Work::Requests(mix), Generator::RedisBenchmark) => {
+                let request = self.external(self.command(mix.operation(0)));
+                request.run(&self.options.redis_benchmark, self.options.duration).map(Round::from)
+            }
+            (Work::FanOut(subscribers), Generator::Own) => fanout::run(&self.fan_out(*subscribers)).map(Round::from),
+            (Work::FanOut(subscribers), Generator::RedisBenchmark) => self.beside(*subscribers),
+        }
+    }
+
+    pub(super) fn plan(&self, mix: Mix, pace: Pace) -> Plan {
+        let (options, scenario) = (self.options, self.scenario);
+        let values = Values::new(scenario.value_bytes, options.seed);
+        Plan {
+            protocol: Resp {
+                greeting: self.greeting(),
+                requests: Requests::new(values, scenario.keys, &self.stream),
+                mix,
+                on_wrong: if options.keep_going { OnWrong::Count } else { OnWrong::Stop },
+            },
+            connections: scenario.connections,
+            workers: 1,
+            pipeline: scenario.pipeline,
+            pace,
+            keys: KeyChooser::new(scenario.distribution, scenario.keys),
+            warmup: options.warmup,
+            duration: options.duration,
+            give_up: options.give_up,
+            max_lag: options.max_lag,
+            seed: options.seed,
+            server: self.server.process,
+        }
+    }
+
+    fn fan_out(&self, subscribers: usize) -> FanOut {
+        FanOut {
+            greeting: self.greeting(),
+            subscribers,
+            pipeline: self.scenario.pipeline,
+            payload_bytes: self.scenario.value_bytes,
+            warmup: self.options.warmup,
+            duration: self.options.duration,
+            give_up: self.options.give_up,
+            seed: self.options.seed,
+            process: self.server.process,
+        }
+    }
+
+    fn external(&self, what: What) -> external::Request {
+        external::Request {
+            greeting: self.greeting(),
+            connections: self.scenario.connections,
+            pipeline: self.scenario.pipeline,
+            value_bytes: self.scenario.value_bytes,
+            keys: self.scenario.keys,
+            what,
+        }
+    }
+
+    /// Returns the operation as redis-benchmark sends it.
+    fn command(&self, operation: Operation) -> What {
+        let words = |words: &[&str]| What::Command(words.iter().map(|word| (*word).to_owned()).collect());
+        match operation {
+            Operation::Ping => What::Test("ping_mbulk"),
+            Operation::Get => What::Test("get"),
+            Operation::Set => What::Test("set"),
+            Operation::Incr => What::Test("incr"),
+            Operation::Hset => What::Test("hset"),
+            Operation::Mset => What::Test("mset"),
+            Operation::Hget => words(&["HGET", "myhash", "element:__rand_int__"]),
+            Operation::Mget => words(&[&["MGET"], &["key:__rand_int__"; 10][..]].concat()),
+            Operation::Xadd => words(&["XADD", &self.stream, "*", "field", &"x".repeat(self.scenario.value_bytes)]),
+        }
+    }
+
+    /// redis-benchmark publishes, our subscribers read. The pilots' messages are delivered and checked, too, but the
+    /// rate is that of all deliveries from the first to the last, so a pilot is but a tenth of the run.
+    fn beside(&self, subscribers: usize) -> Result<Round, BenchError> {
+        const PILOT: u64 = 20_000;
+        // redis-benchmark sends whole pipelines.
+        let unit = (self.scenario.connections * self.scenario.pipeline) as u64;
+        let payload = "x".repeat(self.scenario.value_bytes);
+        let request = self.external(What::Command(vec!["PUBLISH".into(), CHANNEL.into(), payload]));
+        let plan = self.fan_out(subscribers);
+        let rate = Arc::new(Mutex::new(0.0));
+        let publish = |count: u64| {
+            let (request, binary, rate) = (request.clone(), self.options.redis_benchmark.clone(), Arc::clone(&rate));
+            fanout::run_beside(&plan, move |_| {
+                let figures = request.count(&binary, count)?;
+                *rate.lock().unwrap_or_else(PoisonError::into_inner) = figures.rate;
+                Ok((figures, count))
+            })
+        };
+        // The rate of the pilot, with the subscribers there, says how many messages fill the duration.
+        let checked = publish(PILOT.next_multiple_of(unit))?;
+        if checked.validity != Validity::Good {
+            return Ok(checked.into());
+        }
+        let rate = *rate.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = ((rate * self.options.duration.as_secs_f64()) as u64).max(PILOT);
+        publish(count.next_multiple_of(unit)).map(Round::from)
+    }
+
+    /// Sets everything that will be read, each key once: setup.
+    pub(super) fn fill(&self, generator: Generator) -> Result<(), BenchError> {
+        let Work::Requests(mix) = &self.scenario.work else { return Ok(()) };
+        if generator == Generator::RedisBenchmark {
+            return mix.operation(0).needs().map_or(Ok(()), |needed| self.fill_external(needed));
+        }
+        let mut needed: Vec<Operation> = mix.operations().filter_map(Operation::needs).collect();
+        needed.dedup();
+        for operation in needed {
+            let keys = self.scenario.keys;
+            let plan = self.plan(Mix::only(operation), Pace::Each { keys });
+            let mut plan = Plan { connections: 4, pipeline: 64, ..plan };
+            plan.protocol.on_wrong = OnWrong::Stop;
+            let outcome = run::run(&plan)?;
+            let replies = outcome.tally.all_right;
+            if outcome.validity != Validity::Good || replies != keys {
+                let message = format!("{replies} of {keys} keys: {}", outcome.validity.verdict().0);
+                let address = self.server.address.to_string();
+                return Err(BenchError::subject(&address, "setting the keys that will be read")(message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the values under the names that redis-benchmark reads.
+    fn fill_external(&self, needed: Operation) -> Result<(), BenchError> {
+        const AT_ONCE: u64 = 500;
+        let mut client = Client::open(&self.greeting())?;
+        let value = vec![b'x'; self.scenario.value_bytes];
+        let (head, prefix): (&[&[u8]], _) = match needed {
+            Operation::Hset => (&[b"HSET", b"myhash"], "element"),
+            _ => (&[b"MSET"], "key"),
+        };
+        for first in (0..self.scenario.keys).step_by(AT_ONCE as usize) {
+            let keys = first..(first + AT_ONCE).min(self.scenario.keys);
+            let names: Vec<String> = keys.map(|index| format!("{prefix}:{index:012}")).collect();
+            let mut arguments = head.to_vec();
+            arguments.extend(names.iter().flat_map(|name| [name.as_bytes(), &value[..]]));
+            client.done(&arguments)?;
+        }
+        client.leave();
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! Concurrent writers as an async server has them: many futures on one thread, which polls those that are woken.
+//!
+//! Owns: a runtime as small as it gets. A server's would do the same for its connections, but its timers are too coarse
+//! for a schedule: here the thread sleeps until the next task is due, or until a future is woken.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use crate::load::crew::Clock;
+
+/// The next step of a task.
+#[derive(Debug)]
+pub enum Next<F> {
+    /// It waits for a future.
+    Future(F),
+    /// It is asked again at this time of the clock.
+    Due(u64),
+    /// It has ended.
+    Nothing,
+}
+
+/// Runs `count` tasks on this thread until all have ended. `next` decides what a task does, given its number and the
+/// output of its last future, if that has just ended. The first error ends everything.
+pub fn run<F: Future, E>(
+    count: usize,
+    clock: &Clock,
+    mut next: impl FnMut(usize, Option<F::Output>) -> Result<Next<F>, E>,
+) -> Result<(), E> {
+    let ready = Arc::new(Ready { numbers: Mutex::default(), thread: thread::current() });
+    let task = |number| Waker::from(Arc::new(Task { number, ready: Arc::clone(&ready) }));
+    let wakers: Vec<Waker> = (0..count).map(task).collect();
+    let mut futures: Vec<Option<Pin<Box<F>>>> = (0..count).map(|_| None).collect();
+    // When each task is asked again; `NEVER` while it waits for a future.
+    let (mut due, mut running, mut woken) = (vec![0; count], count, Vec::new());
+    loop {
+        let soonest = due.iter().copied().min().unwrap_or(NEVER);
+        if soonest != NEVER {
+            let now = clock.now();
+            woken.extend((0..count).filter(|number| due[*number] <= now));
+        }
+        for number in woken.drain(..) {
+            let mut output = None;
+            loop {
+                if let Some(future) = &mut futures[number] {
+                    match future.as_mut().poll(&mut Context::from_waker(&wakers[number])) {
+                        Poll::Pending => break,
+                        Poll::Ready(value) => output = Some(value),
+                    }
+                    futures[number] = None;
+                } else if due[number] == NEVER {
+                    break; // woken after its end
+                }
+                due[number] = NEVER;
+                match next(number, output.take())? {
+                    Next::Future(future) => futures[number] = Some(Box::pin(future)),
+                    Next::Due(at) => {
+                        due[number] = at;
+                        break;
+                    }
+                    Next::Nothing => {
+                        running -= 1;
+                        break;
+                    }
+                }
+            }
+        }
+        if running == 0 {
+            return Ok(());
+        }
+        std::mem::swap(&mut woken, &mut *ready.numbers.lock().unwrap_or_else(PoisonError::into_inner));
+        if woken.is_empty() {
+            match due.iter().copied().min().unwrap_or(NEVER) {
+                NEVER => thread::park(),
+                at => thread::park_timeout(Duration::from_nanos(at.saturating_sub(clock.now()))),
+            }
+        }
+    }
+}
+
+const NEVER: u64 = u64::MAX;
+
+/// Tasks to be polled, and the thread that polls them.
+struct Ready {
+    numbers: Mutex<Vec<usize>>,
+    thread: Thread,
+}
+
+struct Task {
+    number: usize,
+    ready: Arc<Ready>,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        let mut numbers = self.ready.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.push(self.number);
+        let is_first = numbers.len() == 1;
+        drop(numbers);
+        if is_first {
+            self.ready.thread.unpark();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, sync::mpsc};
+
+    use super::*;
+
+    #[test]
+    fn tasks_that_are_woken_from_another_thread_all_end() {
+        let (wake, woken) = mpsc::channel::<Waker>();
+        let waking = thread::spawn(move || woken.into_iter().for_each(Waker::wake));
+        let (given, done) = (Cell::new(0), Cell::new(0_u32));
+        let next = |_, ended: Option<()>| {
+            done.set(done.get() + u32::from(ended.is_some()));
+            given.set(given.get() + 1);
+            if given.get() > 1000 {
+                return Ok::<_, ()>(Next::Nothing);
+            }
+            let (mut polled, wake) = (false, wake.clone());
+            let future = std::future::poll_fn(move |context| {
+                if polled {
+                    return Poll::Ready(());
+                }
+                polled = true;
+                wake.send(context.waker().clone()).unwrap();
+                Poll::Pending
+            });
+            Ok(Next::Future(future))
+        };
+        run(20, &Clock::start(), next).unwrap();
+        assert_eq!(done.get(), 1000);
+        drop(wake);
+        waking.join().unwrap();
+    }
+
+    #[test]
+    fn an_error_ends_everything() {
+        let next = |_, ended: Option<Result<(), _>>| {
+            ended.unwrap_or(Ok(()))?;
+            Ok(Next::Future(std::future::ready(Err("no"))))
+        };
+        assert_eq!(run(3, &Clock::start(), next), Err("no"));
+    }
+}
