@@ -232,7 +232,8 @@ impl PageSource for Scan {
 }
 
 impl Scan {
-    /// Writes some pairs, and adds the end of each to `cuts`. If the scan ends here, returns the state of the remaining range.
+    /// Writes some pairs, and adds the end of each to `cuts`. If the scan ends here, returns the state of the remaining
+    /// range.
     fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Rest>, ApiError> {
         let pairs = match &mut self.iter {
             Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,

@@ -92,7 +92,8 @@ struct JsonList<'a> {
     cursor: Option<String>,
 }
 
-/// A stream in JSON. Serialized directly, because a list may have thousands, and a tree of values for each would be costly.
+/// A stream in JSON. Serialized directly, because a list may have thousands, and a tree of values for each would be
+/// costly.
 #[derive(Serialize)]
 struct JsonStream<'a> {
     name: &'a str,
