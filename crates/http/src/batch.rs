@@ -14,7 +14,7 @@ use crate::{
     parse::{Media, request_media},
 };
 
-/// A record in JSON.
+/// A record or message in JSON, as clients send it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JsonRecord {

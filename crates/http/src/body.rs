@@ -20,7 +20,7 @@ use thalweg_serving::{
 };
 use thalweg_types::Action;
 
-/// A request body in memory; its bytes are counted until it is dropped.
+/// A request body in memory. Its bytes count in `max_body_bytes_in_flight` until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     bytes: Bytes,

@@ -73,7 +73,7 @@ struct Asked {
     produced: bool,
 }
 
-/// Handles `POST /v1/commit`.
+/// Handles `POST /v1/commit`: executes a commit across keyspaces and streams.
 pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;

@@ -64,7 +64,7 @@ impl Drop for Busy {
 pub(crate) struct Patience {
     /// Timeout for a request's head.
     pub header: Duration,
-    /// Timeout for any activity.
+    /// Timeout of an idle connection.
     pub idle: Duration,
     /// Timeout for the client to read a part of a reply.
     pub write: Duration,

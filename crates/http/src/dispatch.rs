@@ -1,4 +1,4 @@
-//! The table of routes.
+//! The table of HTTP routes, which maps methods and paths to operations and their handlers.
 //!
 //! Each row names an operation, its label in metrics, its method and paths, and its handler. The router, the dispatch
 //! of requests, the metrics and the test of the OpenAPI document all use this table.
@@ -299,7 +299,7 @@ operations! {
     /// Raises the version of the state machine.
     StateVersionRaise = "state_version_raise", POST "/v1/state/version"
         => boxed state::raise_version(app, call);
-    /// Sends a backup: the whole state, or everything written since an LSN.
+    /// Sends a backup of the whole state, or of everything written since an LSN.
     Snapshot = "snapshot", GET "/v1/snapshot"
         => boxed snapshot::get(app, &http.snapshots, call);
     /// Stores an entity.

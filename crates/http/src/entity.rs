@@ -24,7 +24,7 @@ fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
     Key::parse(call.head.uri.query(), "id")?.required("id")
 }
 
-/// Handles `GET /v0/entity?id=`.
+/// Handles `GET /v0/entity?id=`: returns an entity.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let id = id(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
@@ -38,7 +38,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Handles `PUT /v0/entity?id=`.
+/// Handles `PUT /v0/entity?id=`: stores an entity.
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -49,7 +49,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(response)
 }
 
-/// Handles `DELETE /v0/entity?id=`.
+/// Handles `DELETE /v0/entity?id=`: removes an entity.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;

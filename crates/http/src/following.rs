@@ -94,7 +94,7 @@ pub(crate) enum Woken<T> {
     Stopping,
 }
 
-/// A client that follows something.
+/// A client of a tail, watch, push or subscription. It holds a slot in `max_tails` until it is dropped.
 pub(crate) struct Follower {
     /// State of the server.
     pub app: Arc<App>,

@@ -51,7 +51,7 @@ pub fn router(http: &Arc<Http>) -> Router {
 }
 
 impl Http {
-    /// Creates HTTP over an app. `/metrics` shows the figures of `others` after those of HTTP.
+    /// Creates the state of HTTP over an app. `/metrics` shows the figures of `others` after those of HTTP.
     #[must_use]
     pub fn new(app: &Arc<App>, others: Vec<Box<dyn Collector>>) -> Arc<Self> {
         let operations = Operation::ALL.iter().map(|operation| operation.name()).collect();
@@ -63,7 +63,7 @@ impl Http {
         self.snapshots.clear();
     }
 
-    /// Handles one request.
+    /// Handles one request: admits it, calls its handler, turns an error into JSON, and counts the reply.
     async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
         let started = Instant::now();
         self.app.solitude.at_work(HTTP, started);

@@ -81,7 +81,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
-/// Handles `GET /keys/{key}`.
+/// Handles `GET /keys/{key}`: returns a key's value as JSON.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let key = required_key(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
@@ -102,7 +102,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Handles `DELETE /keys/{key}`.
+/// Handles `DELETE /keys/{key}`: removes a key.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;
@@ -110,7 +110,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
-/// Handles `GET /keys/range?start=&end=&limit=`.
+/// Handles `GET /keys/range?start=&end=&limit=`: lists pairs in a range as JSON.
 pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     let range = pair_range(call.head.uri.query())?;
     let query = ScanQuery {

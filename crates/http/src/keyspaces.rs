@@ -104,7 +104,7 @@ fn name(call: &Call) -> Result<String, ApiError> {
     Ok(name_segment(call.path_after("/v1/keyspaces/"))?.into_owned())
 }
 
-/// Handles `GET /v1/keyspaces`.
+/// Handles `GET /v1/keyspaces`: lists the keyspaces with their configurations.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let all: Vec<_> = app.db.blocking().keyspaces().iter().map(info_json).collect();
@@ -130,7 +130,7 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &object))
 }
 
-/// Handles `PUT /v1/keyspaces/{keyspace}`.
+/// Handles `PUT /v1/keyspaces/{keyspace}`: creates a keyspace.
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let (keyspace, created) =
@@ -139,7 +139,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
 }
 
-/// Handles `PATCH /v1/keyspaces/{keyspace}`.
+/// Handles `PATCH /v1/keyspaces/{keyspace}`: changes a keyspace's configuration.
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let name = name(call)?;
@@ -150,7 +150,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": config_json(&config) })))
 }
 
-/// Handles `DELETE /v1/keyspaces/{keyspace}`.
+/// Handles `DELETE /v1/keyspaces/{keyspace}`: drops a keyspace.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let keyspace = app.find_keyspace(&name(call)?)?;

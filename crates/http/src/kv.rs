@@ -28,7 +28,7 @@ use crate::{
 
 const PREFIX: &str = "/v1/kv/";
 
-/// Handles `GET /v1/kv/{keyspace}/{key}`.
+/// Handles `GET /v1/kv/{keyspace}/{key}`: returns a key's value.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
@@ -103,7 +103,7 @@ fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
     Ok(write_condition(call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH))?)
 }
 
-/// Handles `PUT /v1/kv/{keyspace}/{key}`.
+/// Handles `PUT /v1/kv/{keyspace}/{key}`: stores a value.
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, expect, terms) = (call.level(app)?, condition(call)?, Terms::of(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -142,7 +142,7 @@ pub(crate) async fn store(
     Ok(committed.await?)
 }
 
-/// Handles `DELETE /v1/kv/{keyspace}/{key}`.
+/// Handles `DELETE /v1/kv/{keyspace}/{key}`: removes a key.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (level, expect) = (call.level(app)?, condition(call)?);
@@ -169,7 +169,7 @@ pub(crate) async fn remove(
     Ok(committed.await?)
 }
 
-/// Handles `GET /v1/kv`.
+/// Handles `GET /v1/kv`: lists the names of the keyspaces.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let names: Vec<_> =

@@ -108,7 +108,7 @@ impl JsonGrant {
     }
 }
 
-/// Handles `POST /v1/leases`.
+/// Handles `POST /v1/leases`: grants a lease.
 pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;
@@ -119,7 +119,7 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(answer(StatusCode::CREATED, &granted))
 }
 
-/// Handles `POST /v1/leases/{lease}/keep-alive`.
+/// Handles `POST /v1/leases/{lease}/keep-alive`: renews a lease for its TTL.
 pub(crate) async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
@@ -133,7 +133,7 @@ fn answer(status: StatusCode, grant: &LeaseGrant) -> axum::http::Response<axum::
     response
 }
 
-/// Handles `DELETE /v1/leases/{lease}`.
+/// Handles `DELETE /v1/leases/{lease}`: revokes a lease, which removes its keys.
 pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
@@ -141,7 +141,7 @@ pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Handles `GET /v1/leases`.
+/// Handles `GET /v1/leases`: lists leases.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     let (limit, after) = page_of(call, (DEFAULT_LISTED as usize, MAX_LISTED as usize), true)?;
     let db = app.db.blocking();
@@ -153,7 +153,7 @@ pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     Ok(shown(app, &object))
 }
 
-/// Handles `GET /v1/leases/{lease}`.
+/// Handles `GET /v1/leases/{lease}`: returns a lease and its keys.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (limit, _) = page_of(call, (DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN), false)?;
     let id = id_of(call)?;

@@ -59,7 +59,7 @@ pub(crate) struct Scraped {
 }
 
 impl Scraped {
-    /// Creates the collector.
+    /// Creates the collector of these requests and of the bounds in `admission`.
     #[must_use]
     pub(crate) fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
         let bounds = [

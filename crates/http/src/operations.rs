@@ -26,7 +26,7 @@ use crate::{
     ttl::{JsonTtl, Terms, json_terms},
 };
 
-/// A condition on a key.
+/// A condition on a key, in the JSON of commits and transactions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JsonCondition {

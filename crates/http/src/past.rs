@@ -49,7 +49,7 @@ pub(crate) enum WithValue {
     No,
 }
 
-/// Handles `GET /v1/versions/{keyspace}/{key}`.
+/// Handles `GET /v1/versions/{keyspace}/{key}`: lists past versions of a key.
 pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     let query = VersionsQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after("/v1/versions/"))?;

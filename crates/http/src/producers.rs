@@ -45,7 +45,7 @@ pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &json!({ "producers": producers })))
 }
 
-/// Handles `GET /v1/streams/{stream}/producers/{producer}`.
+/// Handles `GET /v1/streams/{stream}/producers/{producer}`: returns the epoch and next sequence number of a producer.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, id) = find(app, call)?;
     match stream.producer_info(&id)? {

@@ -36,7 +36,7 @@ use crate::{
     tail::{self, begin},
 };
 
-/// Handles `GET /v1/streams/{stream}/records`.
+/// Handles `GET /v1/streams/{stream}/records`: reads or tails records.
 pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
     let query = RecordsQuery::parse(call.head.uri.query())?;
     let offers = [Media::Ndjson, Media::Binary, Media::Events];

@@ -20,7 +20,7 @@ const REVISION: HeaderName = HeaderName::from_static("thalweg-revision");
 /// Header with the request's id.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Returns the header value of a level.
+/// Returns the header value of a durability level.
 #[must_use]
 pub(crate) fn level_value(level: Durability) -> HeaderValue {
     HeaderValue::from_static(level.name())

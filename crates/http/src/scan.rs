@@ -32,7 +32,7 @@ pub(crate) enum Shape {
     Chunks,
 }
 
-/// Handles `GET /v1/kv/{keyspace}`.
+/// Handles `GET /v1/kv/{keyspace}`: lists pairs of a keyspace.
 pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = ScanQuery::parse(call.head.uri.query())?;
     let name = name_segment(call.path_after("/v1/kv/"))?;

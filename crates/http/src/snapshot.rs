@@ -40,7 +40,7 @@ const SNAPSHOT: HeaderName = HeaderName::from_static("thalweg-snapshot");
 /// Header with the LSN up to which a snapshot is applied. The next increment begins there.
 const LSN: HeaderName = HeaderName::from_static("thalweg-lsn");
 
-/// Snapshots by their names.
+/// Snapshots that are being sent or kept, by their names.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     table: Mutex<Table>,
@@ -168,7 +168,7 @@ async fn sweep(snapshots: Weak<Snapshots>) {
     }
 }
 
-/// Handles `GET /v1/snapshot`.
+/// Handles `GET /v1/snapshot`: sends a backup of the whole state, or of everything written since an LSN.
 pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call) -> Answer {
     let query = SnapshotQuery::parse(call.head.uri.query())?;
     snapshots.expire();

@@ -38,7 +38,7 @@ pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut 
     Ok(reply::json(StatusCode::OK, &digest_json(&report)))
 }
 
-/// Handles `GET /v1/state/digest`.
+/// Handles `GET /v1/state/digest`: returns the last computed digest.
 pub(crate) fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     match app.db.blocking().last_state_digest() {
@@ -50,7 +50,7 @@ pub(crate) fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
     }
 }
 
-/// Handles `GET /v1/state/version`.
+/// Handles `GET /v1/state/version`: returns the version of the state machine.
 pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
@@ -62,7 +62,7 @@ struct JsonRaise {
     to: u16,
 }
 
-/// Handles `POST /v1/state/version`.
+/// Handles `POST /v1/state/version`: raises the version of the state machine.
 pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;

@@ -41,7 +41,7 @@ pub(crate) fn ready(app: &Arc<App>) -> Answer {
     health(app)
 }
 
-/// Handles `GET /metrics`.
+/// Handles `GET /metrics`: returns metrics for Prometheus.
 pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
     let mut out = String::with_capacity(16 * 1024);
     if text::encode(&mut out, registry).is_err() {
@@ -53,12 +53,12 @@ pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
     response
 }
 
-/// Handles `GET /v1/status`.
+/// Handles `GET /v1/status`: returns the server's figures for operators.
 pub(crate) fn status(app: &Arc<App>) -> Response<Body> {
     reply::json(StatusCode::OK, &server_status(app))
 }
 
-/// Handles `GET /openapi.json`.
+/// Handles `GET /openapi.json`: returns the OpenAPI document.
 #[must_use]
 pub(crate) fn openapi() -> Response<Body> {
     let mut response = Response::new(Body::from(OPENAPI));

@@ -36,7 +36,7 @@ pub(crate) fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<
     Ok(name_segment(segment.strip_suffix(suffix).unwrap_or(segment))?)
 }
 
-/// Handles `POST /v1/streams/{stream}/records`.
+/// Handles `POST /v1/streams/{stream}/records`: appends records.
 pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = AppendQuery::parse(call.head.uri.query())?;
     let (level, media) = (call.level(app)?, batch::media(call)?);
@@ -63,7 +63,7 @@ fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Bod
     reply::acked_json(ack, StatusCode::OK, object)
 }
 
-/// Handles `GET /v1/streams`.
+/// Handles `GET /v1/streams`: lists streams with their figures.
 pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
@@ -152,7 +152,7 @@ impl ShownConfig {
     }
 }
 
-/// Handles `GET /v1/streams/{stream}`.
+/// Handles `GET /v1/streams/{stream}`: returns the figures and configuration of a stream.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let info = app.find_stream(&name(call, "")?)?.info()?;
@@ -233,7 +233,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(status, &JsonStream::of(&info)))
 }
 
-/// Handles `PATCH /v1/streams/{stream}`.
+/// Handles `PATCH /v1/streams/{stream}`: changes a stream's configuration.
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let stream = app.find_stream(&name(call, "")?)?;
@@ -242,7 +242,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": ShownConfig::of(&config) })))
 }
 
-/// Handles `DELETE /v1/streams/{stream}`.
+/// Handles `DELETE /v1/streams/{stream}`: deletes a stream.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let stream = app.find_stream(&name(call, "")?)?;
@@ -256,7 +256,7 @@ struct JsonTrim {
     before: u64,
 }
 
-/// Handles `POST /v1/streams/{stream}/trim`.
+/// Handles `POST /v1/streams/{stream}/trim`: removes a stream's oldest records.
 pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;

@@ -73,7 +73,7 @@ impl JsonTransaction {
     }
 }
 
-/// Handles `POST /v1/txn`.
+/// Handles `POST /v1/txn`: executes conditions that choose between two lists of operations.
 pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -174,7 +174,7 @@ fn only_parameter(call: &Call, wanted: &'static str) -> Result<Vec<u8>, ApiError
     found.ok_or_else(|| ParseError::Missing { name: wanted }.into())
 }
 
-/// Handles `POST /v1/kv/{keyspace}/{key}?add=5`.
+/// Handles `POST /v1/kv/{keyspace}/{key}?add=5`: adds to a counter.
 pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let delta = only_parameter(call, "add")?;
     let delta = std::str::from_utf8(&delta).ok().and_then(|text| text.parse::<i64>().ok());
@@ -198,7 +198,7 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(done(ack.durability, revision, &object))
 }
 
-/// Handles `DELETE /v1/kv/{keyspace}?prefix=`.
+/// Handles `DELETE /v1/kv/{keyspace}?prefix=`: removes all keys with a prefix.
 pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
     let prefix = only_parameter(call, "prefix")?;
     let level = call.level(app)?;

@@ -22,7 +22,7 @@ use crate::{
     parse::{WatchQuery, name_segment},
 };
 
-/// Handles `GET /v1/watch/{keyspace}`.
+/// Handles `GET /v1/watch/{keyspace}`: streams changes of keys.
 pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = WatchQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "changes")?;

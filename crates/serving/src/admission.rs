@@ -153,7 +153,7 @@ pub struct Admission {
     pub connections: Arc<Bound>,
     /// QUIC connections; they also count as connections.
     pub quic_connections: Arc<Bound>,
-    /// Native connections before their welcome.
+    /// Native connections whose handshake has not ended with the welcome yet.
     pub handshakes: Arc<Bound>,
 }
 

@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Phase of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The socket is read and written.
+    /// The server reads and writes the socket.
     Open,
     /// The server has closed its side. Bytes that the client still sends are read and discarded for a moment: closing a
     /// socket with unread bytes resets the connection, and the client may lose the last replies.
@@ -50,7 +50,7 @@ pub enum Alarm {
     Stop,
 }
 
-/// The result of a read.
+/// Result of a read from the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// No bytes are available now; the socket will wake the task.
@@ -193,7 +193,7 @@ impl Served {
         }));
     }
 
-    /// Reads once.
+    /// Reads from the socket once, and appends the bytes to `buffer`.
     pub fn read(&mut self, cx: &mut Context<'_>, buffer: &mut BytesMut) -> Received {
         match self.io.poll_read(cx, buffer) {
             Poll::Pending => {

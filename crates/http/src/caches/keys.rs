@@ -126,12 +126,12 @@ pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
     (entry.deadline != Moment::NEVER).then(|| entry.deadline.after(now).as_secs_f64())
 }
 
-/// Handles `GET /v1/caches/{cache}/keys/{key}`.
+/// Handles `GET /v1/caches/{cache}/keys/{key}`: returns an entry of a cache.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |value| reply::counted_body(app, Bytes::copy_from_slice(value)))
 }
 
-/// Handles `HEAD /v1/caches/{cache}/keys/{key}`.
+/// Handles `HEAD /v1/caches/{cache}/keys/{key}`: returns the version and size of an entry of a cache.
 pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |_| Ok(Body::empty()))
 }

@@ -64,7 +64,7 @@ fn too_many(entries: usize) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_entries", Action::Fix, message))
 }
 
-/// Handles `POST /v1/caches/{cache}/get`.
+/// Handles `POST /v1/caches/{cache}/get`: reads several entries of a cache.
 pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -146,7 +146,7 @@ pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &json!({ "put": pairs.len() })))
 }
 
-/// Handles `GET /v1/caches/{cache}/keys`.
+/// Handles `GET /v1/caches/{cache}/keys`: lists keys of a cache.
 pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::<u64>::parse(call.head.uri.query())?;
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;

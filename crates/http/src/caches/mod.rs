@@ -53,14 +53,14 @@ fn shown(named: &NamedCache) -> Value {
     })
 }
 
-/// Handles `GET /v1/caches`.
+/// Handles `GET /v1/caches`: lists caches with their figures.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let all: Vec<_> = app.views.caches.list().iter().map(shown).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "caches": all })))
 }
 
-/// Handles `GET /v1/caches/{cache}`.
+/// Handles `GET /v1/caches/{cache}`: returns the figures of a cache.
 pub(crate) fn stat(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     Ok(reply::json(StatusCode::OK, &shown(&find(app, &name(call, "")?)?)))
@@ -73,7 +73,7 @@ struct JsonConfig {
     max_bytes: Option<u64>,
 }
 
-/// Handles `PUT /v1/caches/{cache}`.
+/// Handles `PUT /v1/caches/{cache}`: creates a cache.
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -87,7 +87,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(if created { StatusCode::CREATED } else { StatusCode::OK }, &shown(&named)))
 }
 
-/// Handles `DELETE /v1/caches/{cache}`.
+/// Handles `DELETE /v1/caches/{cache}`: drops a cache.
 pub(crate) fn drop_cache(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call, "")?;

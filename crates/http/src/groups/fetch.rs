@@ -15,7 +15,7 @@ use crate::{
     reply,
 };
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/fetch`.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/fetch`: delivers records to a member.
 pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonFetch = sent(app, call).await?;
     let group = find(app, call)?;

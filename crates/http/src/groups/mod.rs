@@ -81,13 +81,13 @@ fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body>
     response
 }
 
-/// Handles `GET /v1/streams/{stream}/groups`.
+/// Handles `GET /v1/streams/{stream}/groups`: lists a stream's consumer groups.
 pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let stream = app.find_stream(&names(call)?.0)?.id();
     listed(app, call, Some(stream)).await
 }
 
-/// Handles `GET /v1/groups`.
+/// Handles `GET /v1/groups`: lists the consumer groups of all streams.
 pub(crate) async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
     listed(app, call, None).await
 }
@@ -111,7 +111,7 @@ async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer
     })
 }
 
-/// Handles `GET /v1/streams/{stream}/groups/{group}`.
+/// Handles `GET /v1/streams/{stream}/groups/{group}`: returns the figures and configuration of a consumer group.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let info = find(app, call)?.info()?;
     Ok(shown(StatusCode::OK, &describe(&info), app.db.blocking().visible_durability()))
@@ -139,7 +139,7 @@ fn created_json(group: &Group, created: bool) -> Result<Value, ApiError> {
     Ok(object)
 }
 
-/// Handles `PATCH /v1/streams/{stream}/groups/{group}`.
+/// Handles `PATCH /v1/streams/{stream}/groups/{group}`: changes a consumer group's configuration.
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonConfig = sent(app, call).await?;
     let group = find(app, call)?;
@@ -156,14 +156,14 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
     sent.over(group.info()?.config)
 }
 
-/// Handles `DELETE /v1/streams/{stream}/groups/{group}`.
+/// Handles `DELETE /v1/streams/{stream}/groups/{group}`: deletes a consumer group.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find(app, call)?;
     let ack = app.db.delete_group(&group, call.level(app)?).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/ack`.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/ack`: acks records.
 pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
     let group = find(app, call)?;
@@ -171,7 +171,7 @@ pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/nack`.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/nack`: nacks records.
 pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonNack = required(app, call).await?;
     let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
@@ -180,7 +180,7 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of attempts.
 pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
     let group = find(app, call)?;
@@ -188,7 +188,7 @@ pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::extended_json(&extended), extended.durability))
 }
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/seek`.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/seek`: moves a consumer group's cursor.
 pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
     let to = required::<JsonSeek>(app, call).await?.to.place();
     let group = find(app, call)?;

@@ -29,7 +29,7 @@ use crate::{
     record_json::push_json,
 };
 
-/// Handles `GET /v1/streams/{stream}/groups/{group}/push`.
+/// Handles `GET /v1/streams/{stream}/groups/{group}/push`: pushes deliveries to a receiver.
 pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
     let query = PushQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "deliveries")?;

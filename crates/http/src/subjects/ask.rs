@@ -23,7 +23,7 @@ use crate::{
     parse::{Media, PublishQuery, negotiate},
 };
 
-/// Handles `POST /v1/ask/{subject}`.
+/// Handles `POST /v1/ask/{subject}`: publishes a message and waits for an answer to it.
 pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     if query.reply.is_some() {

@@ -37,7 +37,7 @@ fn subject_after(call: &Call, prefix: &str) -> Result<Subject, ApiError> {
     Ok(Subject::parse(&decode(call.path_after(prefix).as_bytes())?)?)
 }
 
-/// Handles `POST /v1/subjects/{subject}`.
+/// Handles `POST /v1/subjects/{subject}`: publishes messages to a subject.
 pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     let media = batch::media(call)?;

@@ -31,7 +31,7 @@ use crate::{
 /// Maximum number and size of batches that one take removes from the queue.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
 
-/// Handles `GET /v1/subjects/{pattern}`.
+/// Handles `GET /v1/subjects/{pattern}`: streams messages of subjects as they are published.
 pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let query = SubscribeQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "messages")?;

@@ -8,7 +8,7 @@ use super::Setting;
 /// Goal for which the knobs of subjects are tuned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// The defaults.
+    /// The default values of all knobs.
     #[default]
     Balanced,
     /// Low latency: queues are short, so that no message waits for long. A slow subscriber misses messages sooner.

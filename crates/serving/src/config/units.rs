@@ -173,7 +173,7 @@ names!(LogFormat, "text or json",
     "text" => Self::Text => Self::Text,
     "json" => Self::Json => Self::Json);
 
-/// Least severe level shown.
+/// Least severe level of the log lines that are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum LogLevel {
