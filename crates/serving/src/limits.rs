@@ -19,7 +19,7 @@ pub const COUNTED_TAIL_BYTES: usize = 2 * TAIL_PAGE_BYTES;
 pub const TAIL_PAGE_ITEMS: u64 = 1024;
 /// Size in bytes of one pushed delivery, as much as a tail reads. A single larger record makes a larger delivery.
 pub const PUSH_PAGE_BYTES: u64 = TAIL_PAGE_BYTES as u64;
-/// Maximum memory in bytes for the records that the receiver of a push holds unsettled.
+/// Maximum memory in bytes to remember which records the receiver of a push holds unsettled.
 pub(crate) const PUSH_LEDGER_BYTES: u64 = 16 * thalweg_types::limits::MAX_CREDIT_RECORDS as u64;
 /// Maximum number of records in the reply to a read without `limit`.
 pub const DEFAULT_RECORDS: u64 = 1000;

@@ -155,8 +155,8 @@ mod tests {
         assert!((all.sum - 0.4).abs() < 1e-9);
     }
 
-    /// Prints the cost that every request pays: `cargo test --release -p thalweg-server --lib -- --ignored --nocapture
-    /// recording`.
+    /// Prints the cost that every request pays. Run with
+    /// `cargo test --release -p thalweg-server --lib -- --ignored --nocapture recording`.
     #[test]
     #[ignore = "measures: alone, with --nocapture"]
     fn recording_costs_little() {
