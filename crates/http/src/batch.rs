@@ -1,4 +1,4 @@
-//! Records as clients send them: one raw payload, one a line, or JSON with keys and headers.
+//! Parsing of records that clients send: one raw payload, one payload per line, or JSON with keys and headers.
 
 use axum::http::{StatusCode, header};
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use crate::{
     parse::{Media, request_media},
 };
 
-/// A record in JSON.
+/// A record or message in JSON, as clients send it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JsonRecord {
@@ -24,7 +24,7 @@ pub(crate) struct JsonRecord {
     headers: Vec<JsonHeader>,
     payload: Option<String>,
     payload_base64: Option<String>,
-    /// The key is gone; there is no payload then.
+    /// True if the record marks its key as deleted. It may have no payload.
     #[serde(default)]
     tombstone: bool,
 }
@@ -40,12 +40,12 @@ struct JsonHeader {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonRecords {
-    /// As publishes call them.
+    /// Requests to publish call this field `messages`.
     #[serde(alias = "messages")]
     records: Vec<JsonRecord>,
 }
 
-/// The media type of a request's body; raw bytes if it says none.
+/// Returns the media type of a request's body. The default is raw bytes.
 pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
     let Some(given) = call.header(&header::CONTENT_TYPE) else { return Ok(Media::Binary) };
     request_media(given).filter(|media| *media != Media::Events).ok_or_else(|| {
@@ -59,7 +59,7 @@ pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
     })
 }
 
-/// The batch that a body holds; never empty.
+/// Parses a body into a batch. The batch is never empty.
 pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatch, ApiError> {
     if key.is_some() && media != Media::Binary {
         return Err(ApiError::bad_request(
@@ -83,8 +83,8 @@ pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatc
     Ok(batch)
 }
 
-/// Each line is a payload as it stands; empty lines are none. A line that is not JSON is an error, since
-/// whoever sends this type says that it is.
+/// Adds each line as a payload, unchanged, and skips empty lines. A line that is not JSON is an error, because the
+/// media type promises JSON.
 fn push_lines(batch: &mut RecordBatch, body: &[u8]) -> Result<(), ApiError> {
     for (number, line) in body.split(|&byte| byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);

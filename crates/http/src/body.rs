@@ -1,4 +1,4 @@
-//! Request bodies, read after admission and within bounds.
+//! Reading of request bodies, after admission and within bounds.
 //!
 //! Invariant: a body byte is in memory only while it is counted in `max_body_bytes_in_flight`.
 
@@ -20,7 +20,7 @@ use thalweg_serving::{
 };
 use thalweg_types::Action;
 
-/// A request body in memory; its bytes are counted until it is dropped.
+/// A request body in memory. Its bytes count in `max_body_bytes_in_flight` until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
     bytes: Bytes,
@@ -35,7 +35,8 @@ impl Deref for HeldBody {
     }
 }
 
-/// Reads the whole body. The declared length is checked, and room for it taken, before a byte is read.
+/// Reads the whole body. The declared length is checked, and reserved in the bound on body bytes, before the first byte
+/// is read.
 pub(crate) async fn read(app: &Arc<App>, body: &mut Body) -> Result<HeldBody, ApiError> {
     let limit = app.config.max_body_bytes.0;
     let declared = body.size_hint().lower();
@@ -45,7 +46,7 @@ pub(crate) async fn read(app: &Arc<App>, body: &mut Body) -> Result<HeldBody, Ap
     let mut held = app.admission.body_bytes.take(declared).ok_or_else(too_many_bytes)?;
     let bytes = {
         let mut gathering = pin!(gather(body, declared, limit, &mut held));
-        // Most bodies have arrived with their head: then there is no timer to set.
+        // Most bodies arrive with their head, and then no timer needs to be set.
         match poll_fn(|context| Poll::Ready(gathering.as_mut().poll(context))).await {
             Poll::Ready(bytes) => bytes?,
             Poll::Pending => {
@@ -73,7 +74,7 @@ async fn gather(body: &mut Body, declared: u64, limit: u64, held: &mut Held) -> 
     Ok(all.freeze())
 }
 
-/// Makes sure that `total` bytes are allowed and counted.
+/// Ensures that `total` bytes are allowed and counted.
 fn account(total: u64, room: &mut u64, limit: u64, held: &mut Held) -> Result<(), ApiError> {
     if total > limit {
         return Err(body_too_large(limit));

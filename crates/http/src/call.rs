@@ -14,7 +14,7 @@ use crate::{
     reply::DURABILITY,
 };
 
-/// What handlers answer.
+/// Result of a handler: a reply or an error.
 pub(crate) type Answer = Result<Response<Body>, ApiError>;
 
 /// A request that is being handled.
@@ -22,24 +22,24 @@ pub(crate) type Answer = Result<Response<Body>, ApiError>;
 pub(crate) struct Call {
     /// Method, URI, headers.
     pub head: Parts,
-    /// The body, not read yet; wrapped, so that a handler may keep the call across a wait.
+    /// The body, not read yet. The wrapper lets a handler keep the call across an await.
     pub body: SyncWrapper<Body>,
 }
 
 impl Call {
-    /// The path after `prefix`, which the route has matched.
+    /// Returns the path after `prefix`, which the route has matched.
     #[must_use]
     pub(crate) fn path_after(&self, prefix: &str) -> &str {
         self.head.uri.path().strip_prefix(prefix).unwrap_or_default()
     }
 
-    /// A header's bytes.
+    /// Returns the value of a header in bytes.
     #[must_use]
     pub(crate) fn header(&self, name: &HeaderName) -> Option<&[u8]> {
         self.head.headers.get(name).map(HeaderValue::as_bytes)
     }
 
-    /// For routes that take no query.
+    /// Returns an error if the request has query parameters. For routes that accept none.
     pub(crate) fn no_query(&self) -> Result<(), ParseError> {
         match Params::new(self.head.uri.query()).next() {
             None => Ok(()),
@@ -48,7 +48,7 @@ impl Call {
         }
     }
 
-    /// 415 unless the body says that it is JSON, or says nothing.
+    /// Returns error 415 if `Content-Type` is present and is not JSON.
     pub(crate) fn require_json(&self) -> Result<(), ApiError> {
         match self.header(&header::CONTENT_TYPE) {
             Some(given) if request_media(given) != Some(Media::Json) => Err(ApiError::new(
@@ -61,7 +61,7 @@ impl Call {
         }
     }
 
-    /// The level that a request asks for, or the server's.
+    /// Returns the durability level that the request names, or else the server's default.
     pub(crate) fn level(&self, app: &App) -> Result<Durability, ApiError> {
         match self.header(&DURABILITY) {
             None => Ok(app.config.durability),
@@ -72,7 +72,7 @@ impl Call {
         }
     }
 
-    /// The database with the level that a request asks for, for requests whose level is the handle's.
+    /// Returns the database with the request's level, for operations that use the level of the handle.
     pub(crate) fn db_at_level(&self, app: &App) -> Result<AsyncDatabase, ApiError> {
         Ok(app.db.blocking().with_durability(self.level(app)?).to_async())
     }

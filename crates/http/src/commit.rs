@@ -1,4 +1,4 @@
-//! `POST /v1/commit`: conditions and writes across keyspaces and streams, all or nothing.
+//! The handler of `POST /v1/commit`: conditions and writes across keyspaces and streams, all or nothing.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ struct JsonCommit {
     conditions: Vec<JsonCondition>,
     writes: Vec<JsonOperation>,
     durability: Option<String>,
-    /// What is published once the writes are carried out at their level.
+    /// Messages to publish after the writes have reached their level.
     #[serde(default)]
     publish: Vec<JsonPublish>,
 }
 
 impl JsonCommit {
-    /// Its level; an error if it can't be carried out whatever there is.
+    /// Returns the commit's level. Returns an error if the commit is invalid in any state of the database.
     fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
         let level = level_of(self.durability.as_ref(), asked)?;
         if self.writes.is_empty() {
@@ -67,13 +67,13 @@ impl JsonCommit {
     }
 }
 
-/// An append as it was asked for, to name it in the answer.
+/// A requested append. The answer names it.
 struct Asked {
     stream: String,
     produced: bool,
 }
 
-/// `POST /v1/commit`
+/// Handles `POST /v1/commit`: executes a commit across keyspaces and streams.
 pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -86,7 +86,7 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     let appends = sent.appends();
     let committed = app.db.commit(&sent.build(&names)?, level);
     let conditions = sent.conditions;
-    // Counted as long as there is something of it: conditions, to say which did not hold, or what is to be published.
+    // The body stays counted while a part of it is in memory: conditions, to name a failed one, or messages to publish.
     let kept = (!conditions.is_empty() || !batches.is_empty()).then_some(body);
     let carried_out = async move {
         let _kept = kept;
@@ -99,8 +99,8 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, answer(&ack, &appends, published)))
 }
 
-/// Publishes once a commit is carried out, also if the client leaves before: so both are in a task of their own, which is
-/// not dropped with the connection.
+/// Publishes after a commit, even if the client leaves earlier. For this, both run in a task of their own, which is not
+/// dropped with the connection.
 async fn publish_after(
     app: &Arc<App>,
     carried_out: impl Future<Output = Result<Ack, ApiError>> + Send + 'static,
@@ -109,7 +109,8 @@ async fn publish_after(
     let app = Arc::clone(app);
     let task = tokio::spawn(async move {
         let ack = carried_out.await?;
-        // A repetition has been published before, or the node has stopped in between: at most once.
+        // The first attempt of a repeated commit has published already, or the node stopped in between. So delivery is
+        // at most once.
         let published = (!ack.duplicate).then(|| app.views.publish_committed(&batches));
         Ok((ack, published))
     });
@@ -119,8 +120,8 @@ async fn publish_after(
     })
 }
 
-/// Carries out a commit that is written as `POST /v1/commit` takes it, and answers as that does. For whoever has the
-/// database open in his own process: it publishes nothing, since subjects are a server's.
+/// Executes a commit in the JSON of `POST /v1/commit`, and returns the same answer. For processes that open the
+/// database themselves. It cannot publish, because only a server has subjects.
 pub fn commit_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
     let sent: JsonCommit = json::parse(body)?;
     let level = sent.level(db.durability())?;
@@ -134,13 +135,13 @@ pub fn commit_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
     Ok(reply::with_ack(&ack, answer(&ack, &sent.appends(), None)))
 }
 
-/// Whether a body is the JSON of a commit.
+/// Checks that a body is the JSON of a commit.
 pub fn check(body: &[u8]) -> Result<(), ApiError> {
     json::parse::<JsonCommit>(body).map(|_| ())
 }
 
 fn answer(ack: &Ack, asked: &[Asked], published: Option<Vec<Value>>) -> Value {
-    // Of a repeated commit only the appends of producers are remembered.
+    // The state remembers only the appends of producers for a repeated commit.
     let mut object = json!({});
     if ack.duplicate {
         object["duplicate"] = json!(true);

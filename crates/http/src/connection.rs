@@ -1,9 +1,9 @@
-//! A connection's socket, watched: what the HTTP library leaves unbounded is bounded here.
+//! Watching of a connection's socket, which bounds what the HTTP library leaves unbounded.
 //!
-//! Owns: counting what goes in and out ([`Watched`]), and the judgement, a few times per bound, whether
-//! a connection has sat too long ([`Watch::verdict`]): with half a request head, with nothing, or with
-//! a reply that the client does not take. One timer a connection, none a request.
-//! Does not own: the time that a request's body may take (that gets a proper reply).
+//! Owns: counting the bytes that a socket reads and writes ([`Watched`]), and the check whether a connection has waited
+//! too long ([`Watch::verdict`]). The check runs a few times per bound. It covers a connection with half a request
+//! head, an idle one, and one whose client does not read a reply. Each connection has one timer; requests have none.
+//! Does not own: the timeout of a request's body, which gets a proper reply.
 
 use std::{
     io,
@@ -24,27 +24,27 @@ use tokio::{
     time::timeout,
 };
 
-/// What a connection has done so far; shared by its socket, its service and its watch.
+/// Activity counters of a connection, shared by its socket, its service and its watch.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     read: AtomicU64,
     written: AtomicU64,
-    /// A write waits for the client to take bytes.
+    /// True while a write waits for the client to read.
     write_waits: AtomicBool,
-    /// It speaks HTTP/2.
+    /// True if the connection speaks HTTP/2.
     http2: AtomicBool,
-    /// Requests whose handler runs.
+    /// Number of requests whose handler is running.
     busy: AtomicU32,
-    /// `read` when the last handler ended: more means that another head has begun to arrive.
+    /// Value of `read` when the last handler ended. A larger `read` means that another head has begun to arrive.
     read_at_last_end: AtomicU64,
 }
 
-/// Marks a request as being handled until dropped.
+/// Guard that marks a request as running until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Busy(Arc<Activity>);
 
 impl Busy {
-    /// From now on.
+    /// Marks a request as running from now on.
     #[must_use]
     pub(crate) fn new(activity: &Arc<Activity>) -> Self {
         activity.busy.fetch_add(1, Ordering::Relaxed);
@@ -59,64 +59,64 @@ impl Drop for Busy {
     }
 }
 
-/// The bounds in time.
+/// Timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// For a request's head.
+    /// Timeout for a request's head.
     pub header: Duration,
-    /// For anything at all.
+    /// Timeout of an idle connection.
     pub idle: Duration,
-    /// For the client to take some of a reply.
+    /// Timeout for the client to read a part of a reply.
     pub write: Duration,
 }
 
 impl Patience {
-    /// As configured.
+    /// Returns the timeouts of a configuration.
     #[must_use]
     pub(crate) fn new(config: &Config) -> Self {
         Self { header: config.header_timeout.0, idle: config.idle_timeout.0, write: config.write_timeout.0 }
     }
 
-    /// How often to look: a bound is exceeded by a quarter of the shortest one at most.
+    /// Returns the interval between checks. A timeout is exceeded by at most a quarter of the shortest one.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         (self.header.min(self.idle).min(self.write) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 }
 
-/// What the watch says of a connection.
+/// Result of a check of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Go on.
+    /// The connection may continue.
     Fine,
-    /// Nothing happens on it: say goodbye.
+    /// The connection is idle: close it in an orderly way.
     Idle,
-    /// It holds things up: cut it.
+    /// The connection blocks resources: cut it. Holds the reason.
     Stuck(&'static str),
 }
 
-/// Remembers when things last changed on a connection.
+/// Times of the last changes on a connection.
 #[derive(Debug)]
 pub(crate) struct Watch {
     patience: Patience,
     read: u64,
     written: u64,
-    /// Last time that something useful happened.
+    /// Last time of useful activity.
     moved_at: Instant,
-    /// Last time that no reply was waiting for the client, or the client took some of it.
+    /// Last time when no reply was waiting for the client, or the client read a part of one.
     write_moved_at: Instant,
-    /// Since when part of a head has been there without the rest.
+    /// Time since which an incomplete head has been waiting for its remaining bytes.
     head_since: Option<Instant>,
 }
 
 impl Watch {
-    /// From `now` on: a new connection owes a head.
+    /// Starts watching a connection at `now`. A new connection has not sent its first head yet.
     #[must_use]
     pub(crate) fn new(patience: Patience, now: Instant) -> Self {
         Self { patience, read: 0, written: 0, moved_at: now, write_moved_at: now, head_since: Some(now) }
     }
 
-    /// Looks at a connection. To be called every [`Patience::tick`].
+    /// Checks a connection. The caller must call this every [`Patience::tick`].
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant) -> Verdict {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
@@ -150,23 +150,23 @@ impl Watch {
     }
 }
 
-/// How long a closed connection is read on, so that a client that still sends gets to see the reply
+/// How long the server reads on after closing a connection, so that a client that is still sending receives the reply
 /// instead of a reset.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// A socket that counts what passes, and closes politely.
+/// A socket that counts its bytes, and lingers after it is closed.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// `None` only while being dropped.
+    /// Set to `None` only while being dropped.
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
     peer_closed: bool,
-    /// Its place among the connections, kept while it lingers.
+    /// Slot of the connection in `max_connections`, kept while it lingers.
     held: Option<Held>,
 }
 
 impl Watched {
-    /// Counts into `activity`.
+    /// Wraps a socket; its bytes count in `activity`.
     #[must_use]
     pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Held) -> Self {
         Self { inner: Some(inner), activity, peer_closed: false, held: Some(held) }
@@ -197,8 +197,8 @@ impl Drop for Watched {
     }
 }
 
-/// Closing a socket that holds unread bytes resets it, and the client may lose a reply that it has not
-/// read: so say that nothing more comes, and read on for a moment.
+/// Closes a connection. Closing a socket that holds unread bytes resets it, and the client may lose a reply that it has
+/// not read. So this sends the end of the stream, and reads on for [`LINGER`].
 async fn linger(mut stream: TcpStream, _held: Option<Held>) {
     let drain = async {
         let mut scratch = [0_u8; 4096];
@@ -206,7 +206,7 @@ async fn linger(mut stream: TcpStream, _held: Option<Held>) {
         while stream.read(&mut scratch).await? > 0 {}
         io::Result::Ok(())
     };
-    // Whatever comes of it, the connection is over.
+    // The connection is over, with or without an error here.
     let _ = timeout(LINGER, drain).await;
 }
 
@@ -261,7 +261,7 @@ mod tests {
     const PATIENCE: Patience =
         Patience { header: Duration::from_secs(10), idle: Duration::from_secs(75), write: Duration::from_secs(30) };
 
-    /// Looks every two seconds until something is wrong; says after how many seconds.
+    /// Checks every two seconds until the verdict is not `Fine`. Returns the number of seconds and the verdict.
     fn seconds_until_verdict(activity: &Activity, mut each: impl FnMut(&Activity, u64)) -> (u64, Verdict) {
         let start = Instant::now();
         let mut watch = Watch::new(PATIENCE, start);

@@ -1,7 +1,7 @@
-//! The table of routes.
+//! The table of HTTP routes, which maps methods and paths to operations and their handlers.
 //!
-//! Each row names an operation, its label in metrics, its method and paths, and its handler. The router, the dispatch of
-//! requests, the metrics and the test of the OpenAPI document all use this table.
+//! Each row names an operation, its label in metrics, its method and paths, and its handler. The router, the dispatch
+//! of requests, the metrics and the test of the OpenAPI document all use this table.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::{
     snapshot, state, status, streams, subjects, transaction, ttl, watch,
 };
 
-/// Calls a handler: `now` returns its answer, `inline` and `boxed` await it. Futures of point requests are inline; all others
-/// are boxed, so that the future of a point request stays small.
+/// Calls a handler: `now` returns its answer, `inline` and `boxed` await it. Futures of point requests are inline. All
+/// other futures are boxed, so that the future of a point request stays small.
 macro_rules! answer {
     (now $answer:expr) => {
         $answer
@@ -39,14 +39,14 @@ macro_rules! operations {
         ($http:ident, $app:ident, $call:ident)
         $($(#[doc = $doc:literal])+ $name:ident = $label:literal, $method:ident $($path:literal)|+ => $how:ident $answer:expr;)+
     ) => {
-        /// What a request asks for.
+        /// An operation of the API, as determined by a request's method and path.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Operation {
             $($(#[doc = $doc])+ $name,)+
-            /// A path that is no route.
+            /// The path matches no route.
             Unknown,
-            /// A route with another method.
+            /// The path matches a route, but with another method.
             WrongMethod,
         }
 
@@ -54,7 +54,7 @@ macro_rules! operations {
             /// Every operation, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name,)+ Self::Unknown, Self::WrongMethod];
 
-            /// The name in metrics and the `operationId` in the OpenAPI document.
+            /// Returns the operation's name in metrics, which is also its `operationId` in the OpenAPI document.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -65,12 +65,12 @@ macro_rules! operations {
             }
         }
 
-        /// Every route.
+        /// Every route of the API.
         pub const ROUTES: &[Route] = &[$($(
             Route { path: $path, method: stringify!($method), filter: MethodFilter::$method, operation: Operation::$name },
         )+)+];
 
-        /// Has an operation's handler answer a request.
+        /// Calls the handler of an operation, and returns its answer.
         pub(crate) async fn dispatch(operation: Operation, $http: &Arc<Http>, $call: &mut Call) -> Answer {
             let $app = &$http.app;
             match operation {
@@ -85,272 +85,272 @@ macro_rules! operations {
 /// A path template with a method.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// Template; `{*name}` takes the rest of the path.
+    /// Path template; `{*name}` matches all remaining segments of a path.
     pub path: &'static str,
     /// HTTP method.
     pub method: &'static str,
-    /// The same for the router.
+    /// The same method, as the router's filter.
     pub(super) filter: MethodFilter,
-    /// What it does.
+    /// Operation that the route performs.
     pub operation: Operation,
 }
 
 operations! {
     (http, app, call)
 
-    /// Store a value.
+    /// Stores a value.
     KvPut = "kv_put", PUT "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => inline kv::put(app, call);
-    /// A key's value.
+    /// Returns a key's value.
     KvGet = "kv_get", GET "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => now kv::get(app, call);
-    /// A key's revision and size.
+    /// Returns a key's revision and the size of its value.
     KvHead = "kv_head", HEAD "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => now kv::head(app, call);
-    /// Remove a key.
+    /// Removes a key.
     KvDelete = "kv_delete", DELETE "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => inline kv::delete(app, call);
-    /// Add to a counter.
+    /// Adds to a counter.
     KvAdd = "kv_add", POST "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => boxed transaction::add_to(app, call);
-    /// Change until when a key lives.
+    /// Changes the deadline of a key.
     KvTouch = "kv_touch", PATCH "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => boxed ttl::touch(app, call);
-    /// Remove all keys with a prefix.
+    /// Removes all keys with a prefix.
     KvDeletePrefix = "kv_delete_prefix", DELETE "/v1/kv/{keyspace}"
         => boxed transaction::delete_prefix(app, call);
-    /// Pairs of a keyspace.
+    /// Lists pairs of a keyspace.
     KvScan = "kv_scan", GET "/v1/kv/{keyspace}"
         => boxed scan::keyspace(app, call);
-    /// Changes of keys.
+    /// Streams changes of keys.
     KvWatch = "kv_watch", GET "/v1/watch/{keyspace}"
         => boxed watch::keyspace(app, call);
-    /// What a key was.
+    /// Lists past versions of a key.
     KvVersions = "kv_versions", GET "/v1/versions/{keyspace}/{*key}" | "/v1/versions/{keyspace}/"
         => now past::versions(app, call);
-    /// Names of the keyspaces.
+    /// Lists the names of the keyspaces.
     KvList = "kv_list", GET "/v1/kv"
         => now kv::list(app, call);
-    /// Keyspaces and their configurations.
+    /// Lists the keyspaces with their configurations.
     KeyspaceList = "keyspace_list", GET "/v1/keyspaces"
         => now keyspaces::list(app, call);
-    /// Configuration and statistics of a keyspace.
+    /// Returns the configuration and statistics of a keyspace.
     KeyspaceGet = "keyspace_get", GET "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::get(app, call);
-    /// Create a keyspace.
+    /// Creates a keyspace.
     KeyspaceCreate = "keyspace_create", PUT "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::create(app, call);
-    /// Change a keyspace's configuration.
+    /// Changes a keyspace's configuration.
     KeyspacePatch = "keyspace_patch", PATCH "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::patch(app, call);
-    /// Drop a keyspace.
+    /// Drops a keyspace.
     KeyspaceDelete = "keyspace_delete", DELETE "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::delete(app, call);
-    /// Grant a lease.
+    /// Grants a lease.
     LeaseGrant = "lease_grant", POST "/v1/leases"
         => boxed leases::grant(app, call);
-    /// Leases.
+    /// Lists leases.
     LeaseList = "lease_list", GET "/v1/leases"
         => now leases::list(app, call);
-    /// A lease and its keys.
+    /// Returns a lease and its keys.
     LeaseGet = "lease_get", GET "/v1/leases/{lease}"
         => now leases::get(app, call);
-    /// End a lease and its keys.
+    /// Revokes a lease, which removes its keys.
     LeaseRevoke = "lease_revoke", DELETE "/v1/leases/{lease}"
         => boxed leases::revoke(app, call);
-    /// Let a lease live on.
+    /// Renews a lease for its TTL.
     LeaseKeepAlive = "lease_keep_alive", POST "/v1/leases/{lease}/keep-alive"
         => boxed leases::keep_alive(app, call);
-    /// Conditions that choose between two lists of operations.
+    /// Executes a transaction: conditions that choose between two lists of operations.
     Transaction = "transaction", POST "/v1/txn"
         => boxed transaction::transaction(app, call);
-    /// A commit across keyspaces and streams.
+    /// Executes a commit across keyspaces and streams.
     Commit = "commit", POST "/v1/commit"
         => boxed commit::commit(app, call);
-    /// Append records.
+    /// Appends records.
     StreamAppend = "stream_append", POST "/v1/streams/{stream}/records"
         => boxed streams::append(app, call);
-    /// Read or tail records.
+    /// Reads or tails records.
     StreamRead = "stream_read", GET "/v1/streams/{stream}/records"
         => boxed records::read(app, call);
-    /// Names and figures of the streams.
+    /// Lists streams with their figures.
     StreamList = "stream_list", GET "/v1/streams"
         => boxed streams::list(app, call);
-    /// Figures and configuration of a stream.
+    /// Returns the figures and configuration of a stream.
     StreamGet = "stream_get", GET "/v1/streams/{stream}"
         => now streams::get(app, call);
-    /// Create a stream.
+    /// Creates a stream.
     StreamCreate = "stream_create", PUT "/v1/streams/{stream}"
         => boxed streams::create(app, call);
-    /// Change a stream's configuration.
+    /// Changes a stream's configuration.
     StreamPatch = "stream_patch", PATCH "/v1/streams/{stream}"
         => boxed streams::patch(app, call);
-    /// Delete a stream.
+    /// Deletes a stream.
     StreamDelete = "stream_delete", DELETE "/v1/streams/{stream}"
         => boxed streams::delete(app, call);
-    /// Forget a stream's oldest records.
+    /// Removes a stream's oldest records.
     StreamTrim = "stream_trim", POST "/v1/streams/{stream}/trim"
         => boxed streams::trim(app, call);
-    /// The producers of a stream.
+    /// Lists the producers of a stream.
     ProducerList = "producer_list", GET "/v1/streams/{stream}/producers"
         => now producers::list(app, call);
-    /// What a stream knows of a producer.
+    /// Returns the epoch and next sequence number of a producer.
     ProducerGet = "producer_get", GET "/v1/streams/{stream}/producers/{producer}"
         => now producers::get(app, call);
-    /// Give a producer a new epoch.
+    /// Assigns a new epoch to a producer.
     ProducerOpen = "producer_open", POST "/v1/streams/{stream}/producers/{producer}"
         => boxed producers::open(app, call);
-    /// All consumer groups.
+    /// Lists the consumer groups of all streams.
     GroupListAll = "group_list_all", GET "/v1/groups"
         => boxed groups::list_all(app, call);
-    /// A stream's consumer groups.
+    /// Lists a stream's consumer groups.
     GroupList = "group_list", GET "/v1/streams/{stream}/groups"
         => boxed groups::list(app, call);
-    /// Figures and configuration of a consumer group.
+    /// Returns the figures and configuration of a consumer group.
     GroupGet = "group_get", GET "/v1/streams/{stream}/groups/{group}"
         => now groups::get(app, call);
-    /// Create a consumer group.
+    /// Creates a consumer group.
     GroupCreate = "group_create", PUT "/v1/streams/{stream}/groups/{group}"
         => boxed groups::create(app, call);
-    /// Change a consumer group's configuration.
+    /// Changes a consumer group's configuration.
     GroupPatch = "group_patch", PATCH "/v1/streams/{stream}/groups/{group}"
         => boxed groups::patch(app, call);
-    /// Delete a consumer group.
+    /// Deletes a consumer group.
     GroupDelete = "group_delete", DELETE "/v1/streams/{stream}/groups/{group}"
         => boxed groups::delete(app, call);
-    /// Deliver records to a member.
+    /// Delivers records to a member.
     GroupFetch = "group_fetch", POST "/v1/streams/{stream}/groups/{group}/fetch"
         => boxed groups::fetch(app, call);
-    /// Ack records.
+    /// Acks records.
     GroupAck = "group_ack", POST "/v1/streams/{stream}/groups/{group}/ack"
         => boxed groups::ack(app, call);
-    /// Give records back.
+    /// Nacks records.
     GroupNack = "group_nack", POST "/v1/streams/{stream}/groups/{group}/nack"
         => boxed groups::nack(app, call);
-    /// Move the deadlines of attempts.
+    /// Extends the deadlines of attempts.
     GroupExtend = "group_extend", POST "/v1/streams/{stream}/groups/{group}/extend"
         => boxed groups::extend(app, call);
-    /// Move a consumer group's cursor.
+    /// Moves a consumer group's cursor.
     GroupSeek = "group_seek", POST "/v1/streams/{stream}/groups/{group}/seek"
         => boxed groups::seek(app, call);
-    /// Push deliveries to a receiver.
+    /// Pushes deliveries to a receiver.
     GroupPush = "group_push", GET "/v1/streams/{stream}/groups/{group}/push"
         => now groups::push(app, call);
-    /// Publish messages to a subject.
+    /// Publishes messages to a subject.
     SubjectPublish = "subject_publish", POST "/v1/subjects/{subject}"
         => boxed subjects::publish(app, call);
-    /// Messages of subjects as they are published.
+    /// Streams messages of subjects as they are published.
     SubjectSubscribe = "subject_subscribe", GET "/v1/subjects/{subject}"
         => now subjects::subscribe(app, call);
-    /// Publish a message and wait for an answer to it.
+    /// Publishes a message and waits for an answer to it.
     SubjectAsk = "subject_ask", POST "/v1/ask/{subject}"
         => boxed subjects::ask(app, call);
-    /// Caches and their figures.
+    /// Lists caches with their figures.
     CacheList = "cache_list", GET "/v1/caches"
         => now caches::list(app, call);
-    /// Create a cache.
+    /// Creates a cache.
     CacheCreate = "cache_create", PUT "/v1/caches/{cache}"
         => boxed caches::create(app, call);
-    /// Figures of a cache.
+    /// Returns the figures of a cache.
     CacheStat = "cache_stat", GET "/v1/caches/{cache}"
         => now caches::stat(app, call);
-    /// Drop a cache.
+    /// Drops a cache.
     CacheDrop = "cache_drop", DELETE "/v1/caches/{cache}"
         => now caches::drop_cache(app, call);
-    /// Forget all entries of a cache.
+    /// Removes all entries of a cache.
     CacheClear = "cache_clear", POST "/v1/caches/{cache}/clear"
         => now caches::clear(app, call);
-    /// Read several entries of a cache.
+    /// Reads several entries of a cache.
     CacheMultiGet = "cache_multi_get", POST "/v1/caches/{cache}/get"
         => boxed caches::multi_get(app, call);
-    /// Put several entries into a cache.
+    /// Puts several entries into a cache.
     CacheMultiPut = "cache_multi_put", POST "/v1/caches/{cache}/put"
         => boxed caches::multi_put(app, call);
-    /// Keys of a cache.
+    /// Lists keys of a cache.
     CacheScan = "cache_scan", GET "/v1/caches/{cache}/keys"
         => now caches::scan(app, call);
-    /// An entry of a cache.
+    /// Returns an entry of a cache.
     CacheGet = "cache_get", GET "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::get(app, call);
-    /// Version and size of an entry of a cache.
+    /// Returns the version and size of an entry of a cache.
     CacheHead = "cache_head", HEAD "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::head(app, call);
-    /// Put an entry into a cache.
+    /// Puts an entry into a cache.
     CachePut = "cache_put", PUT "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => boxed caches::put(app, call);
-    /// Remove an entry of a cache.
+    /// Removes an entry of a cache.
     CacheDelete = "cache_delete", DELETE "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::delete(app, call);
-    /// Add to a counter in a cache.
+    /// Adds to a counter in a cache.
     CacheAdd = "cache_add", POST "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::add(app, call);
-    /// Change until when an entry of a cache lives.
+    /// Changes the deadline of an entry of a cache.
     CacheTouch = "cache_touch", PATCH "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::touch(app, call);
-    /// Compute a digest of the state.
+    /// Computes a digest of the state.
     StateDigest = "state_digest", POST "/v1/state/digest"
         => boxed state::digest(app, &http.digests, call);
-    /// The digest that was computed last.
+    /// Returns the last computed digest.
     StateDigestLast = "state_digest_last", GET "/v1/state/digest"
         => now state::last_digest(app, call);
-    /// The version of the state machine.
+    /// Returns the version of the state machine.
     StateVersion = "state_version", GET "/v1/state/version"
         => now state::version(app, call);
-    /// Raise the version of the state machine.
+    /// Raises the version of the state machine.
     StateVersionRaise = "state_version_raise", POST "/v1/state/version"
         => boxed state::raise_version(app, call);
-    /// The state, or what was written since an LSN, as a backup.
+    /// Sends a backup of the whole state, or of everything written since an LSN.
     Snapshot = "snapshot", GET "/v1/snapshot"
         => boxed snapshot::get(app, &http.snapshots, call);
-    /// Store an entity.
+    /// Stores an entity.
     EntityPut = "entity_put", PUT "/v0/entity"
         => inline entity::put(app, call);
-    /// An entity.
+    /// Returns an entity.
     EntityGet = "entity_get", GET "/v0/entity"
         => now entity::get(app, call);
-    /// Remove an entity.
+    /// Removes an entity.
     EntityDelete = "entity_delete", DELETE "/v0/entity"
         => boxed entity::delete(app, call);
-    /// Entities in a range.
+    /// Lists entities in a range.
     EntityRange = "entity_range", GET "/v0/entities"
         => boxed entity::range(app, call);
-    /// Store a value under a key.
+    /// Stores a value under a key.
     KeysPut = "keys_put", PUT "/keys/{*key}" | "/keys"
         => boxed keys::put(app, call);
-    /// A key's value as JSON.
+    /// Returns a key's value as JSON.
     KeysGet = "keys_get", GET "/keys/{*key}" | "/keys"
         => now keys::get(app, call);
-    /// Remove a key.
+    /// Removes a key.
     KeysDelete = "keys_delete", DELETE "/keys/{*key}" | "/keys"
         => boxed keys::delete(app, call);
-    /// Pairs in a range as JSON.
+    /// Lists pairs in a range as JSON.
     KeysRange = "keys_range", GET "/keys/range"
         => boxed keys::range(app, call);
-    /// Store several pairs atomically.
+    /// Stores several pairs atomically.
     KeysBatch = "keys_batch", POST "/keys/batch"
         => boxed keys::batch(app, call);
-    /// Whether the node is well.
+    /// Reports the node's health.
     Health = "health", GET "/health"
         => now status::health(app);
-    /// Whether the node takes requests.
+    /// Reports whether the node accepts requests.
     Ready = "ready", GET "/ready"
         => now status::ready(app);
-    /// Figures for Prometheus.
+    /// Returns metrics for Prometheus.
     Metrics = "metrics", GET "/metrics"
         => now Ok(status::metrics(&http.registry));
-    /// Figures for people.
+    /// Returns the server's figures for operators.
     Status = "status", GET "/v1/status"
         => now Ok(status::status(app));
-    /// The OpenAPI document.
+    /// Returns the OpenAPI document.
     OpenApi = "openapi", GET "/openapi.json"
         => now Ok(status::openapi());
-    /// Takes a body and stores nothing: what HTTP alone costs.
+    /// Reads a body and stores nothing, to measure the cost of HTTP alone.
     Echo = "echo", POST "/v1/echo"
         => inline echo(app, call);
 }
 
 impl Operation {
-    /// Whether it is answered even when the server is full: an operator must see why.
+    /// Returns true if the server answers the operation even when it is full: an operator must see why it is full.
     #[must_use]
     pub(crate) const fn is_exempt(self) -> bool {
         matches!(self, Self::Health | Self::Ready | Self::Metrics | Self::Status | Self::OpenApi)
@@ -366,7 +366,7 @@ async fn echo(app: &Arc<App>, call: &mut Call) -> Answer {
 fn unknown_route(path: &str) -> ApiError {
     let message = "no such route: /openapi.json lists all of them";
     if path == "/v0" || path.starts_with("/v0/") {
-        // What clients of this API expect of unknown paths.
+        // Clients of this API expect 400 for unknown paths.
         return ApiError::bad_request("unknown_route", message);
     }
     ApiError::not_found("unknown_route", message)

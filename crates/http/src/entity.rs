@@ -1,4 +1,4 @@
-//! `/v0/entity` and `/v0/entities`: the simple entity API, over the keyspace `default`.
+//! Handlers of `/v0/entity` and `/v0/entities`, the simple entity API over the keyspace `default`.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::{
     scan::{self, Shape},
 };
 
-/// The keyspace behind the simple APIs.
+/// Name of the keyspace behind the simple APIs.
 pub(crate) const KEYSPACE: &str = "default";
 
 fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
     Key::parse(call.head.uri.query(), "id")?.required("id")
 }
 
-/// `GET /v0/entity?id=`
+/// Handles `GET /v0/entity?id=`: returns an entity.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let id = id(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
@@ -38,7 +38,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// `PUT /v0/entity?id=`
+/// Handles `PUT /v0/entity?id=`: stores an entity.
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -49,7 +49,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(response)
 }
 
-/// `DELETE /v0/entity?id=`
+/// Handles `DELETE /v0/entity?id=`: removes an entity.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;
@@ -59,7 +59,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(response)
 }
 
-/// `GET /v0/entities?start=&end=`: each pair a chunk `key\nvalue`, `end` exclusive.
+/// Handles `GET /v0/entities?start=&end=`. Each pair is a chunk `key\nvalue`; `end` is exclusive.
 pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     let range = pair_range(call.head.uri.query())?;
     let start = range.start.filter(|start| !start.is_empty()).ok_or(ParseError::Missing { name: "start" })?;

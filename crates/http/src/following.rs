@@ -1,8 +1,8 @@
-//! Replies that go on for as long as something comes: tails, watches, pushes, subscribers.
+//! Replies without a fixed end: tails, watches, pushes, subscriptions.
 //!
-//! Owns: whether a client wants events or lines, the head, how an error before the end is said, the place among
-//! `max_tails`, waiting until something comes, it has been silent for too long, or the server stops. Does not own what
-//! comes, nor how it is shown.
+//! Owns: the choice between events and lines, the head, the form of an error at the end, the slot in `max_tails`, and
+//! waiting. A wait ends when something is ready, after a time of silence, or when the server stops.
+//! Does not own: the content of replies, or its form.
 
 use std::sync::Arc;
 
@@ -27,20 +27,20 @@ use crate::{
     parse::{Media, ParseError, negotiate},
 };
 
-/// What an event stream that is opened again says it has seen.
+/// Header in which the client of an event stream states the last event that it saw.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// How what comes is written.
+/// Format of a reply's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// As server-sent events.
+    /// Server-sent events.
     Events,
-    /// As NDJSON: a line each.
+    /// NDJSON: one JSON value per line.
     Lines,
 }
 
 impl Format {
-    /// What `Accept` asks for; a refusal says that `what` comes as one of the two.
+    /// Returns the format that `Accept` requests. The error names the items as `what`.
     pub(crate) fn asked(call: &Call, what: &str) -> Result<Self, ApiError> {
         match negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]) {
             Some(Media::Events) => Ok(Self::Events),
@@ -52,7 +52,7 @@ impl Format {
         }
     }
 
-    /// The last that is sent, if it is an error.
+    /// Encodes an error as the last item.
     pub(crate) fn error(self, error: &ApiError) -> Bytes {
         let error = error.to_json(None);
         match self {
@@ -61,7 +61,7 @@ impl Format {
         }
     }
 
-    /// The reply that `step` unfolds.
+    /// Creates the reply whose body `step` produces.
     pub(crate) fn reply<S: Send + Unpin + 'static>(self, state: S, step: fn(S) -> Running<S>) -> Response<Body> {
         let media = if self == Self::Events { Media::Events } else { Media::Ndjson };
         let body = Unfold { frames: Default::default(), state: Some(state), running: None, step };
@@ -73,7 +73,8 @@ impl Format {
     }
 }
 
-/// The number after the one in `Last-Event-ID`, which has to be `expected`: where the client goes on.
+/// Returns the number after the one in `Last-Event-ID`, at which the client resumes. `expected` describes the header in
+/// the error.
 pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>, ApiError> {
     let Some(id) = call.header(&LAST_EVENT_ID) else { return Ok(None) };
     let seen = std::str::from_utf8(id).ok().and_then(|id| id.trim().parse::<u64>().ok());
@@ -83,19 +84,19 @@ pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>
     }
 }
 
-/// What ended a wait.
+/// Reason why a wait ended.
 pub(crate) enum Woken<T> {
-    /// What was waited for.
+    /// The awaited value is ready.
     Ready(T),
-    /// It is time to say that the connection lives.
+    /// Nothing happened for a while: send a sign of life.
     Silence,
-    /// The server stops.
+    /// The server is stopping.
     Stopping,
 }
 
-/// A client that follows something.
+/// A client of a tail, watch, push or subscription. It holds a slot in `max_tails` until it is dropped.
 pub(crate) struct Follower {
-    /// The server.
+    /// State of the server.
     pub app: Arc<App>,
     stopping: watch::Receiver<bool>,
     greeted: bool,
@@ -103,7 +104,7 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// One more, if there may be.
+    /// Admits one more follower. Returns an error if `max_tails` is reached.
     pub(crate) fn admit(app: &Arc<App>) -> Result<Self, ApiError> {
         let held = app.admission.tails.take(1).ok_or_else(|| {
             ApiError::overloaded("too many tails, watches, pushes and subscribers at a time: retry later")
@@ -111,18 +112,19 @@ impl Follower {
         Ok(Self { app: Arc::clone(app), stopping: app.stopping.clone(), greeted: false, _held: held })
     }
 
-    /// Whether this is the first step: then a greeting is due, which lets the head go out at once, also when nothing
-    /// comes for long.
+    /// Returns true in the first step. Then the caller must send a greeting, so that the head is sent immediately, even
+    /// if nothing else follows for a long time.
     pub(crate) fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.greeted, true)
     }
 
-    /// Whether the server stops.
+    /// Returns true if the server is stopping.
     pub(crate) fn is_over(&self) -> bool {
         *self.stopping.borrow()
     }
 
-    /// A page as it is sent, counted if it is larger than pages are; `None`: there is no room for it.
+    /// Converts a page to bytes, and counts it if it is large. Returns `None` if the bound on reply bytes has no room
+    /// for it.
     pub(crate) fn counted(&self, page: Vec<u8>) -> Option<Bytes> {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Some(page.into());
@@ -131,7 +133,7 @@ impl Follower {
         Some(counted(gathered(page), held))
     }
 
-    /// Waits for that.
+    /// Waits until `ready` resolves, the server stops, or the time for a sign of life has come.
     pub(crate) async fn wait<T>(&mut self, ready: impl Future<Output = T>) -> Woken<T> {
         tokio::select! {
             ready = ready => Woken::Ready(ready),

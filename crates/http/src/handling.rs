@@ -1,4 +1,4 @@
-//! One HTTP request, from head to reply.
+//! Handling of one HTTP request, from head to reply.
 //!
 //! Owns: the router, request ids, and the order of steps: admit, dispatch, turn errors into JSON, count.
 //! Does not own: the handler of each operation (`dispatch`).
@@ -26,11 +26,11 @@ use crate::{
     shared::Http,
 };
 
-/// All requests over HTTP, to [`Solitude`](thalweg_serving::solitude::Solitude): no channel has that number.
+/// Number that represents all HTTP requests in [`Solitude`](thalweg_serving::solitude::Solitude). No channel has it.
 const HTTP: u64 = 0;
 
-/// Creates the router over all routes. It only picks the operation, and `Http::handle` does everything else, so a request
-/// passes no stack of layers.
+/// Creates the router over all routes. It only picks the operation, and `Http::handle` does everything else, so a
+/// request passes no stack of layers.
 pub fn router(http: &Arc<Http>) -> Router {
     let handler = |operation| {
         let http = Arc::clone(http);
@@ -51,7 +51,7 @@ pub fn router(http: &Arc<Http>) -> Router {
 }
 
 impl Http {
-    /// Creates HTTP over an app. `/metrics` shows the figures of `others` after those of HTTP.
+    /// Creates the state of HTTP over an app. `/metrics` shows the figures of `others` after those of HTTP.
     #[must_use]
     pub fn new(app: &Arc<App>, others: Vec<Box<dyn Collector>>) -> Arc<Self> {
         let operations = Operation::ALL.iter().map(|operation| operation.name()).collect();
@@ -63,7 +63,7 @@ impl Http {
         self.snapshots.clear();
     }
 
-    /// Handles one request.
+    /// Handles one request: admits it, calls its handler, turns an error into JSON, and counts the reply.
     async fn handle(self: Arc<Self>, operation: Operation, request: Request) -> Response<Body> {
         let started = Instant::now();
         self.app.solitude.at_work(HTTP, started);
@@ -106,7 +106,7 @@ impl Http {
         reply::refusal(error, Some(id))
     }
 
-    /// The client's id if it is short and visible, else a new one.
+    /// Returns the client's id if it is short and printable, or else a new one.
     fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(&REQUEST_ID) {
             Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES && id.to_str().is_ok() => id.clone(),

@@ -1,7 +1,7 @@
-//! Bytes in JSON: as text when they are UTF-8, else as base64 in a field of another name.
+//! Bytes in JSON: as text if they are UTF-8, or else as base64 in a field of another name.
 //!
-//! `"key": "a"` and `"key_base64": "/w=="` name the same kind of thing; a reader looks at which field
-//! is there. Standard base64 with padding.
+//! For example, `"key": "a"` and `"key_base64": "/w=="` both name a key. A reader checks which of the two fields is
+//! present. Base64 is the standard alphabet with padding.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -29,7 +29,7 @@ pub(crate) fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
     }
 }
 
-/// As [`push_bytes`], into an object.
+/// Inserts bytes into an object, in the form of [`push_bytes`].
 pub(crate) fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), text.into()),
@@ -48,17 +48,17 @@ pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
     write!(out, "\"{name}\":{number}").expect("writing to memory");
 }
 
-/// Tells a field that is `null` from one that is left out.
+/// Deserializes a field so that `null` differs from a missing field. Use with `#[serde(default)]`.
 pub(crate) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
 
-/// A span as sent, in seconds.
+/// Converts a number of seconds to a duration.
 pub(crate) fn span_of_seconds(name: &str, seconds: f64) -> Result<Duration, ApiError> {
     Duration::try_from_secs_f64(seconds).map_err(|error| ApiError::bad_request("bad_json", format!("{name}: {error}")))
 }
 
-/// Bytes that came as text or as base64; `None` if neither field is there.
+/// Returns the bytes of a field, sent as text or as base64. Returns `None` if both fields are missing.
 pub(crate) fn bytes_of<'a>(
     name: &'static str,
     text: Option<&'a String>,
@@ -74,7 +74,7 @@ pub(crate) fn bytes_of<'a>(
     }
 }
 
-/// As [`bytes_of`], for fields that must be there.
+/// Returns the bytes of a field as [`bytes_of`] does. A missing field is an error.
 pub(crate) fn required_bytes<'a>(
     name: &'static str,
     text: Option<&'a String>,
@@ -84,7 +84,7 @@ pub(crate) fn required_bytes<'a>(
         .ok_or_else(|| ApiError::bad_request("bad_json", format!("{name} or {name}_base64 is missing")))
 }
 
-/// Reads a JSON body.
+/// Parses a JSON body.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::bad_request("bad_json", format!("the body is not the JSON that this route takes: {error}"))

@@ -1,6 +1,6 @@
-//! `/keys`: values as JSON, over the keyspace `default`.
+//! Handlers of `/keys`: values as JSON, over the keyspace `default`.
 //!
-//! The key is in the path or in `?key=`; with neither, a `PUT` takes `{"key", "value"}`.
+//! The key is in the path or in `?key=`. A `PUT` with neither takes `{"key", "value"}` as its body.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -40,7 +40,7 @@ struct JsonPairs {
     items: Vec<JsonPair>,
 }
 
-/// The key in the path or the query.
+/// Returns the key in the path or the query.
 fn named_key(call: &Call) -> Result<Option<Vec<u8>>, ApiError> {
     let in_path = call.path_after("/keys/");
     if in_path.is_empty() {
@@ -54,7 +54,7 @@ fn required_key(call: &Call) -> Result<Vec<u8>, ApiError> {
     named_key(call)?.ok_or_else(|| ParseError::Missing { name: "key" }.into())
 }
 
-/// `{"key": ...}`
+/// Returns the object `{"key": ...}`.
 fn key_object(key: &[u8]) -> Value {
     let mut out = vec![b'{'];
     push_bytes(&mut out, "key", key);
@@ -62,7 +62,7 @@ fn key_object(key: &[u8]) -> Value {
     serde_json::from_slice(&out).unwrap_or_default()
 }
 
-/// `PUT /keys/{key}`, `PUT /keys?key=` with a raw value; `PUT /keys` with a JSON pair.
+/// Handles `PUT /keys/{key}` and `PUT /keys?key=` with a raw value, and `PUT /keys` with a JSON pair.
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (named_key(call)?, call.level(app)?);
     if key.is_none() {
@@ -81,7 +81,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
-/// `GET /keys/{key}`
+/// Handles `GET /keys/{key}`: returns a key's value as JSON.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let key = required_key(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
@@ -102,7 +102,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// `DELETE /keys/{key}`
+/// Handles `DELETE /keys/{key}`: removes a key.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;
@@ -110,7 +110,7 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, key_object(&key)))
 }
 
-/// `GET /keys/range?start=&end=&limit=`
+/// Handles `GET /keys/range?start=&end=&limit=`: lists pairs in a range as JSON.
 pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     let range = pair_range(call.head.uri.query())?;
     let query = ScanQuery {
@@ -124,7 +124,8 @@ pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::shown(Media::Json, body, level))
 }
 
-/// `POST /keys/batch`: `{"items": [{"key", "value"}, ...]}` or the array alone; all or nothing.
+/// Handles `POST /keys/batch`. The body is `{"items": [{"key", "value"}, ...]}` or the array alone. All pairs are
+/// stored, or none.
 pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;

@@ -1,4 +1,4 @@
-//! `/v1/keyspaces`: keyspaces as a whole.
+//! Handlers of `/v1/keyspaces`: listing, creating, configuring and dropping keyspaces.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     reply,
 };
 
-/// A configuration as sent: what is left out stays as it is.
+/// A keyspace's configuration in JSON. Missing fields keep their values.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonConfig {
@@ -31,7 +31,7 @@ struct JsonConfig {
     history: Option<Option<JsonHistory>>,
 }
 
-/// What is kept of the past; what is left out has no bound.
+/// Bounds of a keyspace's history. A missing field means no bound.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonHistory {
@@ -76,7 +76,7 @@ fn config_json(config: &KeyspaceConfig) -> Value {
     })
 }
 
-/// A keyspace, without statistics.
+/// Returns a keyspace as JSON, without statistics.
 #[must_use]
 pub fn info_json(info: &KeyspaceInfo) -> Value {
     json!({
@@ -84,7 +84,7 @@ pub fn info_json(info: &KeyspaceInfo) -> Value {
     })
 }
 
-/// What a keyspace holds.
+/// Returns the statistics of a keyspace as JSON.
 #[must_use]
 pub fn stats_json(stats: &KeyspaceStats) -> Value {
     json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping })
@@ -104,20 +104,20 @@ fn name(call: &Call) -> Result<String, ApiError> {
     Ok(name_segment(call.path_after("/v1/keyspaces/"))?.into_owned())
 }
 
-/// `GET /v1/keyspaces`
+/// Handles `GET /v1/keyspaces`: lists the keyspaces with their configurations.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let all: Vec<_> = app.db.blocking().keyspaces().iter().map(info_json).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "keyspaces": all })))
 }
 
-/// `GET /v1/keyspaces/{keyspace}`: with statistics.
+/// Handles `GET /v1/keyspaces/{keyspace}`. The reply has statistics.
 pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call)?;
     let keyspace = app.find_keyspace(&name)?;
     let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
-    // Bounded by what a scan costs, so it counts as one.
+    // Counting is bounded and costs as much as a scan, so it counts as a scan.
     let held = app.admission.scans.take(1);
     let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
     let stats = tokio::task::spawn_blocking(move || keyspace.stats(DEFAULT_STATS_KEYS)).await;
@@ -130,7 +130,7 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &object))
 }
 
-/// `PUT /v1/keyspaces/{keyspace}`
+/// Handles `PUT /v1/keyspaces/{keyspace}`: creates a keyspace.
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let (keyspace, created) =
@@ -139,7 +139,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(status, &keyspace.info().as_ref().map_or(Value::Null, info_json)))
 }
 
-/// `PATCH /v1/keyspaces/{keyspace}`
+/// Handles `PATCH /v1/keyspaces/{keyspace}`: changes a keyspace's configuration.
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let name = name(call)?;
@@ -150,7 +150,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": config_json(&config) })))
 }
 
-/// `DELETE /v1/keyspaces/{keyspace}`
+/// Handles `DELETE /v1/keyspaces/{keyspace}`: drops a keyspace.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let keyspace = app.find_keyspace(&name(call)?)?;

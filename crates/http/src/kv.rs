@@ -1,4 +1,4 @@
-//! `/v1/kv`: raw values under binary keys.
+//! Handlers of `/v1/kv`: raw values under binary keys.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::{
 
 const PREFIX: &str = "/v1/kv/";
 
-/// `GET /v1/kv/{keyspace}/{key}`
+/// Handles `GET /v1/kv/{keyspace}/{key}`: returns a key's value.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
@@ -48,7 +48,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// `HEAD /v1/kv/{keyspace}/{key}`: does not read a value that stays in the log.
+/// Handles `HEAD /v1/kv/{keyspace}/{key}`. Does not read a value that stays in the log.
 pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
@@ -70,12 +70,12 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// A key without a value is also something shown: its delete may not be durable yet.
+/// Returns error 404 with the level of the state that was read: the key's delete may not be durable yet.
 fn missing(level: Durability) -> ApiError {
     ApiError { shown: Some(level), ..no_such_key() }
 }
 
-/// The reply to a conditional read that shall not get the value.
+/// Returns the reply to a conditional read if it must not carry the value.
 fn stale(call: &Call, revision: Revision, level: Durability) -> Result<Option<Response<Body>>, ApiError> {
     let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
     match read_freshness(if_match, if_none_match, revision) {
@@ -103,7 +103,7 @@ fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
     Ok(write_condition(call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH))?)
 }
 
-/// `PUT /v1/kv/{keyspace}/{key}`
+/// Handles `PUT /v1/kv/{keyspace}/{key}`: stores a value.
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, expect, terms) = (call.level(app)?, condition(call)?, Terms::of(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -119,7 +119,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Stores a value and gives its memory back before waiting for the disk.
+/// Stores a value, and releases the body's memory before waiting for the disk.
 pub(crate) async fn store(
     app: &Arc<App>,
     keyspace: &Keyspace,
@@ -142,7 +142,7 @@ pub(crate) async fn store(
     Ok(committed.await?)
 }
 
-/// `DELETE /v1/kv/{keyspace}/{key}`
+/// Handles `DELETE /v1/kv/{keyspace}/{key}`: removes a key.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (level, expect) = (call.level(app)?, condition(call)?);
@@ -169,7 +169,7 @@ pub(crate) async fn remove(
     Ok(committed.await?)
 }
 
-/// `GET /v1/kv`
+/// Handles `GET /v1/kv`: lists the names of the keyspaces.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let names: Vec<_> =

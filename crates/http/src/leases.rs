@@ -1,7 +1,7 @@
-//! `/v1/leases`: keys attached to a lease live only as long as it is kept alive.
+//! Handlers of `/v1/leases`. A key that is attached to a lease lives only while clients keep the lease alive.
 //!
-//! Attaching is a put's business (`Thalweg-Lease`, see [`crate::ttl`]). Here leases are granted, kept alive,
-//! revoked, listed and described.
+//! Does not own: attaching keys, which is part of a put (`Thalweg-Lease`, see [`crate::ttl`]). Owns: granting, keeping
+//! alive, revoking, listing and describing leases.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     ttl::lease_of,
 };
 
-/// A lease as granted or kept alive.
+/// Returns a granted or renewed lease as JSON.
 fn grant_json(grant: &LeaseGrant) -> Value {
     json!({
         "id": grant.id.0,
@@ -35,7 +35,7 @@ fn grant_json(grant: &LeaseGrant) -> Value {
     })
 }
 
-/// A lease as it is now, without its keys.
+/// Returns a lease's current state as JSON, without its keys.
 #[must_use]
 pub fn lease_json(info: &LeaseInfo) -> Value {
     json!({
@@ -47,7 +47,7 @@ pub fn lease_json(info: &LeaseInfo) -> Value {
     })
 }
 
-/// A lease with its keys, of which there may be `more`.
+/// Returns a lease with at most `limit` of its keys as JSON. The field `more` reports if it has further keys.
 #[must_use]
 pub fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize) -> Value {
     let more = keys.len() > limit;
@@ -63,7 +63,7 @@ pub fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: us
     object
 }
 
-/// The id in the path, `/v1/leases/{lease}` and below.
+/// Parses the id in a path `/v1/leases/{lease}` or below it.
 fn id_of(call: &Call) -> Result<LeaseId, ApiError> {
     let rest = call.path_after("/v1/leases/");
     let segment = rest.split_once('/').map_or(rest, |(id, _)| id);
@@ -71,7 +71,7 @@ fn id_of(call: &Call) -> Result<LeaseId, ApiError> {
     lease_of(&decode(segment.as_bytes())?).ok_or_else(|| ApiError::bad_request("bad_lease_id", expected))
 }
 
-/// `?limit=`, `default` if it is not said and `max` at most, and of a list `?cursor=`.
+/// Parses `?limit=`, which is `default` if missing and `max` at most, and `?cursor=` if `takes_cursor` is true.
 fn page_of(
     call: &Call,
     (default, max): (usize, usize),
@@ -108,7 +108,7 @@ impl JsonGrant {
     }
 }
 
-/// `POST /v1/leases`
+/// Handles `POST /v1/leases`: grants a lease.
 pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;
@@ -119,7 +119,7 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(answer(StatusCode::CREATED, &granted))
 }
 
-/// `POST /v1/leases/{lease}/keep-alive`
+/// Handles `POST /v1/leases/{lease}/keep-alive`: renews a lease for its TTL.
 pub(crate) async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
@@ -133,7 +133,7 @@ fn answer(status: StatusCode, grant: &LeaseGrant) -> axum::http::Response<axum::
     response
 }
 
-/// `DELETE /v1/leases/{lease}`
+/// Handles `DELETE /v1/leases/{lease}`: revokes a lease, which removes its keys.
 pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
@@ -141,7 +141,7 @@ pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// `GET /v1/leases`
+/// Handles `GET /v1/leases`: lists leases.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     let (limit, after) = page_of(call, (DEFAULT_LISTED as usize, MAX_LISTED as usize), true)?;
     let db = app.db.blocking();
@@ -153,12 +153,12 @@ pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     Ok(shown(app, &object))
 }
 
-/// `GET /v1/leases/{lease}`
+/// Handles `GET /v1/leases/{lease}`: returns a lease and its keys.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (limit, _) = page_of(call, (DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN), false)?;
     let id = id_of(call)?;
     let leases = app.db.blocking().leases();
-    // It may end between the two looks.
+    // The lease may end between the two reads.
     let found = leases.get(id)?.zip(leases.keys(id, limit + 1)?);
     let (info, keys) = found.ok_or_else(|| no_such_lease(id))?;
     Ok(shown(app, &lease_json_with_keys(&info, keys, limit)))

@@ -1,15 +1,16 @@
-//! HTTP, served: `docs/http.md` describes the API.
+//! The HTTP server: `docs/http.md` describes its API.
 //!
-//! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies; the same requests
-//! without a server, for the command line ([`commit_json`] and others).
+//! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies. It also
+//! owns commits and other requests in JSON that the command line executes without a server ([`commit_json`] and
+//! others).
 //! Does not own: bounds, errors and the database, which all protocols share ([`thalweg_serving`]).
 //!
-//! A request passes: socket (`connection`) → router (`handling`, which admits it and counts its reply) → table of routes
-//! (`dispatch`) → handler → reply (`reply`), or an error as JSON.
+//! The path of a request: socket (`connection`) → router (`handling`, which admits it and counts its reply) → table of
+//! routes (`dispatch`) → handler → reply (`reply`), or an error as JSON.
 //!
 //! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
-//! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`, `pages`,
-//! `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`).
+//! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
+//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`).
 
 #![warn(unreachable_pub)]
 
@@ -65,7 +66,7 @@ pub use state::{digest_json, version_json};
 pub use status::OPENAPI;
 pub use transaction::transact_json;
 
-/// Bodies without a request around them, for the fuzz target. No part of the API.
+/// Parsers of request bodies, exported for the fuzz target. Not part of the API.
 #[doc(hidden)]
 pub mod bodies {
     pub use super::{batch::batch as records, commit::check as commit};

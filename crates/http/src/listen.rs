@@ -1,7 +1,8 @@
-//! Listening for HTTP clients.
+//! Listening for HTTP clients, and serving of their connections.
 //!
-//! Owns: the bound on connections, one task per connection, and the stop: old connections take no new requests, and
-//! requests in progress may finish. Does not own: requests (`handling`), and how long a stop waits (`server`).
+//! Owns: the bound on connections, one task per connection, and the stop. During a stop, open connections take no new
+//! requests, and requests in progress may finish. Does not own: requests (`handling`), and the maximum time of a stop
+//! (`server`).
 
 use std::{
     convert::Infallible,
@@ -37,11 +38,11 @@ use crate::{
     shared::Http,
 };
 
-/// To the log.
+/// Name of these clients in log lines.
 const WHOSE: &str = "HTTP clients";
 
-/// Accepts connections until `shutdown` resolves. Open connections then stay in `connections`, each until its requests in
-/// progress have ended.
+/// Accepts connections until `shutdown` resolves. Open connections then stay in `connections`, each until its requests
+/// in progress have ended.
 pub async fn serve_until(
     shutdown: impl Future<Output = ()>,
     http: &Arc<Http>,
@@ -63,7 +64,7 @@ fn begin(stream: TcpStream, app: &Arc<App>, router: &Router, connections: &mut J
     }
 }
 
-/// What is said to one connection too many.
+/// Returns the reply to a connection above the limit.
 fn no_room() -> String {
     const BODY: &str =
         "{\"code\":\"overloaded\",\"message\":\"too many connections: retry later\",\"retry\":\"retry\"}\n";
@@ -79,12 +80,12 @@ fn builder() -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // The watch bounds the time of a head with one timer a connection; the library's own costs one
-        // for every request.
+        // The watch bounds the time of a head with one timer per connection. The library's own timeout costs one timer
+        // per request.
         .header_read_timeout(None)
         .max_buf_size(READ_BUFFER_BYTES)
-        // Not `pipeline_flush`: it would save writes for clients that pipeline, but it also holds back the
-        // replies before a malformed request, and the 400 itself, and then drops them.
+        // `pipeline_flush` stays off. It would save writes for pipelining clients. But it also holds back the replies
+        // before a malformed request, and the 400 itself, and then drops them.
         .max_headers(MAX_HEADER_FIELDS);
     builder
         .http2()
@@ -140,7 +141,7 @@ async fn serve(stream: TcpStream, app: Arc<App>, router: Router, held: Held) {
     }
 }
 
-/// The router, and the connection that it serves.
+/// The service of one connection: the router, and the connection's activity.
 struct PerConnection {
     router: Router,
     activity: Arc<Activity>,
@@ -157,7 +158,7 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
 }
 
 pin_project! {
-    /// A request being handled; the connection counts as busy meanwhile.
+    /// Future of a request. The connection counts as busy until the future is dropped.
     struct Handling {
         #[pin]
         inner: RouteFuture<Infallible>,

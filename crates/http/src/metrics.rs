@@ -20,26 +20,26 @@ use thalweg_serving::{
 };
 use thalweg_types::Durability;
 
-/// Levels, and "shows and stores nothing".
+/// Number of values of a level: all levels, and none for requests that show and store nothing.
 const LEVELS: usize = Durability::ALL.len() + 1;
 const CLASSES: usize = 5;
 
-/// What is counted of requests.
+/// Counters and histograms of requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
     shards: Shards,
-    /// Names by number.
+    /// Names of operations, by number.
     operations: Vec<&'static str>,
 }
 
 impl Requests {
-    /// Nothing counted yet.
+    /// Creates counters at zero.
     #[must_use]
     pub(crate) fn new(operations: Vec<&'static str>) -> Self {
         Self { shards: Shards::new(operations.len() * LEVELS, operations.len() * CLASSES), operations }
     }
 
-    /// Counts a request, by the number of its operation. The level is the one that the reply states.
+    /// Counts a request of the operation with this number. `level` is the level that the reply states.
     pub(crate) fn record(&self, operation: usize, level: Option<Durability>, status: StatusCode, took: Duration) {
         let level = level.map_or(0, |level| level as usize + 1);
         let class = usize::from(status.as_u16() / 100).clamp(1, CLASSES) - 1;
@@ -59,7 +59,7 @@ pub(crate) struct Scraped {
 }
 
 impl Scraped {
-    /// Creates the collector.
+    /// Creates the collector of these requests and of the bounds in `admission`.
     #[must_use]
     pub(crate) fn new(requests: &Arc<Requests>, admission: &Admission) -> Self {
         let bounds = [

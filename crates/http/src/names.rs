@@ -1,4 +1,4 @@
-//! The names in a commit or a transaction, and whose ids they are.
+//! Lookup of the names in a commit or a transaction.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -8,28 +8,28 @@ use thalweg_types::{GroupId, KeyspaceId, StreamId};
 
 use crate::groups;
 
-/// What an operation is about.
+/// Object that an operation refers to.
 pub(crate) enum Target<'a> {
     /// A keyspace.
     Keyspace(&'a str),
     /// A stream.
     Stream(&'a str),
-    /// A consumer group: its stream's name, and its own.
+    /// A consumer group: the name of its stream, and its own name.
     Group(&'a str, &'a str),
 }
 
-/// Ids of the names in a commit or transaction. Keyspaces and streams that do not exist are created before it: that
-/// is not part of what is atomic, and harmless if it then fails.
+/// Ids of the names in a commit or transaction. Missing keyspaces and streams are created before the commit. That is
+/// not part of the atomic commit, and harmless if the commit then fails.
 #[derive(Default)]
 pub(crate) struct Names {
     keyspaces: HashMap<String, KeyspaceId>,
     streams: HashMap<String, StreamId>,
-    /// By the names of their streams and of themselves.
+    /// Ids of groups, by the name of the stream and the name of the group.
     groups: HashMap<(String, String), GroupId>,
 }
 
 impl Names {
-    /// Of these, for a request.
+    /// Looks up the names for a request, and creates missing keyspaces and streams.
     pub(crate) async fn of<'o>(app: &Arc<App>, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
         let mut names = Self::default();
         for target in targets {
@@ -47,7 +47,7 @@ impl Names {
         Ok(names)
     }
 
-    /// The same for whoever has the database open.
+    /// Looks up the names in a database that this process has opened, as [`of`](Self::of) does.
     pub(crate) fn of_database<'o>(db: &Database, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
         let mut names = Self::default();
         for target in targets {
@@ -66,17 +66,17 @@ impl Names {
         Ok(())
     }
 
-    /// A keyspace's id.
+    /// Returns a keyspace's id.
     pub(crate) fn keyspace(&self, name: &str) -> Result<KeyspaceId, ApiError> {
         self.keyspaces.get(name).copied().ok_or_else(|| thalweg_serving::error::no_such_keyspace(name))
     }
 
-    /// A stream's id.
+    /// Returns a stream's id.
     pub(crate) fn stream(&self, name: &str) -> Result<StreamId, ApiError> {
         self.streams.get(name).copied().ok_or_else(|| thalweg_serving::error::no_such_stream(name))
     }
 
-    /// A consumer group's id.
+    /// Returns a consumer group's id.
     pub(crate) fn group(&self, stream: &str, group: &str) -> Result<GroupId, ApiError> {
         let found = self.groups.get(&(stream.to_owned(), group.to_owned())).copied();
         found.ok_or_else(|| groups::no_such_group(stream, group))

@@ -1,7 +1,7 @@
-//! What commits and transactions have in common in JSON: conditions and operations.
+//! JSON of conditions and operations, which commits and transactions share.
 //!
-//! Owns how they are written, and which command each is. Does not own whose ids their names are (`names`), nor what is
-//! answered (`commit`, `transaction`).
+//! Owns: their JSON form, and the command that each becomes. Does not own: the lookup of ids by name (`names`), and
+//! answers (`commit`, `transaction`).
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -26,11 +26,11 @@ use crate::{
     ttl::{JsonTtl, Terms, json_terms},
 };
 
-/// A condition on a key.
+/// A condition on a key, in the JSON of commits and transactions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JsonCondition {
-    /// The key's keyspace.
+    /// Name of the key's keyspace.
     pub keyspace: String,
     key: Option<String>,
     key_base64: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct JsonCondition {
 }
 
 impl JsonCondition {
-    /// The key and its keyspace, as they were sent.
+    /// Returns the key and its keyspace as they were sent, for an error.
     pub(crate) fn named(&self) -> Map<String, Value> {
         let mut object = Map::from_iter([("keyspace".to_owned(), json!(self.keyspace))]);
         for (name, given) in [("key", &self.key), ("key_base64", &self.key_base64)] {
@@ -47,7 +47,7 @@ impl JsonCondition {
         object
     }
 
-    /// Calls `add` with the key and what is expected of it.
+    /// Calls `add` with the key and the expectation on it.
     pub(crate) fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
         let key = required_bytes("key", self.key.as_ref(), self.key_base64.as_ref())?;
         let (value, end);
@@ -85,7 +85,7 @@ enum JsonExpect {
     Unchanged(JsonUnchanged),
 }
 
-/// What was read of the range from the key on.
+/// Result of an earlier read of the range that begins at the key.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonUnchanged {
@@ -95,7 +95,7 @@ struct JsonUnchanged {
     count: u32,
 }
 
-/// A write of a commit, or an operation of a transaction, which may read as well.
+/// A write of a commit, or an operation of a transaction, which may also read.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum JsonOperation {
@@ -174,17 +174,17 @@ pub(crate) enum JsonOperation {
     },
 }
 
-/// An expected offset: a number, or a word.
+/// Expected offset of an append: a number or a word.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum JsonExpected {
-    /// The next offset.
+    /// The stream's next offset.
     Offset(u64),
-    /// `none` or `any`.
+    /// The word `none` or `any`.
     Word(String),
 }
 
-/// A producer's stamp.
+/// A producer's stamp: its id, epoch and sequence number.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JsonProducer {
@@ -200,7 +200,7 @@ impl JsonProducer {
     }
 }
 
-/// What an append expects of its stream.
+/// Converts the offset that an append expects of its stream.
 fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, ApiError> {
     Ok(match expected {
         None => ExpectedOffset::Any,
@@ -210,19 +210,19 @@ fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, Ap
     })
 }
 
-/// What is about to be written: by a commit, or by a list of a transaction.
+/// A list of writes that is being built: of a commit, or of a branch of a transaction.
 pub(crate) trait Writes {
-    /// Puts a value that lives as long as its terms say.
+    /// Puts a value. Its terms determine how long it lives.
     fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: Terms) -> Result<(), CommandError>;
-    /// Changes a deadline.
+    /// Changes a key's deadline.
     fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError>;
     /// Removes a key.
     fn delete(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Result<(), CommandError>;
-    /// Appends records.
+    /// Appends records to a stream.
     fn append(&mut self, stream: StreamId, terms: &AppendTerms<'_>, batch: &RecordBatch) -> Result<(), ApiError>;
-    /// Settles what was delivered.
+    /// Acks delivered records.
     fn ack(&mut self, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError>;
-    /// Gives back what was delivered.
+    /// Nacks delivered records.
     fn nack(
         &mut self,
         group: GroupId,
@@ -274,7 +274,8 @@ macro_rules! writes {
 writes!(CommitBuilder, |list: &mut Self, id, terms, batch| Ok(list.append_with(id, terms, batch).map(drop)?));
 writes!(Operations, |list: &mut Self, id, terms: &AppendTerms<'_>, batch| match terms.producer {
     None => Ok(list.append(id, terms.expected, batch).map(drop)?),
-    // Nobody remembers which list of a transaction was carried out, nor what it read.
+    // The state does not remember the chosen branch of a transaction or the values it read, so a repetition can't be
+    // answered.
     Some(_) => Err(ApiError::bad_request(
         "bad_json",
         "an append of a producer goes into a commit (POST /v1/commit, thalweg commit)"
@@ -282,7 +283,7 @@ writes!(Operations, |list: &mut Self, id, terms: &AppendTerms<'_>, batch| match 
 });
 
 impl JsonOperation {
-    /// What it is about.
+    /// Returns the keyspace, stream or group that the operation refers to.
     fn target(&self) -> Target<'_> {
         match self {
             Self::Append { stream, .. } => Target::Stream(stream),
@@ -297,7 +298,7 @@ impl JsonOperation {
         }
     }
 
-    /// Adds it as a write; what only a transaction can do is an error.
+    /// Adds the operation as a write. An operation that only transactions support is an error.
     pub(crate) fn write(&self, list: &mut impl Writes, names: &Names) -> Result<(), ApiError> {
         match self {
             Self::Put { keyspace, key, key_base64, value, value_base64, ttl_seconds, lease } => {
@@ -344,7 +345,7 @@ impl JsonOperation {
         Ok(())
     }
 
-    /// Adds it to a list of a transaction.
+    /// Adds the operation to a branch of a transaction.
     pub(crate) fn add(&self, list: &mut Operations, names: &Names) -> Result<(), ApiError> {
         match self {
             Self::Add { keyspace, key, key_base64, delta } => {
@@ -387,7 +388,7 @@ impl JsonOperation {
     }
 }
 
-/// What conditions and operations are about.
+/// Returns the keyspaces, streams and groups that conditions and operations refer to.
 pub(crate) fn targets<'o>(
     conditions: &'o [JsonCondition],
     operations: impl Iterator<Item = &'o JsonOperation>,
@@ -396,13 +397,13 @@ pub(crate) fn targets<'o>(
     of_conditions.chain(operations.map(JsonOperation::target))
 }
 
-/// The level that a body asks for, or else its request.
+/// Returns the level that a body names, or else the level of its request.
 pub(crate) fn level_of(named: Option<&String>, asked: Durability) -> Result<Durability, ApiError> {
     let Some(name) = named else { return Ok(asked) };
     name.parse::<Durability>().map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
 }
 
-/// An error that names the key whose condition did not hold.
+/// Converts an error. If a condition failed, the error names its key.
 pub(crate) fn failed(error: WriteError, conditions: &[JsonCondition]) -> ApiError {
     let culprit = match error {
         WriteError::ConditionFailed { condition, .. } => conditions.get(condition as usize).map(|found| {

@@ -1,8 +1,8 @@
-//! Reply bodies made page by page, so that a reply of any length takes bounded memory.
+//! Reply bodies made page by page, so that a reply of any length needs bounded memory.
 //!
-//! Owns: the pull from a [`PageSource`] on a blocking thread, one page ahead of nothing: the next page
-//! is made when the client has taken the last one, so a slow client holds no thread. What is larger than pages are, because a
-//! single pair or record is, counts against `max_reply_bytes_in_flight` until it is sent; without room the reply ends there.
+//! Owns: the pull from a [`PageSource`] on a blocking thread. The next page is made after the client has taken the last
+//! one, so a slow client holds no thread. A page is larger than usual if it holds one large pair or record. Such a page
+//! counts in `max_reply_bytes_in_flight` until it is sent; without room the reply ends there.
 
 use std::{
     collections::VecDeque,
@@ -21,45 +21,45 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use crate::reply;
 
-/// Part of a reply body.
+/// A part of a reply body.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     /// Data frames; each becomes one chunk in HTTP/1.
     pub frames: Vec<Bytes>,
-    /// Nothing follows.
+    /// True for the last page.
     pub last: bool,
 }
 
-/// Makes pages, blocking while it does.
+/// Source of pages. It may block while it makes one.
 pub(crate) trait PageSource: Send + Unpin + 'static {
-    /// The next page.
+    /// Makes the next page.
     fn page(&mut self) -> Result<Page, ApiError>;
-    /// Whose bounds count pages that are larger than usual; `None`: they are bounded otherwise.
+    /// Returns the server whose bounds count large pages. `None`: pages of this source are bounded in another way.
     fn app(&self) -> Option<&Arc<App>>;
-    /// What to send when a page fails after the head has gone out; `None` cuts the connection, so that
-    /// the client cannot take what it has for everything.
+    /// Returns the bytes to send if a page fails after the head was sent. `None` cuts the connection, so that the
+    /// client does not mistake a partial body for a complete one.
     fn failure(&mut self, error: &ApiError) -> Option<Bytes>;
 }
 
-/// Where the first page is made.
+/// Thread on which the first page is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum First {
-    /// Here and now: it is small.
+    /// The calling thread: the page is small.
     Inline,
-    /// On a blocking thread.
+    /// A blocking thread.
     Blocking,
 }
 
-/// Whether a short body may go out with its length instead of in chunks.
+/// Permission to send a short body with its length instead of in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// It may.
+    /// A short body may be sent with its length.
     Any,
-    /// Chunks matter to the client.
+    /// The client depends on chunks.
     Chunks,
 }
 
-/// The body over `source`. An error of the first page is an error of the request.
+/// Creates the body over `source`. An error of the first page is an error of the request.
 pub(crate) async fn body<S: PageSource>(mut source: S, first: First, framing: Framing) -> Result<Body, ApiError> {
     let (page, source) = match first {
         First::Inline => (made(&mut source), source),
@@ -76,7 +76,7 @@ pub(crate) async fn body<S: PageSource>(mut source: S, first: First, framing: Fr
 async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiError>, S)> {
     let app = source.app().map(Arc::clone);
     let place = match app {
-        // How large the next pair is nobody knows.
+        // The size of the next pair is unknown.
         Some(app) => app.place_to_read(MAX_VALUE_BYTES).await,
         None => None,
     };
@@ -88,7 +88,7 @@ async fn blocking<S: PageSource>(mut source: S) -> io::Result<(Result<Page, ApiE
     task.await.map_err(io::Error::other)
 }
 
-/// The next page, counted if it is a large one.
+/// Makes the next page, and counts it if it is large.
 fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
     let page = source.page()?;
     let bytes: usize = page.frames.iter().map(Bytes::len).sum();
@@ -99,7 +99,7 @@ fn made<S: PageSource>(source: &mut S) -> Result<Page, ApiError> {
     Ok(Page { frames, last: page.last })
 }
 
-/// Bytes of a page; those of a large one take no more memory than they are.
+/// Converts a page's bytes. Releases the unused capacity of a large page.
 pub(crate) fn gathered(mut bytes: Vec<u8>) -> Bytes {
     if bytes.len() > COUNTED_PAGE_BYTES {
         bytes.shrink_to_fit();
@@ -129,20 +129,20 @@ fn next_page<S: PageSource>(source: S) -> Running<S> {
     })
 }
 
-/// One step: frames, and the state for the next step if there is one.
+/// Result of one step: frames, and the state for the next step if there is one.
 pub(crate) type Step<S> = io::Result<(Vec<Bytes>, Option<S>)>;
-/// A step that is being taken.
+/// Future of a step.
 pub(crate) type Running<S> = Pin<Box<dyn Future<Output = Step<S>> + Send>>;
 
-/// A body that is unfolded from a state, step by step.
+/// A body that is produced from a state, step by step.
 pub(crate) struct Unfold<S> {
-    /// Ready to go out.
+    /// Frames that are ready to be sent.
     pub frames: VecDeque<Bytes>,
-    /// For the next step.
+    /// State for the next step.
     pub state: Option<S>,
-    /// The step under way.
+    /// Step in progress.
     pub running: Option<Running<S>>,
-    /// Takes a step.
+    /// Function that starts a step.
     pub step: fn(S) -> Running<S>,
 }
 

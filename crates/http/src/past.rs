@@ -1,4 +1,4 @@
-//! Keyspaces with history: values at a revision, and `/v1/versions`.
+//! Handlers for keyspaces with history: values at a revision, and `/v1/versions`.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::{
     reply,
 };
 
-/// Versions in an answer if the request does not say.
+/// Default number of versions in a reply.
 const DEFAULT_VERSIONS: usize = 10;
 
-/// The value that a key had at a revision.
+/// Returns the value that a key had at a revision.
 pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision, body: WithValue) -> Answer {
     let entry = keyspace.get_at(key, revision)?;
     let level = app.db.blocking().visible_durability();
@@ -40,22 +40,22 @@ pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision
     Ok(response)
 }
 
-/// Whether an answer has a body.
+/// Choice between a reply with and without a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WithValue {
-    /// It has.
+    /// The reply has the value as its body.
     Yes,
-    /// It is one to HEAD.
+    /// The reply has no body, because the request is a HEAD.
     No,
 }
 
-/// `GET /v1/versions/{keyspace}/{key}`
+/// Handles `GET /v1/versions/{keyspace}/{key}`: lists past versions of a key.
 pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     let query = VersionsQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after("/v1/versions/"))?;
     let keyspace = app.find_keyspace(&name)?;
     let key = key.unwrap_or_default();
-    // As much work and memory as a page of a scan, so it counts as one.
+    // This costs as much work and memory as a page of a scan, so it counts as a scan.
     let held = app.admission.scans.take(1);
     let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
     let limit = query.limit.map_or(DEFAULT_VERSIONS, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -66,7 +66,7 @@ pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &answer))
 }
 
-/// The versions of a key.
+/// Returns the versions of a key as JSON.
 #[must_use]
 pub fn versions_json(key: &[u8], found: &KeyVersions) -> Value {
     let mut answer = Value::Object(bytes_object("key", key));
@@ -96,7 +96,7 @@ fn version_json(version: &KeyVersion) -> Value {
     Value::Object(object)
 }
 
-/// Bytes as everywhere in JSON: as text if they are, else in base64 under another name.
+/// Returns an object with one field: the bytes as text, or as base64 under another name.
 fn bytes_object(name: &'static str, bytes: &[u8]) -> Map<String, Value> {
     let mut out = vec![b'{'];
     push_bytes(&mut out, name, bytes);
@@ -104,13 +104,13 @@ fn bytes_object(name: &'static str, bytes: &[u8]) -> Map<String, Value> {
     serde_json::from_slice(&out).expect("one field of an object")
 }
 
-/// A scan's cursor as it goes into a reply.
+/// Encodes a scan's cursor for a reply.
 #[must_use]
 pub fn cursor_text(cursor: &ScanCursor) -> String {
     URL_SAFE_NO_PAD.encode(cursor.encode())
 }
 
-/// The inverse of [`cursor_text`].
+/// Decodes a cursor that [`cursor_text`] encoded.
 pub fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
     let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor as an earlier reply gave it" };
     if text.len() > MAX_CURSOR_BYTES * 2 {

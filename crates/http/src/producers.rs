@@ -1,4 +1,4 @@
-//! `/v1/streams/{stream}/producers`: who appends exactly once, and under which epoch.
+//! Handlers of `/v1/streams/{stream}/producers`: producers, which append exactly once, and their epochs.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     reply,
 };
 
-/// The stream's name, and the producer's id if the path has one.
+/// Returns the stream's name, and the producer's id, which is empty if the path has none.
 fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {
     let rest = call.path_after("/v1/streams/");
     let (stream, rest) = rest.split_once('/').unwrap_or((rest, ""));
@@ -37,14 +37,15 @@ fn find(app: &App, call: &Call) -> Result<(Stream, String), ApiError> {
     Ok((app.find_stream(&stream)?, producer.into_owned()))
 }
 
-/// `GET /v1/streams/{stream}/producers`: all that the stream remembers, which are bounded.
+/// Handles `GET /v1/streams/{stream}/producers`. Returns all producers that the stream remembers; their number is
+/// bounded.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, _) = find(app, call)?;
     let producers: Vec<_> = stream.producers()?.iter().map(describe).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "producers": producers })))
 }
 
-/// `GET /v1/streams/{stream}/producers/{producer}`
+/// Handles `GET /v1/streams/{stream}/producers/{producer}`: returns the epoch and next sequence number of a producer.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, id) = find(app, call)?;
     match stream.producer_info(&id)? {
@@ -53,7 +54,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     }
 }
 
-/// `POST /v1/streams/{stream}/producers/{producer}`: fences whoever used the id before.
+/// Handles `POST /v1/streams/{stream}/producers/{producer}`. Fences earlier users of the id.
 pub(crate) async fn open(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;

@@ -14,7 +14,7 @@ pub(crate) fn push_json(out: &mut Vec<u8>, offset: Offset, time: SpaceTime, reco
     out.push(b'}');
 }
 
-/// Appends what records and messages have in common as fields, each after a comma.
+/// Appends the fields that records and messages share. Each is preceded by a comma.
 pub(crate) fn push_content<'a>(
     out: &mut Vec<u8>,
     key: Option<&[u8]>,

@@ -1,12 +1,12 @@
-//! Reading a stream: pages of records as NDJSON or in the binary format; tails begin here too.
+//! Reading of a stream: pages of records as NDJSON or in the binary format. Requests for tails begin here, too.
 //!
 //! ```text
 //! binary := frame* | end
 //! frame  := len u32 | offset u64 | time u64 | record      len counts what follows it: 16 + record
 //! end    := 0 u32 | next u64 | high_watermark u64
 //! ```
-//! Little-endian; `record` is the encoding of `thalweg_types::record` without its own length; `time` is
-//! in microseconds. A body without the end frame was cut off.
+//! Integers are little-endian. `record` is the encoding of `thalweg_types::record` without its own length. `time` is in
+//! microseconds. A body without the end frame was cut off.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -36,7 +36,7 @@ use crate::{
     tail::{self, begin},
 };
 
-/// `GET /v1/streams/{stream}/records`
+/// Handles `GET /v1/streams/{stream}/records`: reads or tails records.
 pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
     let query = RecordsQuery::parse(call.head.uri.query())?;
     let offers = [Media::Ndjson, Media::Binary, Media::Events];
@@ -87,8 +87,8 @@ async fn page_through(app: &Arc<App>, stream: Stream, query: RecordsQuery, media
     Ok(reply::shown(media, pages::body(reading, first, Framing::Any).await?, level))
 }
 
-/// A read under way. `next <= end`: what is appended meanwhile is not shown, so that the level in the
-/// head holds for every record.
+/// A read in progress. `next <= end`: records that are appended later are not shown, so that the level in the head is
+/// valid for every record.
 struct Reading {
     stream: Stream,
     next: Offset,
@@ -99,7 +99,7 @@ struct Reading {
     level: Durability,
     count: u64,
     _held: Held,
-    /// How many were sent, and where they end, without the page that is being made.
+    /// Number of records sent and the offset after the last one, without the page that is being made.
     sent: (u64, Offset),
     app: Arc<App>,
 }
@@ -111,10 +111,10 @@ impl Reading {
         let page = self.stream.read(self.next, records, max_bytes)?;
         let (before, begun_at, mut taken) = (self.count, out.len() as u64, 0);
         let mut scratch = RecordBatch::new();
-        // Offsets may have gaps: where it goes on, and where it ends, is not a matter of counting.
+        // Offsets may have gaps, so the next offset and the end do not follow from the number of records.
         let (mut next, end) = (page.next, self.end);
         page.for_each(&mut |offset, time, record| {
-            // A batch comes whole from the log and may be larger than what was asked for.
+            // The log returns whole batches, which may be larger than the request.
             if taken == records || offset >= end || (taken > 0 && out.len() as u64 - begun_at >= max_bytes) {
                 next = offset;
                 return ControlFlow::Break(());
@@ -127,7 +127,7 @@ impl Reading {
         self.limit -= taken;
         self.next = next.min(end);
         if taken == 0 {
-            // Nothing more to be had: a stream that was trimmed to its end meanwhile, or only gaps.
+            // No records are left: the stream was trimmed to its end in the meantime, or only gaps follow.
             self.next = self.end;
         }
         Ok(())
@@ -177,7 +177,7 @@ impl PageSource for Reading {
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
-        // What was in the page that failed comes again to whoever goes on.
+        // A client that resumes gets the records of the failed page again.
         (self.count, self.next) = self.sent;
         (self.media == Media::Ndjson).then(|| {
             let line = serde_json::json!({ "error": error.to_json(None), "count": self.count, "next": self.next.0 });
@@ -196,7 +196,7 @@ fn push_record(
 ) {
     if media == Media::Binary {
         scratch.clear();
-        // What was stored once fits again.
+        // The record fitted when it was stored, so it fits now.
         if scratch.push(record).is_ok() {
             let encoded = &scratch.bytes()[4..];
             out.extend_from_slice(&(16 + encoded.len() as u32).to_le_bytes());

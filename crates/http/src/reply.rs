@@ -1,4 +1,4 @@
-//! Replies: the headers that carry revisions and levels, and bodies of known size.
+//! Construction of replies: headers with revisions and levels, and bodies of known size.
 
 use axum::{
     body::Body,
@@ -13,14 +13,14 @@ use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
 
-/// The level that a request asks for, and that a reply states.
+/// Header with the level that a request names, or that a reply states.
 pub(crate) const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");
-/// A key's revision.
+/// Header with a key's revision.
 const REVISION: HeaderName = HeaderName::from_static("thalweg-revision");
-/// The request's id.
+/// Header with the request's id.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The header value of a level.
+/// Returns the header value of a durability level.
 #[must_use]
 pub(crate) fn level_value(level: Durability) -> HeaderValue {
     HeaderValue::from_static(level.name())
@@ -50,7 +50,7 @@ pub(crate) fn put_revision(headers: &mut HeaderMap, revision: Revision) {
     }
 }
 
-/// A reply without a body.
+/// Creates a reply without a body.
 #[must_use]
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
@@ -58,7 +58,7 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// A reply of a media type, stating the level of what it shows.
+/// Creates a reply of a media type. States the level of the data that it shows.
 #[must_use]
 pub(crate) fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
     let mut response = Response::new(body);
@@ -68,13 +68,13 @@ pub(crate) fn shown(media: Media, body: Body, level: Durability) -> Response<Bod
     response
 }
 
-/// A JSON reply, one line.
+/// Creates a reply with one line of JSON.
 #[must_use]
 pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Body> {
     json_of(status, value)
 }
 
-/// A JSON reply of anything that can always be written as JSON, one line.
+/// Creates a reply with one line of JSON from a value whose serialization cannot fail.
 #[must_use]
 pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Body> {
     let mut text = serde_json::to_vec(value).expect("keys are text, and nothing refuses");
@@ -85,22 +85,23 @@ pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Bo
     response
 }
 
-/// A body of these bytes; refused if too many wait for clients already.
+/// Creates a body, whose bytes count until they are sent. Returns an error if too many bytes are waiting for clients.
 pub(crate) fn counted_body(app: &App, bytes: Bytes) -> Result<Body, ApiError> {
     app.admission.reply(bytes).map(Body::from).ok_or_else(no_room)
 }
 
-/// As [`counted_body`] for what has happened already: it is counted and never refused.
+/// Creates a body for the result of a change that has happened. Its bytes count like those of [`counted_body`], but it
+/// is never rejected.
 pub(crate) fn told_body(app: &App, bytes: Bytes) -> Body {
     Body::from(app.admission.told(bytes))
 }
 
-/// 503 because there is no room for a large reply.
+/// Returns error 503 for a large reply without room in the bound on reply bytes.
 pub(crate) fn no_room() -> ApiError {
     ApiError::overloaded("too many bytes of replies wait for clients: retry later")
 }
 
-/// The reply to a request that failed.
+/// Creates the reply to a failed request.
 #[must_use]
 pub(crate) fn refusal(error: ApiError, request_id: Option<&str>) -> Response<Body> {
     let mut body = error.to_json(request_id).to_string();
@@ -118,19 +119,19 @@ pub(crate) fn refusal(error: ApiError, request_id: Option<&str>) -> Response<Bod
     response
 }
 
-/// The offset of the last of `count` records from `first` on.
+/// Returns the offset of the last of `count` records that begin at `first`.
 #[must_use]
 pub(crate) fn last(first: Offset, count: u32) -> u64 {
     first.0 + u64::from(count.saturating_sub(1))
 }
 
-/// The status of an ack: as given, or 202 at `none`, where the outcome is not known yet.
+/// Returns the status of an ack: `status`, or 202 at level `none`, where the outcome is still unknown.
 #[must_use]
 fn ack_status(ack: &Ack, status: StatusCode) -> StatusCode {
     if ack.durability == Durability::None { StatusCode::ACCEPTED } else { status }
 }
 
-/// The headers of an ack.
+/// Adds the headers of an ack.
 pub(crate) fn put_ack(headers: &mut HeaderMap, ack: &Ack) {
     headers.insert(DURABILITY, level_value(ack.durability));
     if let Some(revision) = ack.revision {
@@ -138,7 +139,7 @@ pub(crate) fn put_ack(headers: &mut HeaderMap, ack: &Ack) {
     }
 }
 
-/// An ack without a body.
+/// Creates the reply for an ack without a body.
 #[must_use]
 pub(crate) fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
     let mut response = empty(ack_status(ack, status));
@@ -146,7 +147,7 @@ pub(crate) fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
     response
 }
 
-/// An ack with a JSON object, to which revision and level are added.
+/// Creates the reply for an ack with a JSON object, to which revision and level are added.
 #[must_use]
 pub(crate) fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Response<Body> {
     let mut response = json(ack_status(ack, status), &with_ack(ack, object));
@@ -154,7 +155,7 @@ pub(crate) fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Respon
     response
 }
 
-/// An object that also says level and revision of an ack.
+/// Adds the level and revision of an ack to an object.
 pub(crate) fn with_ack(ack: &Ack, mut object: Value) -> Value {
     object["durability"] = json!(ack.durability.name());
     object["revision"] = json!(ack.revision.map(Revision::get));

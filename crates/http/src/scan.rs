@@ -1,4 +1,4 @@
-//! Pairs of a keyspace as a streamed reply, in the three shapes that the routes promise.
+//! Pairs of a keyspace as a streamed reply, in the three shapes of the routes that scan.
 
 use std::sync::Arc;
 
@@ -21,18 +21,18 @@ use crate::{
     past, reply,
 };
 
-/// How pairs are written.
+/// Form in which pairs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One JSON object a line, and a last line that says how to go on.
+    /// One JSON object per line. The last line has the cursor at which the client can resume.
     Ndjson(Values),
-    /// One JSON object: `{"items": [...], "count": n}`.
+    /// One JSON object for all pairs: `{"items": [...], "count": n}`.
     Object,
-    /// Each pair a chunk: key, line feed, value.
+    /// One chunk per pair: key, line feed, value.
     Chunks,
 }
 
-/// `GET /v1/kv/{keyspace}`
+/// Handles `GET /v1/kv/{keyspace}`: lists pairs of a keyspace.
 pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = ScanQuery::parse(call.head.uri.query())?;
     let name = name_segment(call.path_after("/v1/kv/"))?;
@@ -42,7 +42,7 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::shown(Media::Ndjson, body, level))
 }
 
-/// The body of a scan, and the level of what it shows. A keyspace that does not exist has no pairs.
+/// Creates the body of a scan, and returns the level of the data that it shows. A missing keyspace has no pairs.
 pub(crate) async fn body(
     app: &Arc<App>,
     keyspace: Option<&Keyspace>,
@@ -61,12 +61,12 @@ pub(crate) async fn body(
         start,
         end,
         order: if query.reverse { Order::Descending } else { Order::Ascending },
-        // One more than asked for tells whether there is more.
+        // One more pair than requested shows whether further pairs exist.
         limit: limit.map(|limit| limit.saturating_add(1)),
         values: if query.keys_only { Values::Omit } else { Values::Include },
     };
     let iter = keyspace.map(|keyspace| begin(keyspace, range, query.revision, query.cursor)).transpose()?;
-    // The view is fixed now, so what is durable now covers all of it.
+    // The view is fixed now, so the level that is durable now covers all of it.
     let level = app.db.blocking().visible_durability();
     let source = Scan {
         iter,
@@ -85,7 +85,7 @@ pub(crate) async fn body(
     Ok((pages::body(source, first, framing).await?, level))
 }
 
-/// A scan from its start, or from where a cursor says.
+/// Begins a scan at its start, or at a cursor.
 fn begin(
     keyspace: &Keyspace,
     range: ScanRange,
@@ -106,7 +106,7 @@ fn begin(
     Ok(keyspace.resume(range, &cursor)?)
 }
 
-/// A scan under way.
+/// A scan in progress.
 struct Scan {
     iter: Option<KeyspaceIter>,
     shape: Shape,
@@ -116,12 +116,12 @@ struct Scan {
     last_key: Bytes,
     begun: bool,
     _held: Held,
-    /// How many were sent, and the last of them, without the page that is being made.
+    /// Number of pairs sent and the last key sent, without the page that is being made.
     sent: (u64, Bytes),
     app: Arc<App>,
 }
 
-/// Whether pairs remain after those that were sent.
+/// State of the range after the pairs that were sent: with or without further pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     None,
@@ -174,7 +174,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Where the scan goes on behind the last pair that was sent.
+    /// Returns the cursor after the last pair that was written.
     fn cursor(&self) -> Result<Option<String>, ReadError> {
         let cursor = self.iter.as_ref().map(|iter| iter.cursor(&self.last_key)).transpose()?;
         Ok(cursor.as_ref().map(past::cursor_text))
@@ -217,7 +217,7 @@ impl PageSource for Scan {
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
-        // What was in the page that failed comes again to whoever goes on.
+        // A client that resumes gets the pairs of the failed page again.
         (self.count, self.last_key) = self.sent.clone();
         matches!(self.shape, Shape::Ndjson(_)).then(|| {
             let mut line = serde_json::json!({ "error": error.to_json(None), "count": self.count });
@@ -232,7 +232,8 @@ impl PageSource for Scan {
 }
 
 impl Scan {
-    /// Writes some pairs and where each ends; says what remains if the scan ends here.
+    /// Writes some pairs, and adds the end of each to `cuts`. If the scan ends here, returns the state of the remaining
+    /// range.
     fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Rest>, ApiError> {
         let pairs = match &mut self.iter {
             Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,

@@ -11,7 +11,7 @@ use crate::{
     snapshot::Snapshots,
 };
 
-/// HTTP, served.
+/// State of the HTTP server.
 #[derive(Debug)]
 pub struct Http {
     /// State that all protocols share.
@@ -20,14 +20,14 @@ pub struct Http {
     pub(crate) requests: Arc<Requests>,
     /// Snapshots that clients may resume.
     pub(crate) snapshots: Arc<Snapshots>,
-    /// One permit: one digest of the state is computed at a time.
+    /// Semaphore with one permit: only one digest of the state is computed at a time.
     pub(crate) digests: Arc<Semaphore>,
-    /// All figures of the server, for `/metrics`.
+    /// All metrics of the server, for `/metrics`.
     pub(crate) registry: Registry,
 }
 
 impl Http {
-    /// Creates HTTP over an app, with the names under which requests are counted.
+    /// Creates the state of HTTP over an app. `operations` are the names under which requests are counted.
     pub(crate) fn with_operations(
         app: &Arc<App>,
         operations: Vec<&'static str>,

@@ -1,15 +1,15 @@
-//! `GET /v1/snapshot`: the state, or what was written since an LSN, as a stream of chunks.
+//! The handler of `GET /v1/snapshot`: streams the state, or everything written since an LSN, in chunks.
 //!
-//! Owns: the snapshots whose connection is gone, for as long as they may be asked to go on. Does not own: the
-//! chunks (see the engine), nor what a client does with them.
+//! Owns: snapshots whose connection ended, for as long as clients may resume them. Does not own: the format of the
+//! chunks, which the engine defines.
 //!
-//! A reply names its snapshot. A client whose connection broke asks for the same one from the first chunk that
-//! it has not whole; a view of the state and the log's segments are kept for it for [`SNAPSHOT_KEEP`], no longer.
-//! One that was sent to its end is kept, too, for [`SENT_SNAPSHOT_KEEP`]: its last megabytes may have been in the
-//! buffers of a connection that broke, and the server can't tell.
+//! A reply names its snapshot. A client whose connection broke requests the same snapshot, from the first chunk that it
+//! did not receive completely. For this the server keeps a view of the state and the log's segments for
+//! [`SNAPSHOT_KEEP`]. It also keeps a snapshot that was sent to its end, for [`SENT_SNAPSHOT_KEEP`]: its last megabytes
+//! may have been in the buffers of a broken connection, and the server can't detect that.
 //!
-//! Invariant: no more than the engine's `MAX_OPEN_SNAPSHOTS` are here. What is kept gives way to a new one, those
-//! that were sent to their end first, then those that have been kept longest.
+//! Invariant: at most the engine's `MAX_OPEN_SNAPSHOTS` exist here. A new snapshot replaces a kept one: first those
+//! that were sent to their end, then those that have been kept longest.
 
 use std::{
     collections::HashMap,
@@ -35,12 +35,12 @@ use crate::{
     parse::{Media, SnapshotQuery},
 };
 
-/// Names a snapshot, for a client that must go on with it.
+/// Header that names a snapshot, so that a client can resume it.
 const SNAPSHOT: HeaderName = HeaderName::from_static("thalweg-snapshot");
-/// What is applied in a snapshot: where the next increment begins.
+/// Header with the LSN up to which a snapshot is applied. The next increment begins there.
 const LSN: HeaderName = HeaderName::from_static("thalweg-lsn");
 
-/// Snapshots by their names.
+/// Snapshots that are being sent or kept, by their names.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     table: Mutex<Table>,
@@ -49,15 +49,15 @@ pub(crate) struct Snapshots {
 #[derive(Debug, Default)]
 struct Table {
     places: HashMap<u64, Place>,
-    /// A task is there that forgets what is kept too long.
+    /// True while the task that expires kept snapshots exists.
     is_swept: bool,
 }
 
 #[derive(Debug)]
 enum Place {
-    /// Somebody is reading it.
+    /// A connection is reading the snapshot.
     Sending,
-    /// Its connection is gone.
+    /// The snapshot's connection ended; a client may resume it.
     Kept(Kept),
 }
 
@@ -65,12 +65,12 @@ enum Place {
 struct Kept {
     snapshot: Box<Snapshot>,
     since: Instant,
-    /// All of it was handed to the connection.
+    /// True if the server handed all of the snapshot to the connection.
     is_sent: bool,
 }
 
 impl Kept {
-    /// When it is forgotten.
+    /// Returns the time at which the snapshot expires.
     fn until(&self) -> Instant {
         self.since + if self.is_sent { SENT_SNAPSHOT_KEEP } else { SNAPSHOT_KEEP }
     }
@@ -81,12 +81,12 @@ impl Snapshots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives all back that nobody is reading: the server stops.
+    /// Releases all kept snapshots. Called when the server stops.
     pub(crate) fn clear(&self) {
         self.table().places.retain(|_, place| matches!(place, Place::Sending));
     }
 
-    /// Forgets those that nobody has asked for in time.
+    /// Releases the snapshots that no client resumed in time.
     fn expire(&self) {
         let now = Instant::now();
         self.table().places.retain(|_, place| match place {
@@ -95,7 +95,8 @@ impl Snapshots {
         });
     }
 
-    /// When the next one is to be forgotten; if there is none, nobody waits for it any more.
+    /// Returns the time at which the next snapshot expires. If none is kept, returns `None`, and the sweeping task
+    /// ends.
     fn next_end(&self) -> Option<Instant> {
         let mut table = self.table();
         let next = table.kept().map(|(_, kept)| kept.until()).min();
@@ -103,7 +104,7 @@ impl Snapshots {
         next
     }
 
-    /// Gives up the one that is least likely to be asked for; says whether there was one.
+    /// Releases the kept snapshot that a client is least likely to resume. Returns false if none is kept.
     fn give_up_one(&self) -> bool {
         let mut table = self.table();
         let first = table.kept().min_by_key(|(name, kept)| (!kept.is_sent, kept.since, *name)).map(|(name, _)| name);
@@ -134,7 +135,8 @@ impl Snapshots {
         }
     }
 
-    /// Keeps it for a while; without a runtime the server is going down, and it is given back with the table.
+    /// Keeps a snapshot until it expires. Without a runtime the server is shutting down, and drops the snapshot with
+    /// the table.
     fn keep(self: &Arc<Self>, name: u64, kept: Kept) {
         let mut table = self.table();
         table.places.insert(name, Place::Kept(kept));
@@ -156,7 +158,7 @@ impl Table {
     }
 }
 
-/// Forgets what is kept too long, until nothing is kept.
+/// Expires kept snapshots until none is left.
 async fn sweep(snapshots: Weak<Snapshots>) {
     while let Some(end) = snapshots.upgrade().and_then(|snapshots| snapshots.next_end()) {
         tokio::time::sleep_until(end).await;
@@ -166,7 +168,7 @@ async fn sweep(snapshots: Weak<Snapshots>) {
     }
 }
 
-/// `GET /v1/snapshot`
+/// Handles `GET /v1/snapshot`: sends a backup of the whole state, or of everything written since an LSN.
 pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call) -> Answer {
     let query = SnapshotQuery::parse(call.head.uri.query())?;
     snapshots.expire();
@@ -204,13 +206,13 @@ async fn body(sending: Sending) -> Result<Body, ApiError> {
     pages::body(sending, First::Blocking, Framing::Chunks).await
 }
 
-/// On a blocking thread: it waits for the log's sync.
+/// Takes a snapshot on a blocking thread, because it waits for the log's sync.
 async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -> Result<Snapshot, ApiError> {
     let (db, snapshots) = (app.db.blocking().clone(), Arc::clone(snapshots));
     let taken = tokio::task::spawn_blocking(move || {
         loop {
             match db.snapshot(&options) {
-                // Somebody who may come back must not keep out somebody who is there.
+                // A kept snapshot, which a client may never resume, must not block a client that is waiting now.
                 Err(SnapshotError::TooMany { .. }) if snapshots.give_up_one() => {}
                 taken => return taken,
             }
@@ -227,18 +229,18 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
     }
 }
 
-/// A snapshot on its way. What is left of it when it is dropped is kept for a while.
+/// A snapshot that is being sent. If it is dropped early, the rest of it stays available for a while.
 struct Sending {
     snapshots: Arc<Snapshots>,
     name: u64,
-    /// None once it has failed.
+    /// Set to `None` after the snapshot failed.
     snapshot: Option<Box<Snapshot>>,
     is_sent: bool,
 }
 
 impl PageSource for Sending {
     fn app(&self) -> Option<&Arc<App>> {
-        // So many are taken at a time, and a chunk is as large as it may be.
+        // The number of snapshots and the size of a chunk are bounded already.
         None
     }
 
@@ -251,7 +253,7 @@ impl PageSource for Sending {
                 Ok(Page { frames: Vec::new(), last: true })
             }
             Err(error) => {
-                // It will not get better.
+                // A later attempt would fail, too.
                 self.snapshot = None;
                 Err(error.into())
             }

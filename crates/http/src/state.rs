@@ -1,4 +1,4 @@
-//! The state as a whole over HTTP: digests by which replicas are compared, and the version of the state machine.
+//! Handlers for the state as a whole: digests by which replicas are compared, and the version of the state machine.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::{
     json, reply,
 };
 
-/// `POST /v1/state/digest`: reads all of the state on a thread of its own. If the client leaves, the digest is computed all the
-/// same, and is the last one then.
+/// Handles `POST /v1/state/digest`. Reads the whole state on a thread of its own. If the client leaves, the thread
+/// still finishes, and stores the result as the last digest.
 pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut Call) -> Answer {
     call.no_query()?;
     let Ok(turn) = Arc::clone(digests).try_acquire_owned() else {
@@ -28,7 +28,7 @@ pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut 
     let (send, computed) = oneshot::channel();
     view.digest_in_background(move |report| {
         drop(turn);
-        // The client may have left.
+        // Sending fails if the client has left.
         let _ = send.send(report);
     })?;
     let report = computed.await.map_err(|_| {
@@ -38,7 +38,7 @@ pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut 
     Ok(reply::json(StatusCode::OK, &digest_json(&report)))
 }
 
-/// `GET /v1/state/digest`
+/// Handles `GET /v1/state/digest`: returns the last computed digest.
 pub(crate) fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     match app.db.blocking().last_state_digest() {
@@ -50,7 +50,7 @@ pub(crate) fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
     }
 }
 
-/// `GET /v1/state/version`
+/// Handles `GET /v1/state/version`: returns the version of the state machine.
 pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
@@ -62,7 +62,7 @@ struct JsonRaise {
     to: u16,
 }
 
-/// `POST /v1/state/version`
+/// Handles `POST /v1/state/version`: raises the version of the state machine.
 pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -72,7 +72,7 @@ pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
 }
 
-/// A digest, as the API and the command line show it.
+/// Returns a digest in the JSON of the API and the command line.
 #[must_use]
 pub fn digest_json(report: &DigestReport) -> Value {
     let state = &report.state;
@@ -93,7 +93,7 @@ pub fn digest_json(report: &DigestReport) -> Value {
     })
 }
 
-/// Which version of the state machine is in force, and which ones this node knows.
+/// Returns the version of the state machine that is in force, and the highest version that this node supports.
 #[must_use]
 pub fn version_json(db: &Database) -> Value {
     json!({ "in_force": db.version_in_force(), "known": db.known_version() })

@@ -1,4 +1,4 @@
-//! What operators ask: health, readiness, metrics, status, the API's description.
+//! Handlers for operators: health, readiness, metrics, status, and the API's description.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn unavailable(code: &'static str, action: Action, message: String) -> ApiError 
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, action, message)
 }
 
-/// `GET /health`: red (503) once the node must be restarted or repaired.
+/// Handles `GET /health`. Returns 503 if the node must be restarted or repaired.
 pub(crate) fn health(app: &Arc<App>) -> Answer {
     match app.db.blocking().health() {
         Health::Good => Ok(reply::json(StatusCode::OK, &json!({ "status": "good" }))),
@@ -33,7 +33,7 @@ pub(crate) fn health(app: &Arc<App>) -> Answer {
     }
 }
 
-/// `GET /ready`: 503 also while the server stops, so that balancers send nothing more.
+/// Handles `GET /ready`. Also returns 503 while the server stops, so that load balancers send no more requests.
 pub(crate) fn ready(app: &Arc<App>) -> Answer {
     if *app.stopping.borrow() {
         return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
@@ -41,7 +41,7 @@ pub(crate) fn ready(app: &Arc<App>) -> Answer {
     health(app)
 }
 
-/// `GET /metrics`
+/// Handles `GET /metrics`: returns metrics for Prometheus.
 pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
     let mut out = String::with_capacity(16 * 1024);
     if text::encode(&mut out, registry).is_err() {
@@ -53,12 +53,12 @@ pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
     response
 }
 
-/// `GET /v1/status`
+/// Handles `GET /v1/status`: returns the server's figures for operators.
 pub(crate) fn status(app: &Arc<App>) -> Response<Body> {
     reply::json(StatusCode::OK, &server_status(app))
 }
 
-/// `GET /openapi.json`
+/// Handles `GET /openapi.json`: returns the OpenAPI document.
 #[must_use]
 pub(crate) fn openapi() -> Response<Body> {
     let mut response = Response::new(Body::from(OPENAPI));

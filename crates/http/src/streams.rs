@@ -1,4 +1,4 @@
-//! `/v1/streams`: appending, and a stream's life.
+//! Handlers of `/v1/streams`: appends, and creating, configuring, trimming and deleting streams.
 
 use std::sync::Arc;
 
@@ -30,13 +30,13 @@ use crate::{
 
 const PREFIX: &str = "/v1/streams/";
 
-/// The stream's name in a path below `/v1/streams/`.
+/// Returns the stream's name in a path below `/v1/streams/` that ends with `suffix`.
 pub(crate) fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<'a, str>, ApiError> {
     let segment = call.path_after(PREFIX);
     Ok(name_segment(segment.strip_suffix(suffix).unwrap_or(segment))?)
 }
 
-/// `POST /v1/streams/{stream}/records`
+/// Handles `POST /v1/streams/{stream}/records`: appends records.
 pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = AppendQuery::parse(call.head.uri.query())?;
     let (level, media) = (call.level(app)?, batch::media(call)?);
@@ -51,7 +51,7 @@ pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Body> {
-    // A repeated append may have been another one: what counts is what happened.
+    // A repeated append may have had another number of records. The reply reports the records of the first attempt.
     let mut object = json!({ "count": ack.appends.first().map_or(count, |at| at.count) });
     if let Some(at) = ack.appends.first() {
         object["first"] = json!(at.first.0);
@@ -63,7 +63,7 @@ fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Bod
     reply::acked_json(ack, StatusCode::OK, object)
 }
 
-/// `GET /v1/streams`
+/// Handles `GET /v1/streams`: lists streams with their figures.
 pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
@@ -92,7 +92,8 @@ struct JsonList<'a> {
     cursor: Option<String>,
 }
 
-/// A stream as it is shown. Not put together as a tree of values: a list has thousands.
+/// A stream in JSON. Serialized directly, because a list may have thousands, and a tree of values for each would be
+/// costly.
 #[derive(Serialize)]
 struct JsonStream<'a> {
     name: &'a str,
@@ -151,7 +152,7 @@ impl ShownConfig {
     }
 }
 
-/// `GET /v1/streams/{stream}`
+/// Handles `GET /v1/streams/{stream}`: returns the figures and configuration of a stream.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let info = app.find_stream(&name(call, "")?)?.info()?;
@@ -161,8 +162,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// What a stream keeps, as sent. A field that is `null` lifts the limit; one that is left out stays as
-/// it is (`PATCH`) or is no limit (`PUT`).
+/// Retention of a stream, as sent. A field that is `null` lifts the limit. A missing field keeps its value (`PATCH`),
+/// or means no limit (`PUT`).
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonConfig {
@@ -187,7 +188,7 @@ struct JsonCompaction {
     tombstone_grace_seconds: f64,
 }
 
-/// A day, as long as readers may need to come by.
+/// Returns the default grace of a tombstone in seconds: a day, in which slow readers can still see it.
 fn default_grace_seconds() -> f64 {
     DEFAULT_TOMBSTONE_GRACE.as_secs_f64()
 }
@@ -223,7 +224,7 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
     if body.is_empty() { Ok(JsonConfig::default()) } else { json::parse(&body) }
 }
 
-/// `PUT /v1/streams/{stream}`: creates it; one that exists is left as it is.
+/// Handles `PUT /v1/streams/{stream}`. Creates the stream. An existing stream stays unchanged.
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let config = sent_config(app, call).await?.over(StreamConfig::default())?;
     let (stream, created) = call.db_at_level(app)?.create_stream(&name(call, "")?, &config).await?;
@@ -232,7 +233,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(status, &JsonStream::of(&info)))
 }
 
-/// `PATCH /v1/streams/{stream}`
+/// Handles `PATCH /v1/streams/{stream}`: changes a stream's configuration.
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let stream = app.find_stream(&name(call, "")?)?;
@@ -241,7 +242,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": ShownConfig::of(&config) })))
 }
 
-/// `DELETE /v1/streams/{stream}`
+/// Handles `DELETE /v1/streams/{stream}`: deletes a stream.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let stream = app.find_stream(&name(call, "")?)?;
@@ -255,7 +256,7 @@ struct JsonTrim {
     before: u64,
 }
 
-/// `POST /v1/streams/{stream}/trim`
+/// Handles `POST /v1/streams/{stream}/trim`: removes a stream's oldest records.
 pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;

@@ -1,9 +1,9 @@
-//! `Accept: text/event-stream`: records as they come.
+//! Tails: records as they are appended, for requests with `Accept: text/event-stream`.
 //!
-//! Each event is a record: `id` its offset, `data` the JSON object of a read. A client that reconnects
-//! with `Last-Event-ID` goes on after it. Silence is broken by comments. The tail ends when the server
-//! stops, the stream is deleted, or `limit` records were sent; before an end that is an error, an
-//! event `error` says why.
+//! Each event is a record. Its `id` is the offset, and its `data` is the JSON object that a read returns. A client that
+//! reconnects with `Last-Event-ID` resumes after that record. Comments interrupt long silences. The tail ends when the
+//! server stops, the stream is deleted, or `limit` records were sent. If an error ends the tail, a last event `error`
+//! states the reason.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::{
     record_json::push_json,
 };
 
-/// Answers a tail. Without a position it begins at the end: what comes from now on.
+/// Handles a request for a tail. Without a position, the tail begins at the end of the stream.
 pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
     let follower = Follower::admit(app)?;
     let resumed = resumed(call, "an offset")?.map(|next| Since::Offset(Offset(next)));
@@ -45,11 +45,11 @@ pub(crate) fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQu
         bytes_left: query.max_bytes.unwrap_or(u64::MAX),
         behind: next < info.next,
     };
-    // No level in the head: it is in each event, because what comes later may be at another.
+    // The head states no level: each event has its own, because later records may be at another level.
     Ok(Format::Events.reply(tail, step))
 }
 
-/// Where a read or a tail begins.
+/// Returns the offset at which a read or a tail begins.
 pub(crate) fn begin(stream: &Stream, since: Since) -> Result<Offset, ReadError> {
     match since {
         Since::Start => Ok(stream.info()?.start),
@@ -69,11 +69,11 @@ struct Tail {
     next: Offset,
     left: u64,
     bytes_left: u64,
-    /// More was there than the last page held: the next read may go to the disk.
+    /// True if more records exist than the last page held, so that the next read may reach the disk.
     behind: bool,
 }
 
-/// What a tail found.
+/// Result of a read for a tail.
 enum Found {
     Events(Vec<u8>),
     Nothing,
@@ -96,7 +96,7 @@ fn step(tail: Tail) -> Running<Tail> {
                 Ok(Found::Events(events)) => match tail.follower.counted(events) {
                     Some(events) => return Ok((vec![events], Some(tail))),
                     None => {
-                        // Read again when there is room: what waits holds nothing meanwhile.
+                        // The tail reads the page again when there is room, and holds no memory in the meantime.
                         (tail.next, tail.left, tail.bytes_left) = before;
                         tail.behind = true;
                         if let Woken::Stopping = tail.follower.wait(tokio::time::sleep(ROOM_PAUSE)).await {
@@ -115,8 +115,8 @@ fn step(tail: Tail) -> Running<Tail> {
     })
 }
 
-/// Reads a page: on the spot at the end of the stream, where records are fresh in memory, else on a
-/// blocking thread.
+/// Reads a page. At the end of the stream, where records are still in memory, it reads on the current thread, and
+/// otherwise on a blocking thread.
 async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
     if !tail.behind {
         return Ok((tail.read(), tail));
@@ -132,7 +132,7 @@ async fn look(mut tail: Tail) -> io::Result<(Result<Found, ApiError>, Tail)> {
 }
 
 impl Tail {
-    /// Until there are records; `false`: the stream is gone.
+    /// Waits for records. The result is `false` if the stream was deleted.
     async fn wait(&mut self) -> Woken<bool> {
         let records = self.follower.app.db.wait_for(self.stream.id(), self.next);
         self.follower.wait(records).await
@@ -142,7 +142,7 @@ impl Tail {
         let max_bytes = self.bytes_left.min(TAIL_PAGE_BYTES as u64);
         let max_records = self.left.min(TAIL_PAGE_ITEMS);
         let page = self.stream.read(self.next, max_records, max_bytes)?;
-        // Asked after the read, so that it covers all that was read.
+        // The level is read after the records, so that it covers all of them.
         let level = self.follower.app.db.blocking().visible_durability();
         let (mut out, mut taken, mut next) = (Vec::new(), 0, page.next);
         page.for_each(&mut |offset, time, record| {

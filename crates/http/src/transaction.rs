@@ -1,5 +1,5 @@
-//! `POST /v1/txn`: conditions that choose between two lists of operations. Counters and deletes by prefix,
-//! which are transactions of one operation.
+//! The handler of `POST /v1/txn`: conditions that choose between two lists of operations. Also counters and deletes by
+//! prefix, which are transactions of one operation.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl JsonTransaction {
         self.then.iter().chain(&self.otherwise)
     }
 
-    /// The transaction, by the ids of all that it names.
+    /// Builds the transaction, with the ids of all names.
     fn build(&self, names: &Names) -> Result<TransactionBuilder, ApiError> {
         let mut builder = TransactionBuilder::new();
         for condition in &self.conditions {
@@ -73,7 +73,7 @@ impl JsonTransaction {
     }
 }
 
-/// `POST /v1/txn`
+/// Handles `POST /v1/txn`: executes conditions that choose between two lists of operations.
 pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -88,8 +88,8 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
 }
 
-/// Carries out a transaction that is written as `POST /v1/txn` takes it, and answers as that does. For
-/// whoever has the database open in his own process.
+/// Executes a transaction in the JSON of `POST /v1/txn`, and returns the same answer. For processes that open the
+/// database themselves.
 pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
     let sent: JsonTransaction = json::parse(body)?;
     let db = db.with_durability(level_of(sent.durability.as_ref(), db.durability())?);
@@ -159,7 +159,7 @@ fn item_json(item: &ScannedItem) -> Value {
     Value::Object(object)
 }
 
-/// The one parameter of a request, which must be there.
+/// Returns the value of the only parameter of a request. A missing parameter is an error.
 fn only_parameter(call: &Call, wanted: &'static str) -> Result<Vec<u8>, ApiError> {
     let mut found = None;
     for parameter in Params::new(call.head.uri.query()) {
@@ -174,7 +174,7 @@ fn only_parameter(call: &Call, wanted: &'static str) -> Result<Vec<u8>, ApiError
     found.ok_or_else(|| ParseError::Missing { name: wanted }.into())
 }
 
-/// `POST /v1/kv/{keyspace}/{key}?add=5`
+/// Handles `POST /v1/kv/{keyspace}/{key}?add=5`: adds to a counter.
 pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     let delta = only_parameter(call, "add")?;
     let delta = std::str::from_utf8(&delta).ok().and_then(|text| text.parse::<i64>().ok());
@@ -198,7 +198,7 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(done(ack.durability, revision, &object))
 }
 
-/// `DELETE /v1/kv/{keyspace}?prefix=`
+/// Handles `DELETE /v1/kv/{keyspace}?prefix=`: removes all keys with a prefix.
 pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
     let prefix = only_parameter(call, "prefix")?;
     let level = call.level(app)?;

@@ -1,8 +1,8 @@
-//! How long values live, as requests say it: `Thalweg-TTL` and `Thalweg-Lease`, `?ttl=` and `?lease=`, and the
-//! fields `ttl_seconds` and `lease` of a put in a commit.
+//! Lifetime of values, as requests state it: `Thalweg-TTL` and `Thalweg-Lease`, `?ttl=` and `?lease=`, and the fields
+//! `ttl_seconds` and `lease` of a put in a commit.
 //!
-//! Owns the parsing of all of these into one [`Terms`], and `PATCH /v1/kv/...`, which changes a deadline and
-//! nothing else. Does not own leases as such; see [`crate::leases`].
+//! Owns: parsing of all these into [`Terms`], and `PATCH /v1/kv/...`, which changes only a deadline. Does not own:
+//! leases; see [`crate::leases`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,25 +24,25 @@ use crate::{
     reply,
 };
 
-/// How long a value lives, in seconds.
+/// Header with the lifetime of a value in seconds.
 pub(crate) const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
-/// The lease that a value lives as long as.
+/// Header with the id of the lease to which a value is attached.
 const LEASE: HeaderName = HeaderName::from_static("thalweg-lease");
 
 pub(crate) const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
 const LEASE_EXPECTED: &str = "the number of a lease, as it was granted";
 
-/// How long the value of a put is to live.
+/// Lifetime of the value of a put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Its own deadline.
+    /// Deadline of the value itself.
     pub deadline: Deadline,
-    /// And at most as long as this lease.
+    /// Lease of the value; it lives no longer than the lease.
     pub lease: Option<LeaseId>,
 }
 
 impl Terms {
-    /// What the headers and the query of a request say; a query may say nothing else.
+    /// Parses the headers and the query of a request. The query must have no other parameters.
     pub(crate) fn of(call: &Call) -> Result<Self, ApiError> {
         let (mut ttl, mut lease) = (None, None);
         if let Some(given) = call.header(&TTL) {
@@ -70,12 +70,12 @@ impl Terms {
         Ok(Self { deadline: ttl.unwrap_or_default().check()?, lease })
     }
 
-    /// Whether a plain put does it.
+    /// Returns true if the terms are the default, so that a plain put is enough.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Self::default()
     }
 
-    /// As a put of the engine takes it.
+    /// Converts the terms to the options of the engine's put.
     pub(crate) fn options(self, expect: Option<Expect<'_>>) -> PutOptions<'_> {
         PutOptions { deadline: self.deadline, lease: self.lease, expect }
     }
@@ -85,7 +85,7 @@ fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), Par
     if slot.replace(value).is_some() { Err(ParseError::Repeated { name }) } else { Ok(()) }
 }
 
-/// How long, as a header, a parameter or a word of JSON says it.
+/// Parses a deadline from a header, a parameter or a word in JSON.
 pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
     match text.trim_ascii() {
         b"never" => Some(Deadline::Never),
@@ -98,7 +98,7 @@ pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
     }
 }
 
-/// A lease's id as digits; 0 is none.
+/// Parses the digits of a lease's id. 0 is not an id.
 pub(crate) fn lease_of(text: &[u8]) -> Option<LeaseId> {
     let text = text.trim_ascii();
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
@@ -106,18 +106,18 @@ pub(crate) fn lease_of(text: &[u8]) -> Option<LeaseId> {
     (id != 0).then_some(LeaseId(id))
 }
 
-/// `ttl_seconds` of a put in JSON: a number, or a word.
+/// Field `ttl_seconds` of a put in JSON: a number or a word.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum JsonTtl {
-    /// Seconds.
+    /// A number of seconds.
     Seconds(f64),
-    /// `never`, `default` or `keep`.
+    /// The word `never`, `default` or `keep`.
     Word(String),
 }
 
 impl JsonTtl {
-    /// The deadline that is meant.
+    /// Returns the deadline that the field states.
     pub(crate) fn deadline(&self) -> Result<Deadline, ApiError> {
         let bad = || ApiError::bad_request("bad_json", format!("ttl_seconds is {TTL_EXPECTED}"));
         let deadline = match self {
@@ -128,7 +128,7 @@ impl JsonTtl {
     }
 }
 
-/// The terms of a put in JSON.
+/// Returns the terms of a put in JSON.
 pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Terms, ApiError> {
     let deadline = ttl.map_or(Ok(Deadline::Default), JsonTtl::deadline)?;
     if lease == Some(0) {
@@ -137,7 +137,7 @@ pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Te
     Ok(Terms { deadline, lease: lease.map(LeaseId) })
 }
 
-/// Says how long a value still lives, in seconds, if it ends, and on which lease it hangs.
+/// Adds headers with the remaining lifetime in seconds, if the value has a deadline, and with its lease, if it has one.
 pub(crate) fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &Expiry) -> Result<(), ApiError> {
     if let Some(left) = app.db.blocking().remaining(expiry)? {
         let seconds = HeaderValue::try_from(format!("{:.6}", left.as_secs_f64())).expect("digits and a dot");
@@ -149,7 +149,7 @@ pub(crate) fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &E
     Ok(())
 }
 
-/// `PATCH /v1/kv/{keyspace}/{key}?ttl=30`: another deadline; value, revision and lease stay.
+/// Handles `PATCH /v1/kv/{keyspace}/{key}?ttl=30`. Changes the deadline; value, revision and lease stay.
 pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let terms = Terms::of(call)?;
@@ -168,13 +168,14 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     let keyspace = app.find_keyspace(&name)?;
     let touched = app.db.touch(&keyspace, &key.unwrap_or_default(), terms.deadline, expect, level);
     let ack = touched.await?.ok_or_else(no_such_key)?;
-    // No revision: the key's is what it was, and the commit's would be taken for it.
+    // The reply has no revision: the key's revision did not change, and clients would mistake the commit's revision for
+    // it.
     let mut response = reply::empty(StatusCode::NO_CONTENT);
     response.headers_mut().insert(reply::DURABILITY, reply::level_value(ack.durability));
     Ok(response)
 }
 
-/// Whether it says `default`, which is also what a request means that says nothing.
+/// Returns true if the request states a TTL. An explicit `default` and a missing TTL have the same terms.
 fn names_ttl(call: &Call) -> bool {
     call.header(&TTL).is_some() || call.head.uri.query().is_some_and(|query| !query.is_empty())
 }

@@ -1,10 +1,11 @@
-//! `GET /v1/watch/{keyspace}`: changes of keys as they happen, and before, from any revision on.
+//! The handler of `GET /v1/watch/{keyspace}`: past changes of keys from any revision on, and new changes as they
+//! happen.
 //!
-//! As server-sent events each change is an event whose `data` is a JSON object; the last one of a commit has
-//! the commit's revision as `id`, so a client that reconnects with `Last-Event-ID` gets no half of a commit, and
-//! none twice. As NDJSON each change is a line. When nothing matches for a while, `progress` says up to which
-//! revision nothing was missed. The watch ends when the server stops or `limit` changes were sent; before an end
-//! that is an error, it says why.
+//! As server-sent events, each change is an event whose `data` is a JSON object. The last event of a commit has the
+//! commit's revision as its `id`. So a client that reconnects with `Last-Event-ID` gets no partial commit, and no
+//! commit twice. As NDJSON, each change is a line. When no change matches for a while, `progress` states the revision
+//! up to which the client missed nothing. The watch ends when the server stops or `limit` changes were sent. If an
+//! error ends the watch, a last event or line states the reason.
 
 use std::{io, sync::Arc};
 
@@ -21,14 +22,14 @@ use crate::{
     parse::{WatchQuery, name_segment},
 };
 
-/// `GET /v1/watch/{keyspace}`
+/// Handles `GET /v1/watch/{keyspace}`: streams changes of keys.
 pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = WatchQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "changes")?;
     let keyspace = app.find_keyspace(&name_segment(call.path_after("/v1/watch/"))?)?;
     let from = resumed(call, "a revision")?.map(Revision).or(query.from);
     let follower = Follower::admit(app)?;
-    // Finding a place in the log reads a row; what is read of the log itself is read off this thread.
+    // Finding a position in the log reads one row. Reads of the log itself run on another thread.
     let watch = keyspace.watch(&query.keys, from)?;
     let following = Following { follower, said: Revision::ZERO, watch, format, left: query.limit.unwrap_or(u64::MAX) };
     Ok(format.reply(following, step))
@@ -38,7 +39,7 @@ struct Following {
     follower: Follower,
     watch: Watch,
     format: Format,
-    /// The client knows that nothing below is missing.
+    /// Revision below which the client was told that it missed nothing.
     said: Revision,
     left: u64,
 }
@@ -66,7 +67,7 @@ fn step(following: Following) -> Running<Following> {
                     Woken::Silence => return Ok((vec![following.progress()], Some(following))),
                     Woken::Stopping => return Ok((Vec::new(), None)),
                 },
-                // The node is closing: an end like that of a server that stops.
+                // The node is closing. The watch ends as it does when a server stops.
                 Err(WatchError::Closed) => return Ok((Vec::new(), None)),
                 Err(error) => return Ok((vec![following.format.error(&error.into())], None)),
             }
@@ -74,7 +75,7 @@ fn step(following: Following) -> Running<Following> {
     })
 }
 
-/// Takes what waits on the spot; reads the log on a blocking thread.
+/// Takes queued changes on the current thread, or reads the log on a blocking thread.
 async fn look(mut following: Following) -> io::Result<(Result<Option<WatchBatch>, WatchError>, Following)> {
     if !following.watch.is_behind() {
         return Ok((following.watch.try_next(), following));
@@ -84,7 +85,7 @@ async fn look(mut following: Following) -> io::Result<(Result<Option<WatchBatch>
 
 impl Following {
     fn show(&mut self, batch: &WatchBatch) -> Bytes {
-        // Asked after the changes were taken, so that it covers all of them.
+        // The level is read after the changes were taken, so that it covers all of them.
         let level = self.follower.app.db.blocking().visible_durability();
         let mut out = Vec::new();
         let mut events = batch.events.iter().peekable();
@@ -115,8 +116,8 @@ impl Following {
         out.into()
     }
 
-    /// Says how far nothing was missed. As an event it is a comment if that is known, and else carries the
-    /// revision as its id.
+    /// Returns a message with the revision up to which the client missed nothing. As an event it carries the revision
+    /// as its id, or is only a comment if the client has that revision already.
     fn progress(&mut self) -> Bytes {
         let done = self.watch.position().0 - 1;
         let known = std::mem::replace(&mut self.said, self.watch.position()) >= self.watch.position();

@@ -1,8 +1,9 @@
 //! The server: HTTP, the native protocol and RESP over one database.
 //!
 //! Owns: [`Server`], which binds, serves and stops the protocols together.
-//! Does not own: the protocols ([`http`], [`native`], [`resp`]), the parts that they share ([`config`], [`error`] and other
-//! modules of `thalweg-serving`), the tokio runtime, signals, and the destination of log lines. The command sets those up.
+//! Does not own: the protocols ([`http`], [`native`], [`resp`]), the parts that they share ([`config`], [`error`] and
+//! other modules of `thalweg-serving`), the tokio runtime, signals, and the destination of log lines. The command sets
+//! up the last three.
 
 #![warn(unreachable_pub)]
 

@@ -1,8 +1,8 @@
 //! The composition of the protocols: bind, serve, stop.
 //!
 //! Owns: one listener per protocol, the collectors of `/metrics`, and the order of a stop: no new connections, no new
-//! requests on old ones; requests in progress may finish within `drain_timeout`; the remaining ones are cut; the database is
-//! closed.
+//! requests on open connections; requests in progress may finish within `drain_timeout`; the remaining ones are cut;
+//! the database is closed.
 //! Does not own: connections (each protocol's crate), the runtime (the command creates it), signals, log output.
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Instant};
@@ -24,21 +24,21 @@ use thalweg_serving::{
     threads::Threads,
 };
 
-/// Why a server could not start or stop.
+/// Error of a server that could not start or stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address could not be bound.
+    /// The address of HTTP could not be bound.
     #[error("cannot listen on {http}: {error}; is another server running there?")]
     Bind {
-        /// The address.
+        /// Address of HTTP.
         http: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// The native protocol's address could not be bound.
     #[error("{0} choose another with `native`, or serve none with native = off")]
     BindNative(#[from] thalweg_transport::ListenError),
-    /// The port after HTTP's could not be bound, where the native protocol is served unless told otherwise.
+    /// The default address of the native protocol, the port after HTTP's, could not be bound.
     #[error(
         "{0} That is the port after HTTP's (native = next): choose another with `native`, or serve none with native = off"
     )]
@@ -51,9 +51,9 @@ pub enum ServerError {
         "cannot listen on {resp} for Redis clients: {error}; choose another with `resp`, or serve none with resp = off"
     )]
     BindResp {
-        /// The address.
+        /// Address for Redis clients.
         resp: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
     /// A database of Redis clients cannot be served.
@@ -62,10 +62,10 @@ pub enum ServerError {
     /// Threads that serve connections could not be started.
     #[error("cannot start threads for connections: {0}; `native_threads` and `resp_threads` say how many")]
     Threads(io::Error),
-    /// The configuration does not hold together.
+    /// The values of the configuration do not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The database could not be closed cleanly; nothing acknowledged is lost, the next open replays.
+    /// The database could not be closed cleanly. No acknowledged write is lost: the next open replays the log.
     #[error("the database was not closed cleanly: {0}; the next start will replay its log")]
     Close(WriteError),
 }
@@ -97,7 +97,7 @@ impl Classified for ServerError {
     }
 }
 
-/// A server that is bound and not yet running.
+/// A server that is bound and not running yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -108,7 +108,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
 }
 
-/// What serves native clients.
+/// Listener, threads and state for native clients.
 #[derive(Debug)]
 struct Native {
     listener: Listener,
@@ -116,7 +116,7 @@ struct Native {
     native: Arc<native::Native>,
 }
 
-/// What serves Redis clients.
+/// Listener, threads and state for Redis clients.
 #[derive(Debug)]
 struct Redis {
     listener: TcpListener,
@@ -126,7 +126,7 @@ struct Redis {
 }
 
 impl Server {
-    /// Binds `config.http` and `config.native`. Must be called on a tokio runtime. The server closes the database when it
+    /// Binds the addresses of all protocols. Must be called on a tokio runtime. The server closes the database when it
     /// stops.
     pub async fn bind(config: Config, db: &Database) -> Result<Self, ServerError> {
         config.check()?;
@@ -160,31 +160,32 @@ impl Server {
         Ok(Self { listener, address, native, resp, http, stop })
     }
 
-    /// Where it listens; with port 0 in the configuration, the port that the system chose.
+    /// Returns the address of HTTP. If the configured port is 0, this has the port that the system chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it serves the native protocol, if it does.
+    /// Returns the address of the native protocol, or `None` if it is not served.
     #[must_use]
     pub fn native_addr(&self) -> Option<SocketAddr> {
         self.native.as_ref().map(|native| native.listener.local_addr())
     }
 
-    /// Where it serves Redis clients, if it does.
+    /// Returns the address for Redis clients, or `None` if they are not served.
     #[must_use]
     pub fn resp_addr(&self) -> Option<SocketAddr> {
         self.resp.as_ref().map(|redis| redis.address)
     }
 
-    /// The fingerprint of the native protocol's certificate, if it has one.
+    /// Returns the fingerprint of the native protocol's certificate, or `None` if it has no certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Option<thalweg_transport::Fingerprint> {
         self.native.as_ref().and_then(|native| native.listener.fingerprint())
     }
 
-    /// The configured certificate of the native protocol, to be read anew; `None` if none is configured, or served.
+    /// Returns the configured certificate of the native protocol, which can be reloaded. `None` if none is configured,
+    /// or the protocol is not served.
     #[must_use]
     pub fn certificate(&self) -> Option<native::security::Certificate> {
         self.native
@@ -204,7 +205,8 @@ impl Server {
         });
         if let Some(Native { listener, threads, native }) = native {
             native::security::announce(&listener, threads.count(), &app.config);
-            // Ends with its last connection, so the drain below waits for those as for HTTP's.
+            // This task ends with its last connection, so the drain below waits for native connections as for those of
+            // HTTP.
             connections.spawn(native::listen::serve(native, listener, threads));
         }
         if let Some(Redis { listener, address, threads, resp }) = resp {
@@ -251,7 +253,7 @@ async fn bind_resp(app: &Arc<App>, at: SocketAddr, metrics: Arc<resp::metrics::M
     Ok(Redis { listener, address, threads, resp: resp::Resp::new(app, databases, metrics) })
 }
 
-/// Figures of the node and of the protocols, in the order in which `/metrics` shows them after those of HTTP.
+/// Returns the collectors of the node and the protocols, in the order in which `/metrics` shows them after HTTP's.
 fn collectors(
     app: &App,
     native: &Arc<native::metrics::Metrics>,

@@ -1,7 +1,7 @@
-//! Accepting connections, whatever is spoken over them.
+//! Accepting of connections, for all protocols.
 //!
-//! Owns: the loop that accepts, reaps and goes on after errors, and how often the log hears of those. Does not own what a
-//! connection's task does, nor bounds on them.
+//! Owns: the loop that accepts connections, reaps their tasks and continues after errors, and the rate of log lines
+//! about errors. Does not own: the task of a connection, or bounds on connections.
 
 use std::{
     io::{self, Write as _},
@@ -16,10 +16,11 @@ use tokio::{
 
 /// Pause after a failed accept, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The log hears of failed accepts once in so long: while file descriptors are short there are 20 a second.
+/// Shortest time between two log lines about failed accepts. While file descriptors are short, 20 accepts fail per
+/// second.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Accepts until `stop`, and has `begin` start a task for each that comes. `whose` connections these are is for the log.
+/// Accepts connections until `stop` resolves. `begin` starts a task for each. `whose` names the clients in log lines.
 pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     stop: impl Future<Output = ()>,
     accept: impl Fn() -> A,
@@ -51,16 +52,17 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     }
 }
 
-/// Failed accepts of a listener, and when the log heard of them.
+/// Failed accepts of a listener, and the time of the last log line about them.
 #[derive(Debug, Default)]
 struct Failures {
     said: Option<Instant>,
-    /// Those of which it has not heard.
+    /// Number of failures that were not logged yet.
     unsaid: u64,
 }
 
 impl Failures {
-    /// One more. `Some`: it is time to say how many there were since the last time, this one included.
+    /// Counts a failure. Returns the number of failures since the last log line, this one included, if a log line is
+    /// due.
     fn add(&mut self, now: Instant) -> Option<u64> {
         self.unsaid += 1;
         if self.said.is_some_and(|said| now.saturating_duration_since(said) < SAID_EVERY) {
@@ -71,22 +73,22 @@ impl Failures {
     }
 }
 
-/// One connection too many: is told why, if its socket takes that at once, and closed.
+/// Closes a connection above the limit. Sends the reason first, if the socket accepts it without waiting.
 pub fn turn_away(stream: TcpStream, why: &[u8]) {
-    // The runtime does not know yet whether it can be written to.
+    // The write bypasses the runtime, which does not know yet whether the new socket is writable.
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write(why);
     }
 }
 
-/// Waits until all have ended.
+/// Waits until all tasks have ended.
 pub async fn drain(connections: &mut JoinSet<()>, whose: &'static str) {
     while let Some(ended) = connections.join_next().await {
         log_panic(ended, whose);
     }
 }
 
-/// A task that was not to fail.
+/// Logs an error if a connection's task panicked.
 pub fn log_panic(ended: Result<(), JoinError>, whose: &'static str) {
     if let Err(error) = ended {
         tracing::error!(%error, "a task of {whose} failed");
@@ -100,12 +102,12 @@ mod tests {
     #[test]
     fn the_log_hears_of_failures_at_once_and_then_once_in_ten_seconds() {
         let (begin, mut failures) = (Instant::now(), Failures::default());
-        // 20 a second for a minute.
+        // 20 failures per second for a minute.
         let said: Vec<_> = (0..1200)
             .filter_map(|n| failures.add(begin + n * PAUSE).map(|failed| ((n * PAUSE).as_secs(), failed)))
             .collect();
         assert_eq!(said, [(0, 1), (10, 200), (20, 200), (30, 200), (40, 200), (50, 200)]);
-        // The 199 after the last line are told with the next that comes, however late.
+        // The 199 failures after the last line are reported with the next failure, however late.
         assert_eq!(failures.add(begin + Duration::from_secs(3600)), Some(200));
         assert_eq!(failures.add(begin), None, "a clock that seems to go back says nothing");
     }

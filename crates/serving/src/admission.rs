@@ -1,10 +1,10 @@
-//! Who may come in: bounds on requests and bytes held at a time.
+//! Admission of requests: bounds on requests and bytes in progress.
 //!
-//! Owns: the counters behind every bound of the configuration, and the guards that give back.
-//! Does not own: waiting. Beyond a bound a request is shed at once, because a queue in front of a
-//! full server only adds latency to work that will be shed later.
-//! Invariant: `used <= limit` for every [`Bound`], and no more than a few above it where work is counted only once it is
-//! under way; a guard gives back what it took exactly once.
+//! Owns: the counters behind every bound of the configuration, and the guards that release what they hold.
+//! Does not own: waiting. Above a bound a request is shed immediately, because a queue in front of a full server only
+//! adds latency to work that will be shed later.
+//! Invariant: `used <= limit` for every [`Bound`]. It may be exceeded by a few where work is counted only once it is in
+//! progress. A guard releases what it holds exactly once.
 
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::{config::Config, limits::COUNTED_REPLY_BYTES};
 
-/// A bounded amount of something.
+/// A bounded amount of something, such as requests or bytes.
 #[derive(Debug)]
 pub struct Bound {
     used: AtomicU64,
@@ -24,26 +24,27 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// With room for `limit`.
+    /// Creates a bound of `limit`.
     #[must_use]
     pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { used: AtomicU64::new(0), shed: AtomicU64::new(0), limit })
     }
 
-    /// Takes `amount`, or counts a shed request.
+    /// Takes `amount`. Returns `None` and counts a shed request if there is no room.
     pub fn take(self: &Arc<Self>, amount: u64) -> Option<Held> {
         let mut held = Held { bound: Arc::clone(self), amount: 0 };
         held.grow(amount).then_some(held)
     }
 
-    /// Takes `amount`, if there is room, and counts nothing shed if not: for who waits.
+    /// Takes `amount` for a caller that waits for room. Returns `None`, and counts no shed request, if there is no
+    /// room.
     pub fn take_quietly(self: &Arc<Self>, amount: u64) -> Option<Held> {
-        // A race with others at the bound is lost as it is everywhere.
+        // Another thread may take the room after the check. Then `take` counts a shed request, as elsewhere.
         (self.used().saturating_add(amount) <= self.limit).then(|| self.take(amount)).flatten()
     }
 
-    /// Whether something is left; counts a shed request if not. For work that mostly is done at once: the bound is looked
-    /// at, and only what stays under way is [counted](Self::count) against it.
+    /// Returns true if there is room; otherwise counts a shed request. For work that usually ends immediately: only
+    /// work that stays in progress is [counted](Self::count).
     #[must_use]
     pub fn has_room(&self) -> bool {
         let room = self.used() < self.limit;
@@ -53,38 +54,38 @@ impl Bound {
         room
     }
 
-    /// Takes one, room or not: of work that was let in when there was. So the bound may be passed, by as many as are let
-    /// in at a time: one for each thread that serves.
+    /// Takes one, even above the limit, for work that was admitted while there was room. So the bound may be exceeded
+    /// by the number of admissions at a time: one for each serving thread.
     pub fn count(self: &Arc<Self>) -> Held {
         self.used.fetch_add(1, Ordering::Relaxed);
         Held { bound: Arc::clone(self), amount: 1 }
     }
 
-    /// Holds nothing yet.
+    /// Creates a guard that holds nothing yet.
     pub fn nothing(self: &Arc<Self>) -> Held {
         Held { bound: Arc::clone(self), amount: 0 }
     }
 
-    /// How much is taken.
+    /// Returns the amount that is taken.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// How often there was no room.
+    /// Returns the number of times when there was no room.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }
 
-    /// How much there is.
+    /// Returns the limit of the bound.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 }
 
-/// What was taken; dropping it gives it back.
+/// Guard of an amount taken from a bound. Dropping it releases the amount.
 #[derive(Debug)]
 pub struct Held {
     bound: Arc<Bound>,
@@ -92,7 +93,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes more; `false`, and nothing taken, if there is no room.
+    /// Takes more. Returns false and takes nothing if there is no room.
     pub fn grow(&mut self, amount: u64) -> bool {
         let before = self.bound.used.fetch_add(amount, Ordering::Relaxed);
         if before.saturating_add(amount) > self.bound.limit {
@@ -104,24 +105,24 @@ impl Held {
         true
     }
 
-    /// Takes up to this; `false`, and nothing taken, if there is no room.
+    /// Takes more, up to `amount` in total. Returns false and takes nothing if there is no room.
     pub fn grow_to(&mut self, amount: u64) -> bool {
         self.grow(amount.saturating_sub(self.amount))
     }
 
-    /// Takes more, room or not: of what is there already.
+    /// Takes more, even above the limit, for memory that is in use already.
     pub fn count(&mut self, amount: u64) {
         self.bound.used.fetch_add(amount, Ordering::Relaxed);
         self.amount += amount;
     }
 
-    /// Holds this, room or not: of what is there already.
+    /// Sets the amount, even above the limit, for memory that is in use already.
     pub fn set(&mut self, amount: u64) {
         self.shrink_to(amount);
         self.count(amount - self.amount);
     }
 
-    /// Gives back what is above this.
+    /// Releases all above `amount`.
     pub fn shrink_to(&mut self, amount: u64) {
         let less = self.amount.saturating_sub(amount);
         self.bound.used.fetch_sub(less, Ordering::Relaxed);
@@ -138,26 +139,26 @@ impl Drop for Held {
 /// All bounds of a server.
 #[derive(Debug)]
 pub struct Admission {
-    /// Requests whose handler runs.
+    /// Requests whose handler is running.
     pub requests: Arc<Bound>,
-    /// Bytes of request bodies.
+    /// Bytes of request bodies in memory.
     pub body_bytes: Arc<Bound>,
     /// Bytes of large replies that wait for their clients.
     pub reply_bytes: Arc<Bound>,
-    /// Scans and record reads that are being streamed.
+    /// Scans and record reads in progress.
     pub scans: Arc<Bound>,
-    /// Event-stream tails.
+    /// Tails, pushes, watches, and subscribers over HTTP.
     pub tails: Arc<Bound>,
     /// Connections, and channels beyond the first of a QUIC connection.
     pub connections: Arc<Bound>,
-    /// QUIC connections, which are among them.
+    /// QUIC connections; they also count as connections.
     pub quic_connections: Arc<Bound>,
-    /// Native connections before their welcome.
+    /// Native connections whose handshake has not ended with the welcome yet.
     pub handshakes: Arc<Bound>,
 }
 
 impl Admission {
-    /// As configured.
+    /// Creates the bounds of a configuration.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
@@ -172,8 +173,8 @@ impl Admission {
         }
     }
 
-    /// Bytes that are a reply, or most of one: if they are many, counted until nobody holds them any more. `None` if there
-    /// is no room for them.
+    /// Counts the bytes of a reply, or of most of one, if they are many. They stay counted until the last reference to
+    /// them is dropped. Returns `None` if there is no room.
     pub fn reply(&self, bytes: Bytes) -> Option<Bytes> {
         if bytes.len() < COUNTED_REPLY_BYTES {
             return Some(bytes);
@@ -182,7 +183,7 @@ impl Admission {
         Some(counted(bytes, held))
     }
 
-    /// As [`reply`](Self::reply) for what is told whatever waits.
+    /// Counts the bytes of a reply as [`reply`](Self::reply) does, but never rejects them.
     pub fn told(&self, bytes: Bytes) -> Bytes {
         if bytes.len() < COUNTED_REPLY_BYTES {
             return bytes;
@@ -193,7 +194,8 @@ impl Admission {
     }
 }
 
-/// Bytes with their room, or a share in it: it is given back when nobody holds any part of them any more.
+/// Attaches a guard, or a share of one, to bytes. The guard is dropped with the last reference to any part of the
+/// bytes.
 pub fn counted<H: Send + Sync + 'static>(bytes: Bytes, held: H) -> Bytes {
     Bytes::from_owner(Counted { bytes, _held: held })
 }

@@ -26,33 +26,33 @@ use crate::{
     views::Views,
 };
 
-/// What all requests of a server share.
+/// State that all requests of a server share.
 #[derive(Debug)]
 pub struct App {
-    /// The database.
+    /// Handle of the database, with the configured durability level.
     pub db: AsyncDatabase,
-    /// The configuration.
+    /// Configuration of the server.
     pub config: Config,
-    /// Bounds.
+    /// Bounds on requests, connections and bytes.
     pub admission: Admission,
-    /// Native connections, which the status of the server counts over every protocol.
+    /// Counter of native connections. The status of the server reports it over every protocol.
     pub native_connections: Arc<Connections>,
-    /// Whether one connection has the server to itself.
+    /// Detector of a connection that has the server to itself.
     pub solitude: Solitude,
-    /// What reads on blocking threads may still ask for, in bytes.
+    /// Bytes that reads on blocking threads may still request.
     reading: Arc<Semaphore>,
-    /// Turns true when the server stops.
+    /// Receiver that turns true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// Subjects and caches.
     pub views: Arc<Views>,
-    /// When the server was bound.
+    /// Time at which the server was bound.
     pub started: Instant,
     id_seed: u64,
     id_next: AtomicU64,
 }
 
 impl App {
-    /// Over a database.
+    /// Creates the state of a server over a database.
     #[must_use]
     pub fn new(config: Config, db: &Database, stopping: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self {
@@ -64,31 +64,31 @@ impl App {
             stopping,
             views: Arc::new(Views::new(&config)),
             started: Instant::now(),
-            // Random per process, so that ids of two runs differ; nothing depends on it.
+            // Random per process, so that the ids of two runs differ. Correctness does not depend on it.
             id_seed: RandomState::new().build_hasher().finish(),
             id_next: AtomicU64::new(0),
             config,
         })
     }
 
-    /// Waits for a place among those that read about so many bytes on blocking threads.
+    /// Waits for permission to read about `bytes` bytes on a blocking thread.
     pub async fn place_to_read(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READING_BYTES);
-        // It is never closed.
+        // The semaphore is never closed.
         Arc::clone(&self.reading).acquire_many_owned(bytes).await.ok()
     }
 
-    /// A number that this process gives out once.
+    /// Returns a number that this process has not returned before.
     pub fn new_number(&self) -> u64 {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A keyspace to read.
+    /// Finds a keyspace. Returns an error if it does not exist.
     pub fn find_keyspace(&self, name: &str) -> Result<Keyspace, ApiError> {
         self.db.blocking().find_keyspace(name).ok_or_else(|| error::no_such_keyspace(name))
     }
 
-    /// A keyspace to write, created if missing.
+    /// Finds a keyspace to write to, and creates it if it does not exist.
     pub async fn keyspace(&self, name: &str) -> Result<Keyspace, ApiError> {
         match self.db.blocking().find_keyspace(name) {
             Some(keyspace) => Ok(keyspace),
@@ -96,12 +96,12 @@ impl App {
         }
     }
 
-    /// A stream to read or change.
+    /// Finds a stream. Returns an error if it does not exist.
     pub fn find_stream(&self, name: &str) -> Result<Stream, ApiError> {
         self.db.blocking().find_stream(name).ok_or_else(|| error::no_such_stream(name))
     }
 
-    /// A stream to append to, created without limits if missing.
+    /// Finds a stream to append to, and creates it without limits if it does not exist.
     pub async fn stream(&self, name: &str) -> Result<Stream, ApiError> {
         match self.db.blocking().find_stream(name) {
             Some(stream) => Ok(stream),

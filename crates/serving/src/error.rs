@@ -1,11 +1,11 @@
-//! What goes wrong with a request, as status and JSON.
+//! Errors of requests, as HTTP status and JSON.
 //!
-//! Owns: the mapping from typed errors of the layers below to HTTP statuses; the error object
-//! `{code, message, retry, request_id, ...}`. The native protocol sends the same codes and messages.
+//! Owns: the mapping from typed errors of the layers below to HTTP statuses, and the error object `{code, message,
+//! retry, request_id, ...}`. The native protocol sends the same codes and messages.
 //! Does not own: the HTTP reply (`http::reply`).
-//! Invariant: every error answer of a handler is made here, so every one has a code and says what to
-//! do next. (Only what hyper refuses before there is a request, such as a head that is not HTTP, has
-//! an empty body.)
+//! Invariant: every error reply of a handler is made here, so each has a code and states what to do next. The
+//! exception: hyper rejects malformed requests before a handler runs, such as a head that is not HTTP, with an empty
+//! body.
 
 use std::borrow::Cow;
 
@@ -22,51 +22,51 @@ use thalweg_types::{
     record::RecordError,
 };
 
-/// An error as the client will see it.
+/// An error in the form that clients receive.
 #[derive(Clone, Debug)]
 pub struct ApiError {
     /// HTTP status.
     pub status: StatusCode,
-    /// Stable code.
+    /// Stable code for programs.
     pub code: &'static str,
-    /// What happened and what to do, for people.
+    /// Text for people: what happened, and what to do next.
     pub message: Cow<'static, str>,
-    /// What to do, for programs.
+    /// Next step for programs: retry, fix the request, or stop.
     pub action: Action,
-    /// A figure that helps to go on, such as the stream's next offset.
+    /// A named figure that helps the client to continue, such as the stream's next offset.
     pub detail: Option<(&'static str, u64)>,
-    /// What of the request it is about: the condition of a commit that did not hold.
+    /// Part of the request that caused the error, such as the failed condition of a commit.
     pub culprit: Option<Box<Map<String, Value>>>,
-    /// The level of what the error reveals of the data, for errors that do.
+    /// Durability level of the data that the error reveals; `None` if it reveals none.
     pub shown: Option<Durability>,
 }
 
 impl ApiError {
-    /// An error without details.
+    /// Creates an error without details.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, action: Action, message: impl Into<Cow<'static, str>>) -> Self {
         Self { status, code, message: message.into(), action, detail: None, culprit: None, shown: None }
     }
 
-    /// 400: the request as such is wrong.
+    /// Creates error 400: the request is invalid.
     #[must_use]
     pub fn bad_request(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, Action::Fix, message)
     }
 
-    /// 404.
+    /// Creates error 404.
     #[must_use]
     pub fn not_found(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::NOT_FOUND, code, Action::Fix, message)
     }
 
-    /// 503: too much at a time.
+    /// Creates error 503: the server is at one of its bounds.
     #[must_use]
     pub fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", Action::Retry, message)
     }
 
-    /// The JSON object.
+    /// Returns the error as a JSON object.
     #[must_use]
     pub fn to_json(&self, request_id: Option<&str>) -> Value {
         let mut object = Map::new();
@@ -83,7 +83,7 @@ impl ApiError {
         Value::Object(object)
     }
 
-    /// An error of a layer below, with a status.
+    /// Converts an error of a layer below, with a status.
     pub fn classified(status: StatusCode, error: &impl Classified) -> Self {
         Self::new(status, error.code(), error.action(), error.to_string())
     }
@@ -338,14 +338,14 @@ impl From<RequestError> for ApiError {
     }
 }
 
-/// 404 for a cache that nobody has created.
+/// Creates error 404 for a cache that does not exist.
 #[must_use]
 pub fn no_such_cache(name: &str) -> ApiError {
     let message = format!("there is no cache {name:?}: the first put creates it, and a restart forgets it");
     ApiError::not_found("no_such_cache", message)
 }
 
-/// 413 for a body above the configured bound.
+/// Creates error 413 for a body above the configured bound.
 #[must_use]
 pub fn body_too_large(limit: u64) -> ApiError {
     ApiError::new(
@@ -359,19 +359,19 @@ pub fn body_too_large(limit: u64) -> ApiError {
     )
 }
 
-/// 404 for a keyspace that nobody has written to.
+/// Creates error 404 for a keyspace that does not exist.
 #[must_use]
 pub fn no_such_keyspace(name: &str) -> ApiError {
     ApiError::not_found("no_such_keyspace", format!("there is no keyspace {name:?}: the first write creates it"))
 }
 
-/// 404 for a stream that nobody has created.
+/// Creates error 404 for a stream that does not exist.
 #[must_use]
 pub fn no_such_stream(name: &str) -> ApiError {
     ApiError::not_found("no_such_stream", format!("there is no stream {name:?}: the first append creates it"))
 }
 
-/// 404 for a key without a value.
+/// Creates error 404 for a key without a value.
 #[must_use]
 pub fn no_such_key() -> ApiError {
     ApiError::not_found("not_found", "the key has no value")

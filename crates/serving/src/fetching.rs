@@ -1,7 +1,7 @@
 //! Fetches of consumer groups that may wait for records.
 //!
-//! Waiting fetches count against `max_tails`, over every protocol. A fetch returns at most as many records as the client
-//! requested, so a client that requests only what it can process is never sent more.
+//! Waiting fetches count against `max_tails`, over every protocol. A fetch returns at most as many records as the
+//! client requested, so a client that requests only what it can process is never sent more.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{app::App, error::ApiError};
 
-/// A fetch that waits for records as its request says, and no longer than the server runs.
+/// Fetches records. Waits for them as long as the request allows, but not after the server begins to stop.
 pub async fn wait_and_fetch(
     app: &Arc<App>,
     group: &Group,

@@ -1,9 +1,9 @@
-//! Parts of a server that all protocols share: configuration, bounds, errors, metrics, threads, and serving a socket.
+//! Parts of a server that all protocols share: configuration, bounds, errors, metrics, threads, and serving of sockets.
 //!
 //! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`] and [`limits`], the
-//! bounds on work and memory; [`error`], the codes and messages of failed requests; [`metrics`], counters and collectors;
-//! [`threads`], [`accepting`] and [`served`], the life of a connection from listener to close; [`views`], subjects and
-//! caches.
+//! bounds on work and memory; [`error`], the codes and messages of failed requests; [`metrics`], counters and
+//! collectors; [`threads`], [`accepting`] and [`served`], the life of a connection from listener to close; [`views`],
+//! subjects and caches.
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.
 

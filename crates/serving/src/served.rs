@@ -1,13 +1,14 @@
-//! The driver of a served socket: the part of a connection's task that does not depend on the protocol.
+//! The driver of a socket: the part of a connection's task that does not depend on the protocol.
 //!
 //! Owns: reading and writing the socket, the close and the lingering after it, the alarms (ticks, and the stop of the
 //! server), and the clocks: last byte received, last byte accepted by the client, oldest incomplete request.
-//! Does not own: requests, and the further checks that a protocol makes at a tick.
+//! Does not own: requests, or the further checks of a protocol at a tick.
 //!
 //! ```text
 //! open ─► lingering ─► over        a lost or stuck socket goes from any phase to over
 //! ```
-//! The task calls [`Served::begin`] at the start of each poll, then reads, answers and writes in turns until nothing moves.
+//! The task calls [`Served::begin`] at the start of each poll. Then it reads, answers and writes in turns until nothing
+//! moves.
 //!
 //! Invariant: while the socket is not over, a tick is scheduled.
 
@@ -28,15 +29,15 @@ use tokio::sync::watch;
 /// Longest time of [`Phase::Lingering`].
 const LINGER: Duration = Duration::from_millis(500);
 
-/// How far the socket is.
+/// Phase of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The socket is read and written.
+    /// The server reads and writes the socket.
     Open,
     /// The server has closed its side. Bytes that the client still sends are read and discarded for a moment: closing a
     /// socket with unread bytes resets the connection, and the client may lose the last replies.
     Lingering { since: Instant },
-    /// Over.
+    /// The socket is closed or lost.
     Over,
 }
 
@@ -45,18 +46,18 @@ enum Phase {
 pub enum Alarm {
     /// The clocks are due for a check.
     Tick,
-    /// The server stops.
+    /// The server is stopping.
     Stop,
 }
 
-/// The result of a read.
+/// Result of a read from the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// No bytes for now: the socket wakes the task.
+    /// No bytes are available now; the socket will wake the task.
     Nothing,
     /// Number of bytes that were read.
     Bytes(usize),
-    /// The client sends no more, and may still take what is under way.
+    /// The client sends no more bytes, but may still read replies.
     End,
     /// The connection failed, and the socket is over.
     Lost,
@@ -78,16 +79,17 @@ pub struct Served {
     /// Time of the current turn; the protocol sets it.
     pub now: Instant,
     heard_since_tick: bool,
-    /// True if the last read of this poll found nothing; the socket then wakes the task.
+    /// True if the last read of this poll found no bytes; the socket then wakes the task.
     is_drained: bool,
     /// Time since which the client has not accepted any of the waiting bytes.
     stuck_since: Option<Instant>,
-    /// Time since which part of a request has waited for its end.
+    /// Time since which an incomplete request has waited for its remaining bytes.
     pub partial_since: Option<Instant>,
 }
 
 impl Served {
-    /// Serves a channel. A client that takes nothing for `write_timeout` is cut off. `pause` is the time between ticks.
+    /// Creates the driver of a channel. It cuts off a client that accepts no byte for `write_timeout`. `pause` is the
+    /// time between ticks.
     pub fn new(
         io: Channel,
         whose: &'static str,
@@ -113,49 +115,49 @@ impl Served {
         };
         served.tick_after(pause);
         served.alarms.push(Box::pin(async move {
-            // A sender that is gone is a server that is gone.
+            // If the sender was dropped, the server is gone.
             let _ = stopping.wait_for(|stopping| *stopping).await;
             Alarm::Stop
         }));
         served
     }
 
-    /// The client's address.
+    /// Returns the client's address.
     pub fn peer(&self) -> SocketAddr {
         self.io.peer()
     }
 
-    /// True until the server closes its side.
+    /// Returns true until the server closes its side.
     pub fn is_open(&self) -> bool {
         self.phase == Phase::Open
     }
 
-    /// True once the task may end.
+    /// Returns true once the task may end.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// True while received bytes are discarded.
+    /// Returns true while received bytes are discarded.
     pub fn lingers(&self) -> bool {
         matches!(self.phase, Phase::Lingering { .. })
     }
 
-    /// True if alarms may have fired that were not polled.
+    /// Returns true if alarms may have fired that were not polled.
     pub fn has_alarms(&self) -> bool {
         self.has_alarms
     }
 
-    /// True if the socket wakes the task when more comes.
+    /// Returns true if the socket will wake the task when more bytes arrive.
     pub fn is_drained(&self) -> bool {
         self.is_drained
     }
 
-    /// Time since the socket was handed over.
+    /// Returns the time since the driver was created.
     pub fn age(&self) -> Duration {
         self.now - self.opened
     }
 
-    /// Time that part of a request has waited for its end.
+    /// Returns the time for which an incomplete request has waited for its remaining bytes.
     pub fn partial_for(&self) -> Duration {
         self.waited(self.partial_since)
     }
@@ -191,7 +193,7 @@ impl Served {
         }));
     }
 
-    /// Reads once.
+    /// Reads from the socket once, and appends the bytes to `buffer`.
     pub fn read(&mut self, cx: &mut Context<'_>, buffer: &mut BytesMut) -> Received {
         match self.io.poll_read(cx, buffer) {
             Poll::Pending => {
@@ -210,7 +212,7 @@ impl Served {
         }
     }
 
-    /// Writes waiting bytes until the client accepts no more; calls `sent` with the size of each write. Returns true if
+    /// Writes waiting bytes until the client accepts no more. Calls `sent` with the size of each write. Returns true if
     /// anything was written.
     pub fn write(&mut self, cx: &mut Context<'_>, out: &mut Outbox, mut sent: impl FnMut(usize)) -> bool {
         let mut moved = false;
@@ -239,12 +241,12 @@ impl Served {
             return false;
         }
         self.phase = Phase::Lingering { since: Instant::now() };
-        // The next tick is far off: another one ends the lingering.
+        // The next tick may be far off, so another tick ends the lingering.
         self.tick_after(LINGER);
         true
     }
 
-    /// Discards received bytes. Returns true if there were any, or the client closed.
+    /// Discards received bytes. Returns true if there were any, or if the client closed the connection.
     pub fn linger(&mut self, cx: &mut Context<'_>) -> bool {
         let Phase::Lingering { since } = self.phase else { return false };
         let read = self.io.poll_read(cx, &mut BytesMut::with_capacity(4096));
@@ -270,7 +272,7 @@ impl Served {
         false
     }
 
-    /// Ends a tick: frees the reply memory of an idle connection, and schedules the next tick.
+    /// Ends a tick: releases the reply memory of an idle connection, and schedules the next tick.
     pub fn ticked(&mut self, out: &mut Outbox) {
         if !std::mem::take(&mut self.heard_since_tick) && out.is_empty() {
             out.shrink();

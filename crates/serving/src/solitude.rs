@@ -1,37 +1,39 @@
-//! Whether one connection has the server to itself.
+//! Detection of a connection that has the server to itself.
 //!
-//! Owns: who was last at work, and since when nobody else was. Does not own what follows from it: a channel that
-//! is alone commits on its own thread, which blocks it for an fsync but saves waking the committer and being woken by it,
-//! and reads pages of records there. With others at work that would hold them up, and their commands are better committed together.
+//! Owns: the last connection that was active, and the time since which no other was. Does not own: the consequences. A
+//! channel that is alone commits on its own thread. That blocks the thread for an fsync, but saves two wakes: of the
+//! committer, and of the channel afterwards. It also reads pages of records there. With other active connections this
+//! would delay them, and their commands are better committed together.
 //!
-//! It is a guess about the next moment from the last ones: who comes more often than every `QUIET` is never held up by
-//! somebody who takes himself for alone; who comes less often waits for one fsync or one page at most.
+//! The detection is a guess about the next moment, based on the last ones. A connection that is active more often than
+//! every `QUIET` is never delayed by one that is mistaken for alone. A connection that is less active waits for at most
+//! one fsync or one page.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-/// A connection counts as alone when nobody else was at work for so long.
+/// Time without other activity after which a connection counts as alone.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// See the module's documentation.
+/// Detector of a lone connection; see the module's documentation.
 #[derive(Debug)]
 pub struct Solitude {
     begun: Instant,
     last: AtomicU64,
-    /// When that one came, in microseconds.
+    /// Start of the last connection's activity without others, in microseconds since `begun`.
     since: AtomicU64,
 }
 
 impl Solitude {
-    /// From now on.
+    /// Starts the detection at `now`.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { begun: now, last: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
-    /// `who` is at work. Whether nobody else has been lately.
+    /// Reports activity of connection `who`. Returns true if no other connection was active lately.
     #[inline]
     pub fn at_work(&self, who: u64, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.begun).as_micros() as u64;

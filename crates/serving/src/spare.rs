@@ -1,10 +1,10 @@
-//! Spare receive buffers.
+//! Spare receive buffers of threads.
 //!
-//! Owns: one buffer a thread at most. A connection whose socket has nothing parts with its buffer, so that idle connections
-//! have none, and the next one on that thread which reads gets it: the allocator would be asked for 64 KiB, and given them
-//! back, with every request.
+//! Owns: at most one buffer per thread. A connection whose socket has no bytes gives its buffer to the thread, so that
+//! idle connections hold none. The next connection on that thread that reads takes it. Otherwise every request would
+//! allocate and free 64 KiB.
 //!
-//! Bound: buffers that have become large are not kept (`Input::release`, `Decoder::release`).
+//! Bound: buffers that have grown large are not kept (`Input::release`, `Decoder::release`).
 
 use std::cell::Cell;
 
@@ -14,12 +14,12 @@ thread_local! {
     static SPARE: Cell<Option<BytesMut>> = const { Cell::new(None) };
 }
 
-/// The thread's spare buffer, empty; a new one without memory if there is none.
+/// Takes the thread's spare buffer, which is empty. Returns a new buffer without memory if there is none.
 pub fn take() -> BytesMut {
     SPARE.with(Cell::take).unwrap_or_default()
 }
 
-/// What a connection parted with becomes the thread's spare buffer.
+/// Keeps the buffer of an idle connection as the thread's spare buffer.
 pub fn keep(buffer: Option<BytesMut>) {
     if let Some(buffer) = buffer.filter(|buffer| buffer.capacity() > 0) {
         SPARE.with(|spare| spare.set(Some(buffer)));
@@ -46,7 +46,7 @@ mod tests {
         assert_eq!(again.as_ptr(), memory);
         keep(second.release());
         assert_eq!(native.buffer_or(take).as_ptr(), memory);
-        // Another thread has none.
+        // The buffer belongs to one thread; another thread has none.
         std::thread::spawn(|| assert_eq!(take().capacity(), 0)).join().unwrap();
     }
 
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(input.next(Trust::Known).unwrap().unwrap().len(), 2);
         assert!(input.release().is_none());
         assert_eq!(input.pending_bytes(), 0);
-        // Nor is what holds half a frame.
+        // A decoder with half a frame does not release its buffer either.
         let mut native = Decoder::new();
         native.buffer_or(take).extend_from_slice(&[0; 3]);
         assert!(native.release().is_none());

@@ -5,7 +5,7 @@ use thalweg_engine::{Database, Health};
 
 use crate::app::App;
 
-/// The status of a server.
+/// Returns the status of a server as JSON.
 #[must_use]
 pub fn server_status(app: &App) -> Value {
     let mut object = node_status(app.db.blocking());
@@ -34,7 +34,8 @@ pub fn server_status(app: &App) -> Value {
     object
 }
 
-/// What `/v1/status` says of the database alone: the same for one that no server has open.
+/// Returns the part of `/v1/status` that describes the database. The command line uses it for a database without a
+/// server.
 #[must_use]
 pub fn node_status(db: &Database) -> Value {
     let (report, stats) = (db.report(), db.stats());

@@ -1,13 +1,14 @@
-//! Threads that serve connections, each with a runtime of its own.
+//! Threads that serve connections, each with its own runtime.
 //!
-//! Owns: the threads, and which connection is on which. Does not own what a connection's task does.
+//! Owns: the threads, and the assignment of connections to them. Does not own: the task of a connection.
 //!
-//! A connection stays on its thread. Clients that send small requests and wait are mostly served by the kernel, which
-//! wakes who waits; a runtime that hands tasks from thread to thread adds wakes of its own to every request, and parts what
-//! comes together. One thread with one poll of all its sockets does what redis-server does, and what one connection is
-//! sent while another is served goes along with the rest.
+//! A connection stays on its thread. For clients that send small requests and wait, most of the work is the kernel's,
+//! which wakes the waiting side. A runtime that moves tasks between threads adds its own wakes to every request, and
+//! separates requests that arrive together. One thread with one poll for all its sockets works like redis-server:
+//! requests that arrive while another connection is served are handled in the same turn.
 //!
-//! So whoever keeps a thread busy holds up the others on it: what takes long is done elsewhere, or in turns.
+//! A task that keeps its thread busy delays the other connections on it. So long work runs on other threads, or in
+//! turns.
 
 use std::{
     io,
@@ -25,7 +26,7 @@ use tokio::{
 
 use crate::limits::{MAX_BLOCKING_THREADS, MAX_CONNECTION_THREADS};
 
-/// Threads that run until this is dropped; then they end after the step that each is in, without what is left on them.
+/// Threads that run until this is dropped. Each then ends after its current step, and drops its remaining tasks.
 #[derive(Debug)]
 pub struct Threads {
     name: &'static str,
@@ -36,12 +37,12 @@ pub struct Threads {
 struct Worker {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
-    /// Dropped, it ends the thread.
+    /// Sender whose drop ends the thread.
     _stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// A connection's place on a thread.
+/// Slot of a connection on a thread. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct Place(Arc<AtomicUsize>);
 
@@ -52,11 +53,11 @@ impl Drop for Place {
 }
 
 impl Threads {
-    /// Starts so many, of that name; 0: half as many as there are processors. Beside its connections each runs a task of
-    /// its own.
+    /// Starts `count` threads with this name; 0 means half the number of processors. Each thread also runs one `task`
+    /// in addition to its connections.
     ///
     /// # Errors
-    /// The system gives no thread, or no way to wait for sockets.
+    /// Returns an error if the system provides no thread, or no way to wait for sockets.
     pub fn start<F: Future<Output = ()> + Send + 'static>(
         name: &'static str,
         count: u32,
@@ -66,20 +67,20 @@ impl Threads {
             0 => (thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, MAX_CONNECTION_THREADS as usize),
             count => count as usize,
         };
-        // What connections read where that holds up nobody is read by threads of the thread's runtime.
+        // Blocking reads of connections run on the blocking threads of their thread's runtime.
         let max_blocking = (MAX_BLOCKING_THREADS / count).max(1);
         let start = |_| Worker::start(name, max_blocking, task());
         let workers = (0..count).map(start).collect::<io::Result<_>>()?;
         Ok(Self { name, workers })
     }
 
-    /// How many there are.
+    /// Returns the number of threads.
     #[must_use]
     pub fn count(&self) -> usize {
         self.workers.len()
     }
 
-    /// The one with the fewest connections, and a place on it.
+    /// Returns the runtime of the thread with the fewest connections, and a slot on it.
     #[must_use]
     pub fn place(&self) -> (&Handle, Place) {
         let least = self.workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
@@ -88,7 +89,7 @@ impl Threads {
         (&worker.runtime, Place(Arc::clone(&worker.connections)))
     }
 
-    /// Ends them, and waits until they have.
+    /// Ends the threads, and waits until they have ended.
     pub async fn stop(self) {
         let threads: Vec<_> = self.workers.into_iter().map(|worker| worker.thread).collect();
         let joined = tokio::task::spawn_blocking(|| threads.into_iter().all(|thread| thread.join().is_ok()));
@@ -110,7 +111,7 @@ impl Worker {
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::spawn(task);
-                // Whether it was told or left alone: it ends.
+                // The thread ends both after a message and after the sender was dropped.
                 let _ = stopped.await;
             });
         })?;

@@ -1,11 +1,11 @@
-//! Points in time as clients write them and as the server shows them.
+//! Points in time, as clients write them and as the server shows them.
 
 use jiff::Timestamp;
 use thalweg_types::SpaceTime;
 
 /// Parses microseconds since the Unix epoch, or a date and time with an offset, such as `2026-11-20T10:00:00Z` or
-/// `2026-11-20T10:00:00.25+01:00` (RFC 3339). Digits after the microseconds are dropped. Returns `None` for other text and
-/// for times before 1970.
+/// `2026-11-20T10:00:00.25+01:00` (RFC 3339). Digits after the microseconds are dropped. Returns `None` for other text
+/// and for times before 1970.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<SpaceTime> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -15,8 +15,8 @@ pub fn parse_time(text: &str) -> Option<SpaceTime> {
     u64::try_from(time.as_microsecond()).ok().filter(|_| time >= Timestamp::UNIX_EPOCH).map(SpaceTime)
 }
 
-/// Formats a time as RFC 3339 in UTC with microseconds, for people; programs get the number. Times after the year 9999 are
-/// shown as that number.
+/// Formats a time as RFC 3339 in UTC with microseconds, for people; programs get the number. Times after the year 9999
+/// are shown as that number.
 #[must_use]
 pub fn rfc3339(time: SpaceTime) -> String {
     let stamp = i64::try_from(time.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());

@@ -1,9 +1,10 @@
-//! Subjects and caches, as this server holds them: the broker, the named caches, and the clock that both are given.
+//! Subjects and caches of this server: the broker, the named caches, and the clock for both.
 //!
-//! Owns: their bounds, as configured; the seeds, from the system's randomness, so that nobody can choose subjects or keys
-//! that collide; the timer that gives back the memory of what has expired. Does not own what either does (the
-//! broker's crate), nor protocols: HTTP and the native one come here alike, so a message published over one is
-//! delivered over the other, in one encoding (`thalweg_wire::Batch`).
+//! Owns: their configured bounds; the seeds, from the system's randomness, so that clients cannot choose subjects or
+//! keys that collide; the timer that frees the memory of expired entries.
+//! Does not own: the logic of subjects and caches (the broker's crate), or protocols. HTTP and the native protocol use
+//! the same views, so a message published over one is delivered over the other, in one encoding
+//! (`thalweg_wire::Batch`).
 
 use std::{
     collections::hash_map::RandomState,
@@ -26,22 +27,22 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
-/// Entries freed before others get a turn.
+/// Maximum number of entries that are freed before other tasks get a turn.
 const RECLAIM_AT_ONCE: usize = 10_000;
-/// How long an entry that has expired may keep its memory beyond what the wheel says, if it was put after the timer
-/// had looked. Readers see no difference.
+/// Maximum pause between two runs of the timer. It bounds how much longer an expired entry keeps its memory if it was
+/// put after the timer had run. Readers see no difference.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
-/// So that a stream of near deadlines does not make the timer run all the time.
+/// Minimum pause between two runs, so that a sequence of near deadlines does not make the timer run all the time.
 const MIN_RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 
-/// Subjects under which replies to requests of this server's clients come.
+/// First token of the subjects for replies to requests of this server's clients.
 const REPLY_PREFIX: &str = "_reply";
 
-/// Subjects and caches.
+/// Subjects and caches of a server.
 pub struct Views {
-    /// Subjects.
+    /// Broker of the subjects.
     pub broker: Broker,
-    /// Caches.
+    /// Caches by name.
     pub caches: Caches,
     started: Instant,
     random: RandomState,
@@ -59,7 +60,7 @@ impl fmt::Debug for Views {
 }
 
 impl Views {
-    /// As configured, with nothing in them.
+    /// Creates empty views with the configured bounds.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let random = RandomState::new();
@@ -85,31 +86,32 @@ impl Views {
         }
     }
 
-    /// When time began.
+    /// Returns the instant at which the views' clock began.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// The time, as broker and caches take it.
+    /// Returns the current time in the form that broker and caches take.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.started.elapsed().into()
     }
 
-    /// A moment as an instant of the clock.
+    /// Converts a moment of the views' clock to an instant.
     #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
         self.started + Duration::from_nanos(moment.nanos())
     }
 
-    /// An instant as the views take it.
+    /// Converts an instant to a moment of the views' clock.
     #[must_use]
     pub fn moment(&self, at: Instant) -> Moment {
         at.saturating_duration_since(self.started).into()
     }
 
-    /// What a subscription gets that asks for these bounds; 0 is as configured, and what its link may hold is the most.
+    /// Returns the options of a subscription that requests these bounds. 0 means the configured default. Bytes are
+    /// limited to the bound of a link.
     #[must_use]
     pub fn subscribe_options(
         &self,
@@ -129,7 +131,8 @@ impl Views {
         }
     }
 
-    /// A subject that nobody can guess: who knows one may answer in another's place.
+    /// Returns a subject that clients cannot guess. A client that knows a reply subject could answer in place of the
+    /// responder.
     #[must_use]
     pub fn reply_subject(&self) -> Subject {
         let number = self.next_token.fetch_add(1, Ordering::Relaxed);
@@ -137,10 +140,11 @@ impl Views {
         Subject::parse(format!("{REPLY_PREFIX}.{high:016x}{low:016x}").as_bytes()).expect("two plain tokens")
     }
 
-    /// The cache of that name, made if there is none; and whether it was.
+    /// Returns the cache with this name, and creates it if it does not exist. The second value is true if it was
+    /// created.
     ///
     /// # Errors
-    /// It can't be made.
+    /// Returns an error if the cache cannot be created.
     pub fn cache(&self, name: &str, max_bytes: Option<u64>) -> Result<(NamedCache, bool), CreateCacheError> {
         if let Some(found) = self.caches.get(name) {
             return Ok((found, false));
@@ -148,7 +152,7 @@ impl Views {
         let seed = self.random.hash_one(("cache", name));
         let max_bytes = max_bytes.unwrap_or(self.new_cache_bytes);
         match self.caches.create(name, CacheConfig { max_bytes, seed }) {
-            // Somebody else was quicker.
+            // Another client created the cache in the meantime.
             Err(CreateCacheError::Exists) => {
                 self.caches.get(name).map(|found| (found, false)).ok_or(CreateCacheError::Exists)
             }
@@ -156,8 +160,8 @@ impl Views {
         }
     }
 
-    /// Publishes what rides on a commit that has happened. Never waits: where somebody has no room and asks publishers to
-    /// wait, nobody gets that batch. Says for each what became of it.
+    /// Publishes the messages of a commit that has happened. Never waits: if a subscription without room blocks
+    /// publishers, no subscriber receives that batch. Returns the outcome of each batch as JSON.
     pub fn publish_committed(&self, batches: &[Batch]) -> Vec<serde_json::Value> {
         let told = batches.iter().map(|batch| match self.broker.publish(batch, None) {
             Ok(Published { delivered, missed }) => json!({ "delivered": delivered, "missed": missed }),
@@ -166,7 +170,7 @@ impl Views {
         told.collect()
     }
 
-    /// Frees what has expired, until the server stops.
+    /// Frees expired entries until the server stops.
     pub async fn reclaim_until(&self, mut stopping: watch::Receiver<bool>) {
         loop {
             let freed = self.caches.reclaim(self.now(), RECLAIM_AT_ONCE);
@@ -189,13 +193,13 @@ impl Views {
 pub struct Bell(tokio::sync::Notify);
 
 impl Bell {
-    /// One that has not rung.
+    /// Creates a bell that has not rung.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Until it has rung since the last time that somebody waited.
+    /// Waits for a ring. Returns immediately if the bell rang since the last wait.
     pub async fn rung(&self) {
         self.0.notified().await;
     }
@@ -203,7 +207,7 @@ impl Bell {
 
 impl Notify for Bell {
     fn notify(&self) {
-        // Keeps a permit if nobody waits just now, so no ring is lost.
+        // The bell keeps a permit if no task is waiting, so no ring is lost.
         self.0.notify_one();
     }
 }

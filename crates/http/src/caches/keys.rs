@@ -1,7 +1,7 @@
-//! `/v1/caches/{cache}/keys/{key}`: one entry.
+//! Handlers of `/v1/caches/{cache}/keys/{key}`, which access one entry.
 //!
-//! Values are raw bodies. The version of an entry, which every put raises, is in `Thalweg-Version` and `ETag`;
-//! `If-Match` and `If-None-Match` are conditions as they are of the key-value store.
+//! Values are raw bodies. Every put raises the version of an entry, which is in `Thalweg-Version` and `ETag`.
+//! `If-Match` and `If-None-Match` are conditions, as in the key-value store.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -30,10 +30,10 @@ use crate::{
     ttl::{TTL, TTL_EXPECTED, deadline_of},
 };
 
-/// The version of an entry.
+/// Header with the version of an entry.
 const VERSION: HeaderName = HeaderName::from_static("thalweg-version");
 
-/// Name of the cache and key in a path.
+/// Returns the cache's name and the key in a path.
 fn path(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, [u8]>), ApiError> {
     let rest = call.path_after(PREFIX);
     let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
@@ -41,7 +41,7 @@ fn path(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, [u8]>), ApiError> {
     Ok((name_segment(name)?, decode(key.as_bytes())?))
 }
 
-/// What a request on a key says beside its path.
+/// Query parameters and TTL of a request for a key.
 #[derive(Debug, Default)]
 struct Terms {
     ttl: Option<Deadline>,
@@ -78,7 +78,7 @@ impl Terms {
         Ok(terms)
     }
 
-    /// Of a request that adds nothing.
+    /// Parses the terms of a request that must not have `?add=`.
     fn without_add(call: &Call) -> Result<Self, ApiError> {
         let terms = Self::of(call)?;
         match terms.add {
@@ -92,24 +92,24 @@ impl Terms {
     }
 }
 
-/// Until when an entry lives that is put now.
+/// Returns the expiry of an entry that is put now.
 pub(super) fn expiry_of(deadline: Deadline, now: Moment) -> Result<Expiry, ApiError> {
     Ok(match deadline.check()? {
-        // A cache has no TTL of its own; no request names a moment.
+        // A cache has no default TTL, and no request can state an absolute time.
         Deadline::Default | Deadline::Never | Deadline::At(_) => Expiry::Never,
         Deadline::Keep => Expiry::Keep,
         Deadline::After(ttl) => Expiry::after(now, ttl),
     })
 }
 
-/// The condition of a write.
+/// Returns the condition of a write.
 fn condition(call: &Call) -> Result<Option<Condition<'static>>, ApiError> {
     let asked = write_condition(call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH))?;
     Ok(asked.and_then(|expect| match expect {
         Expect::Absent => Some(Condition::Absent),
         Expect::Present => Some(Condition::Present),
         Expect::Revision(Revision(version)) => Some(Condition::Version(Version(version))),
-        // No header says these.
+        // No header expresses these conditions.
         Expect::Any | Expect::Value(_) | Expect::Before(_) | Expect::After(_) | Expect::Unchanged(_) => None,
     }))
 }
@@ -121,17 +121,17 @@ fn put_version<B>(response: &mut Response<B>, version: Version) {
     headers.insert(header::ETAG, tag);
 }
 
-/// What is left of an entry's time, in seconds; `None` if it has no end.
+/// Returns the remaining lifetime of an entry in seconds, or `None` if it never expires.
 pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
     (entry.deadline != Moment::NEVER).then(|| entry.deadline.after(now).as_secs_f64())
 }
 
-/// `GET /v1/caches/{cache}/keys/{key}`
+/// Handles `GET /v1/caches/{cache}/keys/{key}`: returns an entry of a cache.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |value| reply::counted_body(app, Bytes::copy_from_slice(value)))
 }
 
-/// `HEAD /v1/caches/{cache}/keys/{key}`
+/// Handles `HEAD /v1/caches/{cache}/keys/{key}`: returns the version and size of an entry of a cache.
 pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |_| Ok(Body::empty()))
 }
@@ -162,7 +162,7 @@ fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, Ap
     Ok(response)
 }
 
-/// `PUT /v1/caches/{cache}/keys/{key}`: makes the cache if there is none.
+/// Handles `PUT /v1/caches/{cache}/keys/{key}`. Creates the cache if it does not exist.
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (terms, condition) = (Terms::without_add(call)?, condition(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -179,7 +179,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(response)
 }
 
-/// `DELETE /v1/caches/{cache}/keys/{key}`: 204 also if there was nothing.
+/// Handles `DELETE /v1/caches/{cache}/keys/{key}`. Returns 204 also if the entry did not exist.
 pub(crate) fn delete(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let condition = condition(call)?;
@@ -192,7 +192,7 @@ pub(crate) fn delete(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::empty(StatusCode::NO_CONTENT))
 }
 
-/// `PATCH /v1/caches/{cache}/keys/{key}?ttl=30`: another deadline; value and version stay.
+/// Handles `PATCH /v1/caches/{cache}/keys/{key}?ttl=30`. Changes the deadline; value and version stay.
 pub(crate) fn touch(app: &Arc<App>, call: &Call) -> Answer {
     let terms = Terms::without_add(call)?;
     let (name, key) = path(call)?;
@@ -205,8 +205,8 @@ pub(crate) fn touch(app: &Arc<App>, call: &Call) -> Answer {
     if cache.touch(now, &key, expiry) { Ok(reply::empty(StatusCode::NO_CONTENT)) } else { Err(no_such_key()) }
 }
 
-/// `POST /v1/caches/{cache}/keys/{key}?add=5`: makes the cache if there is none. What is there keeps its deadline unless
-/// the request gives another.
+/// Handles `POST /v1/caches/{cache}/keys/{key}?add=5`. Creates the cache if it does not exist. An existing entry keeps
+/// its deadline unless the request states another.
 pub(crate) fn add(app: &Arc<App>, call: &Call) -> Answer {
     let terms = Terms::of(call)?;
     let delta = terms.add.ok_or(ParseError::Missing { name: "add" })?;

@@ -1,5 +1,5 @@
-//! Several entries of a cache at once: reading, putting, listing, forgetting. Each entry by itself: others may see some
-//! of them before the rest.
+//! Requests for several entries of a cache: reading, putting, listing, clearing. They are not atomic: other clients may
+//! see some of the entries before the others.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ fn too_many(entries: usize) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_entries", Action::Fix, message))
 }
 
-/// `POST /v1/caches/{cache}/get`
+/// Handles `POST /v1/caches/{cache}/get`: reads several entries of a cache.
 pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -125,7 +125,8 @@ struct JsonItem {
     value_base64: Option<String>,
 }
 
-/// `POST /v1/caches/{cache}/put`: makes the cache if there is none. If one item is too large for it, none is put.
+/// Handles `POST /v1/caches/{cache}/put`. Creates the cache if it does not exist. If one item is too large for the
+/// cache, none is put.
 pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -145,7 +146,7 @@ pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &json!({ "put": pairs.len() })))
 }
 
-/// `GET /v1/caches/{cache}/keys`
+/// Handles `GET /v1/caches/{cache}/keys`: lists keys of a cache.
 pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::<u64>::parse(call.head.uri.query())?;
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
@@ -165,7 +166,7 @@ pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
     Ok(json_body(out.into()))
 }
 
-/// `POST /v1/caches/{cache}/clear`: figures stay.
+/// Handles `POST /v1/caches/{cache}/clear`. The counters of the cache stay.
 pub(crate) fn clear(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     find(app, &name(call, "/clear")?)?.cache.clear();

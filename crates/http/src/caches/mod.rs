@@ -1,8 +1,8 @@
-//! `/v1/caches`: bounded maps in memory, never logged.
+//! Handlers of `/v1/caches`: bounded maps in memory, which are never logged.
 //!
-//! Owns a cache's life and figures over HTTP; [`keys`] has what is done with one key, [`many`] what is done with several.
-//! A cache is made by the first put, with the configured bound, or with one of its own; a restart forgets it with all that
-//! is in it.
+//! Owns: creating, dropping, listing and describing caches. [`keys`] has the operations on one key, [`many`] those on
+//! several. The first put creates a cache with the configured bound, or a `PUT` creates it with a bound of its own.
+//! After a restart a cache and its content are gone.
 
 mod keys;
 mod many;
@@ -32,7 +32,7 @@ use crate::{
 
 const PREFIX: &str = "/v1/caches/";
 
-/// The cache's name in a path below `/v1/caches/`, which ends with `suffix`.
+/// Returns the cache's name in a path below `/v1/caches/` that ends with `suffix`.
 fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<'a, str>, ApiError> {
     let segment = call.path_after(PREFIX);
     Ok(name_segment(segment.strip_suffix(suffix).unwrap_or(segment))?)
@@ -42,7 +42,7 @@ fn find(app: &App, name: &str) -> Result<NamedCache, ApiError> {
     app.views.caches.get(name).ok_or_else(|| no_such_cache(name))
 }
 
-/// A cache as it is shown.
+/// Returns a cache and its figures as JSON.
 fn shown(named: &NamedCache) -> Value {
     let stats = named.cache.stats();
     let CacheStats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = stats;
@@ -53,27 +53,27 @@ fn shown(named: &NamedCache) -> Value {
     })
 }
 
-/// `GET /v1/caches`
+/// Handles `GET /v1/caches`: lists caches with their figures.
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let all: Vec<_> = app.views.caches.list().iter().map(shown).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "caches": all })))
 }
 
-/// `GET /v1/caches/{cache}`
+/// Handles `GET /v1/caches/{cache}`: returns the figures of a cache.
 pub(crate) fn stat(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     Ok(reply::json(StatusCode::OK, &shown(&find(app, &name(call, "")?)?)))
 }
 
-/// A cache's configuration as sent.
+/// A cache's configuration in JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonConfig {
     max_bytes: Option<u64>,
 }
 
-/// `PUT /v1/caches/{cache}`
+/// Handles `PUT /v1/caches/{cache}`: creates a cache.
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -87,7 +87,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(if created { StatusCode::CREATED } else { StatusCode::OK }, &shown(&named)))
 }
 
-/// `DELETE /v1/caches/{cache}`
+/// Handles `DELETE /v1/caches/{cache}`: drops a cache.
 pub(crate) fn drop_cache(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call, "")?;

@@ -1,4 +1,4 @@
-//! Fetches over HTTP.
+//! The handler of fetches over HTTP.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     reply,
 };
 
-/// `POST /v1/streams/{stream}/groups/{group}/fetch`
+/// Handles `POST /v1/streams/{stream}/groups/{group}/fetch`: delivers records to a member.
 pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonFetch = sent(app, call).await?;
     let group = find(app, call)?;

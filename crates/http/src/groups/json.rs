@@ -1,4 +1,4 @@
-//! What requests about groups say and what their answers look like, whoever carries them out.
+//! JSON of requests and answers about groups, both for the server and without one.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
     record_json::push_json,
 };
 
-/// Longest wait of a fetch; a longer wish is cut to it.
+/// Longest wait of a fetch. A longer timeout is reduced to it.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// A group's figures and configuration.
+/// Returns a group's figures and configuration as JSON.
 pub(super) fn describe(info: &GroupInfo) -> Value {
     let members = info.members.iter().map(|member| {
         json!({
@@ -51,7 +51,7 @@ pub(super) fn describe(info: &GroupInfo) -> Value {
     })
 }
 
-/// How a group delivers.
+/// Returns a group's configuration as JSON.
 pub(super) fn describe_config(config: &GroupConfig) -> Value {
     json!({
         "order": match config.order { GroupOrder::Competing => "competing", GroupOrder::PerKey => "per_key" },
@@ -62,7 +62,7 @@ pub(super) fn describe_config(config: &GroupConfig) -> Value {
     })
 }
 
-/// How a group delivers, as sent; what is left out stays, or is the default of a new group.
+/// A group's configuration in JSON. A missing field keeps its value, or is the default of a new group.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JsonConfig {
@@ -73,7 +73,7 @@ pub(super) struct JsonConfig {
     max_pending: Option<u32>,
     #[serde(default, deserialize_with = "given")]
     dead_letters: Option<Option<String>>,
-    /// Only when it is created.
+    /// Start position of a new group; an error for an existing one.
     pub start: Option<JsonStart>,
 }
 
@@ -84,7 +84,7 @@ enum JsonOrder {
     PerKey,
 }
 
-/// Where a group begins or goes on: an offset, `start` or `end`, or a time in microseconds.
+/// Position in a stream: an offset, `start` or `end`, or a time in microseconds.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum JsonStart {
@@ -95,7 +95,7 @@ pub(super) enum JsonStart {
 }
 
 impl JsonStart {
-    /// As the engine takes it.
+    /// Converts the position for the engine.
     pub(super) fn place(&self) -> GroupStart {
         match *self {
             Self::Start => GroupStart::Beginning,
@@ -107,7 +107,7 @@ impl JsonStart {
 }
 
 impl JsonConfig {
-    /// What is sent over what there is.
+    /// Applies the sent fields to a configuration.
     pub(super) fn over(self, mut config: GroupConfig) -> Result<GroupConfig, ApiError> {
         match self.order {
             Some(JsonOrder::Competing) => config.order = GroupOrder::Competing,
@@ -130,7 +130,7 @@ impl JsonConfig {
     }
 }
 
-/// A fetch as sent.
+/// A fetch request in JSON.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JsonFetch {
@@ -141,7 +141,8 @@ pub(super) struct JsonFetch {
 }
 
 impl JsonFetch {
-    /// As the engine takes it. What is read is held in memory until it is sent: never more than `most_bytes`.
+    /// Converts the fetch for the engine. Fetched records stay in memory until they are sent, so their size is limited
+    /// to `most_bytes`.
     pub(super) fn request(self, most_bytes: u64) -> Result<FetchRequest, ApiError> {
         let mut request = FetchRequest::default();
         if let Some(member) = self.member {
@@ -157,7 +158,7 @@ impl JsonFetch {
     }
 }
 
-/// What a fetch brought, as a JSON object with a newline behind it.
+/// Encodes a delivery as a JSON object followed by a newline.
 pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
     let mut out = b"{".to_vec();
     if !delivery.is_empty() {
@@ -185,7 +186,7 @@ pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
     Ok(out)
 }
 
-/// Records of an attempt: ranges of first and last offset, or all that it still holds.
+/// Records of an attempt: ranges of first and last offset, inclusive, or all records that the attempt still holds.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JsonSettlement {
@@ -195,7 +196,7 @@ pub(crate) struct JsonSettlement {
 }
 
 impl JsonSettlement {
-    /// As the engine takes it.
+    /// Converts the settlement for the engine.
     fn settlement(&self) -> Result<Settlement, ApiError> {
         let run = |&(first, last): &(u64, u64)| {
             let count =
@@ -209,7 +210,7 @@ impl JsonSettlement {
     }
 }
 
-/// All settlements of a request, which are at least one.
+/// Converts all settlements of a request. A request without any is an error.
 pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError> {
     if sent.is_empty() {
         return Err(ApiError::bad_request("bad_json", "name at least one attempt"));
@@ -217,38 +218,38 @@ pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, Ap
     sent.iter().map(JsonSettlement::settlement).collect()
 }
 
-/// Acks as sent.
+/// An ack request in JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JsonAck {
-    /// Of these.
+    /// Attempts and records to ack.
     pub attempts: Vec<JsonSettlement>,
 }
 
-/// How records are given back, as sent.
+/// A nack request in JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JsonNack {
-    /// Which.
+    /// Attempts and records to nack.
     pub attempts: Vec<JsonSettlement>,
     delay_seconds: Option<f64>,
     #[serde(default)]
     reject: bool,
     #[serde(default)]
     uncounted: bool,
-    /// Goes into dead letters.
+    /// Reason that is stored with dead letters.
     #[serde(default)]
     pub reason: String,
 }
 
 impl JsonNack {
-    /// When they are delivered again.
+    /// Returns the condition under which the records are delivered again.
     pub(super) fn again(&self) -> Result<Again, ApiError> {
         again(self.delay_seconds, self.reject, self.uncounted)
     }
 }
 
-/// When what is nacked is delivered again.
+/// Converts the fields of a nack to the condition under which records are delivered again.
 pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Again, ApiError> {
     match (delay_seconds, reject, uncounted) {
         (None, true, false) => Ok(Again::Never),
@@ -258,7 +259,7 @@ pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -
     }
 }
 
-/// What came of an ack or nack.
+/// Returns the result of an ack or nack as JSON.
 pub(super) fn settled_json(settled: &Settled) -> Value {
     let lapsed = |lapsed: &Lapsed| match lapsed.run {
         None => json!({ "attempt": lapsed.attempt.0 }),
@@ -271,7 +272,7 @@ pub(super) fn settled_json(settled: &Settled) -> Value {
     })
 }
 
-/// An extension as sent.
+/// An extension of deadlines in JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JsonExtend {
@@ -280,13 +281,13 @@ pub(super) struct JsonExtend {
 }
 
 impl JsonExtend {
-    /// As the engine takes it.
+    /// Returns the attempts and the extension for the engine.
     pub(super) fn parts(&self) -> Result<(Vec<Attempt>, Duration), ApiError> {
         Ok((self.attempts.iter().copied().map(Attempt).collect(), span_of_seconds("by_seconds", self.by_seconds)?))
     }
 }
 
-/// What came of an extension.
+/// Returns the result of an extension as JSON.
 pub(super) fn extended_json(extended: &Extended) -> Value {
     json!({
         "deadline_micros": extended.deadline.0,
@@ -295,10 +296,10 @@ pub(super) fn extended_json(extended: &Extended) -> Value {
     })
 }
 
-/// A seek as sent.
+/// A seek request in JSON.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JsonSeek {
-    /// Where to.
+    /// Position to which the cursor moves.
     pub to: JsonStart,
 }

@@ -1,4 +1,4 @@
-//! Requests about groups without a server around them: for whoever has the database open in his own process.
+//! Requests for consumer groups without a server, for processes that open the database themselves.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -15,41 +15,41 @@ use super::{
     settlements,
 };
 
-/// What is asked of a stream's groups.
+/// A request for the groups of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupCall {
-    /// All of all streams.
+    /// Lists the groups of all streams.
     ListAll,
-    /// All of them.
+    /// Lists the groups of one stream.
     List,
-    /// One's figures.
+    /// Returns a group's figures.
     Get,
-    /// Create one.
+    /// Creates a group.
     Create,
-    /// Change how one delivers.
+    /// Changes a group's configuration.
     Configure,
-    /// Delete one.
+    /// Deletes a group.
     Delete,
-    /// Deliver records to a member.
+    /// Delivers records to a member.
     Fetch,
-    /// Ack records.
+    /// Acks records.
     Ack,
-    /// Give records back.
+    /// Nacks records.
     Nack,
-    /// Move deadlines.
+    /// Extends the deadlines of attempts.
     Extend,
-    /// Move the cursor.
+    /// Moves the cursor.
     Seek,
 }
 
-/// A body that is not read from a socket has no bound of a configuration to keep to.
+/// Maximum size of a fetch in bytes. Without a server there is no configured bound.
 const MOST_BYTES: u64 = 64 << 20;
 
 fn parsed<T: DeserializeOwned>(body: &Value) -> Result<T, ApiError> {
     T::deserialize(body).map_err(|error| ApiError::bad_request("bad_json", error.to_string()))
 }
 
-/// Does what the server would, with bodies as `docs/http.md` has them.
+/// Executes a request as the server does, with the bodies that `docs/http.md` describes.
 pub fn group_json(db: &Database, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, ApiError> {
     if call == GroupCall::ListAll {
         return Ok(json!({ "groups": db.groups()?.iter().map(describe).collect::<Vec<_>>() }));

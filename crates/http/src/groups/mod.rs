@@ -1,8 +1,8 @@
-//! `/v1/streams/{stream}/groups`: consumer groups.
+//! Handlers of `/v1/streams/{stream}/groups`: consumer groups.
 //!
-//! Owns: the handlers; below it, what is sent and answered (`json`), waiting fetches (`fetch`), push with
-//! credit (`push`), and the same requests without a server around them (`local`). Does not own what is
-//! delivered when: that is the engine's.
+//! Owns: the handlers, and in its modules the JSON of requests and answers (`json`), waiting fetches (`fetch`), push
+//! with credit (`push`), and the same requests without a server (`local`). Does not own: the choice of records to
+//! deliver, which the engine makes.
 
 mod fetch;
 mod json;
@@ -37,7 +37,7 @@ use crate::{
     reply,
 };
 
-/// The stream's and the group's name in a path.
+/// Returns the names of the stream and the group in a path.
 fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {
     let rest = call.path_after("/v1/streams/");
     let (stream, rest) = rest.split_once('/').unwrap_or((rest, ""));
@@ -52,14 +52,14 @@ fn find(app: &App, call: &Call) -> Result<Group, ApiError> {
     find_named(app.db.blocking(), &stream, &group)
 }
 
-/// A group by the names of its stream and of itself.
+/// Finds a group by the name of its stream and its own name.
 pub(crate) fn find_named(db: &Database, stream: &str, group: &str) -> Result<Group, ApiError> {
     let found =
         db.find_stream(stream).ok_or_else(|| thalweg_serving::error::no_such_stream(stream))?.find_group(group)?;
     found.ok_or_else(|| no_such_group(stream, group))
 }
 
-/// 404 for a group that is not there.
+/// Returns error 404 for a missing group.
 pub(crate) fn no_such_group(stream: &str, group: &str) -> ApiError {
     let message = format!("stream {stream:?} has no consumer group {group:?}: PUT creates one");
     ApiError::not_found("no_such_group", message)
@@ -70,7 +70,7 @@ async fn sent<T: serde::de::DeserializeOwned + Default>(app: &Arc<App>, call: &m
     if body.is_empty() { Ok(T::default()) } else { crate::json::parse(&body) }
 }
 
-/// A body that must be there.
+/// Reads and parses a required body.
 async fn required<T: serde::de::DeserializeOwned>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError> {
     crate::json::parse(&body::read(app, call.body.get_mut()).await?)
 }
@@ -81,18 +81,18 @@ fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body>
     response
 }
 
-/// `GET /v1/streams/{stream}/groups`
+/// Handles `GET /v1/streams/{stream}/groups`: lists a stream's consumer groups.
 pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let stream = app.find_stream(&names(call)?.0)?.id();
     listed(app, call, Some(stream)).await
 }
 
-/// `GET /v1/groups`
+/// Handles `GET /v1/groups`: lists the consumer groups of all streams.
 pub(crate) async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
     listed(app, call, None).await
 }
 
-/// A page of groups by id. Off thread: each is looked at, with what waits in it.
+/// Lists a page of groups by id. Runs on a blocking thread, because it loads each group and its pending records.
 async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer {
     let query = ListQuery::<u32>::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED) as usize;
@@ -111,13 +111,14 @@ async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer
     })
 }
 
-/// `GET /v1/streams/{stream}/groups/{group}`
+/// Handles `GET /v1/streams/{stream}/groups/{group}`: returns the figures and configuration of a consumer group.
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let info = find(app, call)?.info()?;
     Ok(shown(StatusCode::OK, &describe(&info), app.db.blocking().visible_durability()))
 }
 
-/// `PUT /v1/streams/{stream}/groups/{group}`: creates it, and the stream; one that exists is left as it is.
+/// Handles `PUT /v1/streams/{stream}/groups/{group}`. Creates the group, and the stream if needed. An existing group
+/// stays unchanged.
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let sent: JsonConfig = sent(app, call).await?;
@@ -131,14 +132,14 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(status, &created_json(&group, created)?))
 }
 
-/// A group that was created, or was there.
+/// Returns a group as JSON, with the field `created`.
 fn created_json(group: &Group, created: bool) -> Result<Value, ApiError> {
     let mut object = describe(&group.info()?);
     object["created"] = created.into();
     Ok(object)
 }
 
-/// `PATCH /v1/streams/{stream}/groups/{group}`
+/// Handles `PATCH /v1/streams/{stream}/groups/{group}`: changes a consumer group's configuration.
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonConfig = sent(app, call).await?;
     let group = find(app, call)?;
@@ -147,7 +148,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, json!({ "config": describe_config(&config) })))
 }
 
-/// A group's configuration with what is sent over it.
+/// Returns a group's configuration with the sent fields applied.
 fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
     if sent.start.is_some() {
         return Err(ApiError::bad_request("bad_json", "start is for a new group: POST to seek moves this one"));
@@ -155,14 +156,14 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
     sent.over(group.info()?.config)
 }
 
-/// `DELETE /v1/streams/{stream}/groups/{group}`
+/// Handles `DELETE /v1/streams/{stream}/groups/{group}`: deletes a consumer group.
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find(app, call)?;
     let ack = app.db.delete_group(&group, call.level(app)?).await?;
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// `POST /v1/streams/{stream}/groups/{group}/ack`
+/// Handles `POST /v1/streams/{stream}/groups/{group}/ack`: acks records.
 pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
     let group = find(app, call)?;
@@ -170,7 +171,7 @@ pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
-/// `POST /v1/streams/{stream}/groups/{group}/nack`
+/// Handles `POST /v1/streams/{stream}/groups/{group}/nack`: nacks records.
 pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonNack = required(app, call).await?;
     let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
@@ -179,7 +180,7 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
-/// `POST /v1/streams/{stream}/groups/{group}/extend`
+/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of attempts.
 pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
     let group = find(app, call)?;
@@ -187,7 +188,7 @@ pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::extended_json(&extended), extended.durability))
 }
 
-/// `POST /v1/streams/{stream}/groups/{group}/seek`
+/// Handles `POST /v1/streams/{stream}/groups/{group}/seek`: moves a consumer group's cursor.
 pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
     let to = required::<JsonSeek>(app, call).await?.to.place();
     let group = find(app, call)?;

@@ -1,15 +1,16 @@
-//! `GET /v1/streams/{stream}/groups/{group}/push`: deliveries as they come, as far as the receiver's credit goes.
+//! The handler of `GET /v1/streams/{stream}/groups/{group}/push`: sends deliveries as records arrive, within the
+//! receiver's credit.
 //!
-//! As server-sent events each record is an event whose `id` is its offset and whose `data` is what a fetch
-//! shows of it, with the attempt to settle it by; as NDJSON each is a line. Acks go over requests of their
-//! own, and bring credit back. Silence is broken by comments, or by lines that say what is waited for. The push
-//! ends when the server stops or `limit` records were sent; before an end that is an error, it says why.
+//! As server-sent events, each record is an event. Its `id` is the offset, and its `data` is the record as a fetch
+//! returns it, with the attempt that settles it. As NDJSON, each record is a line. The receiver sends acks as separate
+//! requests, which restore its credit. During silence, comments or lines state what the push waits for. The push ends
+//! when the server stops or `limit` records were sent. If an error ends the push, a last event or line states the
+//! reason.
 //!
-//! When the connection ends, what it has not settled lapses at its deadline; with `release=true` it is given
-//! back at once, which suits a receiver that settles only while it is connected.
+//! When the connection ends, its unsettled records lapse at their deadlines. With `release=true` the server nacks them
+//! immediately, which suits a receiver that settles only while it is connected.
 //!
-//! Bounds: a push counts as a tail does, and holds at most one delivery of [`PUSH_PAGE_BYTES`], or of one
-//! record, in memory.
+//! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`], or of one record, in memory.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
@@ -28,7 +29,7 @@ use crate::{
     record_json::push_json,
 };
 
-/// `GET /v1/streams/{stream}/groups/{group}/push`
+/// Handles `GET /v1/streams/{stream}/groups/{group}/push`: pushes deliveries to a receiver.
 pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
     let query = PushQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "deliveries")?;
@@ -58,16 +59,16 @@ struct Pushing {
     follower: Follower,
     push: Push,
     format: Format,
-    /// Records that may still be sent.
+    /// Number of records that may still be sent.
     left: u64,
-    /// Give back what is not settled when the connection ends.
+    /// True if unsettled records are given back when the connection ends.
     release: bool,
 }
 
 impl Drop for Pushing {
     fn drop(&mut self) {
         if self.release {
-            // If it can't be queued, what is held lapses by itself.
+            // If the nack can't be queued, the records lapse at their deadlines.
             let _ = self.push.give_back("the connection of its receiver ended");
         }
     }

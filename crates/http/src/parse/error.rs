@@ -1,56 +1,57 @@
-//! What goes wrong with the parts of a request.
+//! Errors in the parts of a request.
 
 use axum::http::StatusCode;
 use thalweg_serving::error::ApiError;
 use thalweg_types::{Action, Classified};
 
-/// Something in a path, query or header that cannot be understood.
+/// A malformed part of a path, query or header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// `%` without two hexadecimal digits after it.
+    /// A `%` is not followed by two hexadecimal digits.
     #[error("bad percent-encoding at byte {at}: write a literal % as %25")]
     BadEscape {
-        /// Byte offset in the text as sent.
+        /// Byte offset of the `%` in the text as received.
         at: usize,
     },
-    /// Text was expected.
+    /// A part of the request that must be text is not UTF-8.
     #[error("{what} is not UTF-8")]
     NotUtf8 {
-        /// Which part.
+        /// Name of the part.
         what: &'static str,
     },
-    /// No such query parameter here: a typo must not silently change what a request means.
+    /// The route has no such query parameter. It is rejected, because a typo must not silently change the meaning of a
+    /// request.
     #[error("unknown query parameter {name:?}: see /openapi.json")]
     UnknownParameter {
-        /// As sent, shortened.
+        /// Parameter name as received, truncated.
         name: String,
     },
-    /// A query parameter that may be given once was given twice.
+    /// The client gave a query parameter more than once.
     #[error("query parameter {name} is given more than once")]
     Repeated {
-        /// Its name.
+        /// Name of the parameter.
         name: &'static str,
     },
-    /// A query parameter whose value cannot be used.
+    /// The value of a query parameter is invalid.
     #[error("query parameter {name} must be {expected}")]
     BadParameter {
-        /// Its name.
+        /// Name of the parameter.
         name: &'static str,
-        /// What would do.
+        /// Description of valid values.
         expected: &'static str,
     },
-    /// A query parameter that is needed is missing or empty.
+    /// A required query parameter is missing or empty.
     #[error("query parameter {name} is missing or empty")]
     Missing {
-        /// Its name.
+        /// Name of the parameter.
         name: &'static str,
     },
-    /// A request header whose value cannot be used.
+    /// The value of a request header is invalid.
     #[error("header {name} must be {expected}")]
     BadHeader {
-        /// Its name.
+        /// Name of the header.
         name: &'static str,
-        /// What would do.
+        /// Description of valid values.
         expected: &'static str,
     },
 }

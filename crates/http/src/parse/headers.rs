@@ -1,11 +1,11 @@
-//! Preconditions and media types.
+//! Parsing of preconditions and media types.
 
 use thalweg_types::{Revision, command::Expect};
 
 use super::ParseError;
 
-/// What a conditional write wants: `If-Match: "7"` the key at revision 7, `If-Match: *` any value,
-/// `If-None-Match: *` no value. `None`: the write is unconditional.
+/// Parses the condition of a write: `If-Match: "7"` requires the key at revision 7, `If-Match: *` any value, and
+/// `If-None-Match: *` no value. Returns `None` if the write is unconditional.
 pub fn write_condition(
     if_match: Option<&[u8]>,
     if_none_match: Option<&[u8]>,
@@ -23,19 +23,19 @@ pub fn write_condition(
     }
 }
 
-/// Whether a conditional read shall be answered with the value.
+/// Result of the preconditions of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Send it.
+    /// The reply has the value.
     Send,
-    /// The client has this revision: 304.
+    /// The client has this revision already: the reply is 304.
     NotModified,
-    /// The client wanted another revision: 412.
+    /// The client requires another revision: the reply is 412.
     Failed,
 }
 
-/// Evaluates `If-Match` and `If-None-Match` of a read against the key's revision. Tags that are not
-/// ours match nothing, as HTTP wants.
+/// Evaluates `If-Match` and `If-None-Match` of a read against the key's revision. Entity tags of other servers match
+/// nothing, as HTTP requires.
 #[must_use]
 pub fn read_freshness(if_match: Option<&[u8]>, if_none_match: Option<&[u8]>, actual: Revision) -> Freshness {
     let any = |list: &[u8]| {
@@ -57,12 +57,12 @@ fn strong_tag(tag: &[u8]) -> Option<Revision> {
     plain.then(|| std::str::from_utf8(digits).ok()?.parse().ok().map(Revision)).flatten()
 }
 
-/// The media types that the API speaks.
+/// A media type that the API supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Media {
-    /// `application/octet-stream`: raw bytes; for records, the length-prefixed binary format.
+    /// `application/octet-stream`: raw bytes, or for records the length-prefixed binary format.
     Binary,
-    /// `application/x-ndjson`: one JSON value a line.
+    /// `application/x-ndjson`: one JSON value per line.
     Ndjson,
     /// `application/json`.
     Json,
@@ -71,7 +71,7 @@ pub enum Media {
 }
 
 impl Media {
-    /// The type as in a `Content-Type` header.
+    /// Returns the type as a `Content-Type` header has it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -85,15 +85,16 @@ impl Media {
     const ALL: [Self; 4] = [Self::Binary, Self::Ndjson, Self::Json, Self::Events];
 }
 
-/// The media type of a request body; parameters such as `charset` are ignored. `None`: none of ours.
+/// Returns the media type of a request body, or `None` if the API does not support it. Parameters such as `charset` are
+/// ignored.
 #[must_use]
 pub fn request_media(content_type: &[u8]) -> Option<Media> {
     let essence = content_type.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
     Media::ALL.into_iter().find(|media| essence.eq_ignore_ascii_case(media.name().as_bytes()))
 }
 
-/// Picks what to answer from an `Accept` header: the offer with the highest quality, the earlier offer
-/// if several have it; without a header the first. `None`: nothing acceptable.
+/// Picks the media type of a reply from an `Accept` header: the offer with the highest quality, and the earlier offer
+/// if several are equal. Without a header, the first offer. Returns `None` if no offer is acceptable.
 #[must_use]
 pub fn negotiate(accept: Option<&[u8]>, offers: &[Media]) -> Option<Media> {
     let Some(accept) = accept else { return offers.first().copied() };
@@ -107,7 +108,7 @@ pub fn negotiate(accept: Option<&[u8]>, offers: &[Media]) -> Option<Media> {
     best.map(|(_, offer)| offer)
 }
 
-/// In thousandths; the most specific range that matches decides.
+/// Returns the quality of an offer in thousandths. The most specific range that matches determines it.
 fn quality_of(accept: &[u8], offer: Media) -> u16 {
     let name = offer.name().as_bytes();
     let family = &name[..=name.iter().position(|&byte| byte == b'/').unwrap_or(0)];
@@ -130,7 +131,7 @@ fn quality_of(accept: &[u8], offer: Media) -> u16 {
     found.1
 }
 
-/// `0.25` is 250; what cannot be read counts as 1.
+/// Parses a decimal fraction as thousandths: `0.25` is 250. Malformed text counts as 1.
 fn thousandths(text: &[u8]) -> u16 {
     let value = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f32>().ok()).unwrap_or(1.0);
     (value.clamp(0.0, 1.0) * 1000.0) as u16

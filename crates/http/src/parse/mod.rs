@@ -1,9 +1,9 @@
-//! Pure parsing of what clients send in paths, queries and headers.
+//! Pure parsing of paths, queries and headers of requests.
 //!
 //! Owns: percent-decoding of binary keys, query parameters, preconditions, media types, times.
-//! Does not own: sockets, statuses, anything of the engine; every function is a function of its
-//! arguments, so a fuzz target calls them directly.
-//! Invariant: no input panics; whatever is not understood is a typed [`ParseError`], never ignored.
+//! Does not own: sockets, statuses, anything of the engine. Every function depends on its arguments only, so a fuzz
+//! target calls them directly.
+//! Invariant: no input panics. Unknown or malformed input is a typed [`ParseError`], and is never ignored.
 
 mod error;
 mod headers;

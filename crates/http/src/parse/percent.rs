@@ -9,7 +9,7 @@ use super::error::ParseError;
 /// Bytes that [`encode`] escapes: all but the unreserved characters of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Decodes a path: `%XX` is a byte, every other character stands for itself (also `+`). Rejects a `%` without two
+/// Decodes a path: `%XX` is a byte, and every other character represents itself (also `+`). Rejects a `%` without two
 /// hexadecimal digits. Borrows if there is nothing to decode.
 pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
     let is_escape = |at: usize| raw.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
@@ -34,7 +34,7 @@ pub fn encode(bytes: &[u8]) -> String {
     percent_encode(bytes, ESCAPED).to_string()
 }
 
-/// Bytes that must be text.
+/// Converts bytes to text. Returns an error that names the part `what` if they are not UTF-8.
 pub(crate) fn text<'a>(bytes: Cow<'a, [u8]>, what: &'static str) -> Result<Cow<'a, str>, ParseError> {
     match bytes {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| ParseError::NotUtf8 { what }),

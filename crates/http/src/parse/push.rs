@@ -1,27 +1,27 @@
-//! The query of a push.
+//! Query parameters of a push.
 
 use super::{
     ParseError,
     query::{Params, number, once, unknown},
 };
 
-/// `GET /v1/streams/{stream}/groups/{group}/push`.
+/// Query parameters of `GET /v1/streams/{stream}/groups/{group}/push`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PushQuery {
-    /// Who receives.
+    /// Name of the member that receives.
     pub member: Option<String>,
-    /// How many records he may hold unsettled.
+    /// Credit in records: how many the member may hold unsettled.
     pub credit_records: Option<u32>,
-    /// How many bytes.
+    /// Credit in bytes of unsettled records.
     pub credit_bytes: Option<u64>,
-    /// Ends after so many records.
+    /// Number of records after which the push ends.
     pub limit: Option<u64>,
-    /// Whether what is not settled is given back when the connection ends.
+    /// True if the server nacks unsettled records when the connection ends.
     pub release: bool,
 }
 
 impl PushQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut member, mut records, mut bytes, mut limit, mut release) = (None, None, None, None, None);
         for pair in Params::new(query) {

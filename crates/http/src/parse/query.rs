@@ -1,4 +1,4 @@
-//! Query strings: binary-safe parameters, each given at most once, unknown ones refused.
+//! Parsing of query strings. Parameters may hold any bytes, may be given once at most, and unknown ones are errors.
 
 use std::{borrow::Cow, ops::Bound};
 
@@ -9,14 +9,14 @@ use thalweg_types::{
 
 use super::{ParseError, decode_query, parse_time, text};
 
-/// The parameters of a query, in order, decoded one at a time.
+/// Iterator over the parameters of a query string, in order; decodes one at a time.
 #[derive(Clone, Debug)]
 pub struct Params<'a> {
     rest: Option<&'a str>,
 }
 
 impl<'a> Params<'a> {
-    /// Over the part of a URI after `?`.
+    /// Creates an iterator over the part of a URI after `?`.
     #[must_use]
     pub fn new(query: Option<&'a str>) -> Self {
         Self { rest: query }
@@ -55,7 +55,7 @@ pub(super) fn unknown<T>(name: &str) -> Result<T, ParseError> {
     Err(ParseError::UnknownParameter { name: name.chars().take(64).collect() })
 }
 
-/// Stores a parameter that may come once.
+/// Stores a parameter's value. Returns an error if the parameter was given before.
 pub(super) fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(), ParseError> {
     if slot.replace(value).is_some() {
         return Err(ParseError::Repeated { name });
@@ -69,7 +69,7 @@ pub(super) fn number(name: &'static str, value: &[u8]) -> Result<u64, ParseError
     parsed.ok_or(ParseError::BadParameter { name, expected: "a whole number" })
 }
 
-/// `reverse`, `reverse=true` and `reverse=1` are yes; `=false` and `=0` are no.
+/// Parses a boolean: an empty value, `1` and `true` are true; `0` and `false` are false.
 fn flag(name: &'static str, value: &[u8]) -> Result<bool, ParseError> {
     match value {
         b"" | b"1" | b"true" => Ok(true),
@@ -78,29 +78,29 @@ fn flag(name: &'static str, value: &[u8]) -> Result<bool, ParseError> {
     }
 }
 
-/// `GET /v1/kv/{keyspace}`.
+/// Query parameters of `GET /v1/kv/{keyspace}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanQuery {
-    /// Only keys that start with this.
+    /// Prefix of the keys to return.
     pub prefix: Vec<u8>,
     /// Lowest key, inclusive.
     pub start: Option<Vec<u8>>,
     /// Highest key, exclusive.
     pub end: Option<Vec<u8>>,
-    /// At most so many pairs.
+    /// Maximum number of pairs; `None`: no limit.
     pub limit: Option<u64>,
-    /// Descending order.
+    /// True for descending order.
     pub reverse: bool,
-    /// Without values.
+    /// True if the reply omits values.
     pub keys_only: bool,
-    /// What the keyspace held at this revision.
+    /// Revision to read at; `None`: the current state.
     pub revision: Option<u64>,
-    /// Go on as an earlier scan's last line said: its bytes, not yet looked at.
+    /// Cursor from the last line of an earlier scan, as received; not validated yet.
     pub cursor: Option<Vec<u8>>,
 }
 
 impl ScanQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut prefix, mut start, mut end, mut limit) = (None, None, None, None);
         let (mut reverse, mut keys_only, mut cursor, mut revision) = (None, None, None, None);
@@ -130,7 +130,7 @@ impl ScanQuery {
         })
     }
 
-    /// The bounds.
+    /// Returns the bounds of the keys.
     #[must_use]
     pub fn bounds(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let start = self.start.clone().map_or(Bound::Unbounded, Bound::Included);
@@ -139,12 +139,12 @@ impl ScanQuery {
     }
 }
 
-/// `GET /v1/kv/{keyspace}/{key}`: the revision at which a key is wanted.
+/// Query parameters of `GET /v1/kv/{keyspace}/{key}`: the revision to read at, or `None` for the current value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RevisionQuery(pub Option<u64>);
 
 impl RevisionQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut revision = None;
         for pair in Params::new(query) {
@@ -158,17 +158,17 @@ impl RevisionQuery {
     }
 }
 
-/// `GET /v1/versions/{keyspace}/{key}`.
+/// Query parameters of `GET /v1/versions/{keyspace}/{key}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VersionsQuery {
-    /// Only versions with a lower revision.
+    /// Exclusive upper bound of the revisions to return.
     pub before: Option<u64>,
-    /// At most so many.
+    /// Maximum number of versions.
     pub limit: Option<u64>,
 }
 
 impl VersionsQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
@@ -186,34 +186,34 @@ impl VersionsQuery {
     }
 }
 
-/// Where a read of a stream begins.
+/// Position at which a read of a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// At the log start offset.
+    /// The log start offset.
     Start,
-    /// At the log end offset: only what comes.
+    /// The log end offset: only records that are appended later.
     End,
-    /// At an offset.
+    /// A given offset.
     Offset(Offset),
-    /// At the first record that is not older.
+    /// The first record at or after a time.
     Time(SpaceTime),
-    /// So many offsets before the end.
+    /// A number of offsets before the log end offset.
     Last(u64),
 }
 
-/// `GET /v1/streams/{stream}/records`.
+/// Query parameters of `GET /v1/streams/{stream}/records`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordsQuery {
-    /// Where to begin; `None`: not said.
+    /// Position at which to begin; `None`: the request states none.
     pub from: Option<Since>,
-    /// At most so many records.
+    /// Maximum number of records.
     pub limit: Option<u64>,
-    /// About so many bytes of records at most, and at least one record.
+    /// Maximum size of the records in bytes, approximately; the reply has at least one record.
     pub max_bytes: Option<u64>,
 }
 
 impl RecordsQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
@@ -248,12 +248,12 @@ fn since(value: &[u8]) -> Result<Since, ParseError> {
     })
 }
 
-/// Parameters that name one key: `?id=` of `/v0/entity`, `?key=` of `/keys`, and those of appends.
+/// Query of a request that names one key: `?id=` of `/v0/entity`, or `?key=` of `/keys`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key(pub Option<Vec<u8>>);
 
 impl Key {
-    /// Reads a query that may hold only the parameter `name`.
+    /// Parses a query string that may hold only the parameter `name`.
     pub fn parse(query: Option<&str>, name: &'static str) -> Result<Self, ParseError> {
         let mut key = None;
         for pair in Params::new(query) {
@@ -266,17 +266,17 @@ impl Key {
         Ok(Self(key))
     }
 
-    /// The key; missing and empty are errors.
+    /// Returns the key. A missing or empty key is an error.
     pub fn required(self, name: &'static str) -> Result<Vec<u8>, ParseError> {
         self.0.filter(|key| !key.is_empty()).ok_or(ParseError::Missing { name })
     }
 }
 
-/// `POST /v1/streams/{stream}/records`: `?expected=`, `?producer=&epoch=&sequence=` and, for a raw
+/// Query parameters of `POST /v1/streams/{stream}/records`: `?expected=`, `?producer=&epoch=&sequence=` and, for a raw
 /// payload, `?key=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppendQuery {
-    /// The append fails unless the stream's next offset is so.
+    /// Expected next offset of the stream; the append fails if it differs.
     pub expected: ExpectedOffset,
     /// Key of the record.
     pub key: Option<Vec<u8>>,
@@ -286,7 +286,7 @@ pub struct AppendQuery {
 }
 
 impl AppendQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut expected, mut key) = (None, None);
         let (mut producer, mut epoch, mut sequence) = (None, None, None);
@@ -311,7 +311,7 @@ impl AppendQuery {
         Ok(Self { expected: expected.unwrap_or_default(), key, producer, epoch, sequence })
     }
 
-    /// What the append asks for.
+    /// Returns the append's expected offset and producer stamp.
     #[must_use]
     pub fn terms(&self) -> AppendTerms<'_> {
         let stamp = |id| ProducerStamp { id, epoch: self.epoch, sequence: self.sequence };
@@ -326,22 +326,23 @@ fn expected_offset(value: &[u8]) -> Result<ExpectedOffset, ParseError> {
         .ok_or(ParseError::BadParameter { name: "expected", expected: "an offset, none or any" })
 }
 
-/// Epochs are numbers of 32 bits.
+/// Converts a producer's epoch, which has 32 bits.
 fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
     u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }
 
-/// `GET /v1/streams`, `GET /v1/caches/{cache}/keys`: a page of a list, whose cursors are numbers of type `C`.
+/// Query parameters of a page of a list (`GET /v1/streams`, `GET /v1/caches/{cache}/keys`). Cursors are numbers of type
+/// `C`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListQuery<C = u32> {
-    /// At most so many.
+    /// Maximum number of items.
     pub limit: Option<u64>,
-    /// After this one, as an earlier page said.
+    /// Cursor from the previous page; the page begins after it.
     pub cursor: Option<C>,
 }
 
 impl<C: Default + TryFrom<u64>> ListQuery<C> {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
@@ -361,18 +362,18 @@ impl<C: Default + TryFrom<u64>> ListQuery<C> {
     }
 }
 
-/// `start`, `end`, `limit` of the simple range requests.
+/// Query parameters `start`, `end`, `limit` of the simple range requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PairRange {
     /// Lowest key, inclusive.
     pub start: Option<Vec<u8>>,
     /// Highest key, exclusive.
     pub end: Option<Vec<u8>>,
-    /// At most so many.
+    /// Maximum number of pairs.
     pub limit: Option<u64>,
 }
 
-/// Reads the parameters of a simple range request.
+/// Parses the query string of a simple range request.
 pub fn pair_range(query: Option<&str>) -> Result<PairRange, ParseError> {
     let mut range = PairRange::default();
     for pair in Params::new(query) {

@@ -1,4 +1,4 @@
-//! The query of a snapshot.
+//! Query parameters of a snapshot.
 
 use thalweg_engine::snapshot::Compression;
 use thalweg_types::Lsn;
@@ -8,27 +8,27 @@ use super::{
     query::{Params, number, once, unknown},
 };
 
-/// `GET /v1/snapshot`.
+/// Query parameters of `GET /v1/snapshot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SnapshotQuery {
-    /// Begin one.
+    /// Begins a new snapshot.
     Take {
-        /// Only what was written since.
+        /// LSN after which data is included; `None`: all data.
         since: Option<Lsn>,
-        /// How it is compressed.
+        /// Compression of the chunks.
         compression: Compression,
     },
-    /// Go on with one.
+    /// Resumes an earlier snapshot.
     Resume {
-        /// The one.
+        /// Name of the snapshot.
         name: u64,
-        /// From this chunk on.
+        /// First chunk to send.
         chunk: u64,
     },
 }
 
 impl SnapshotQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut since, mut compression, mut resume, mut chunk) = (None, None, None, None);
         for pair in Params::new(query) {

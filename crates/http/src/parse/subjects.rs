@@ -1,4 +1,4 @@
-//! The queries of publishing, asking and subscribing.
+//! Query parameters of publishing, asking and subscribing.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use super::{
     query::{Params, number, once, unknown},
 };
 
-/// `POST /v1/subjects/{subject}` and `POST /v1/ask/{subject}`.
+/// Query parameters of `POST /v1/subjects/{subject}` and `POST /v1/ask/{subject}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PublishQuery {
-    /// Key of the one raw message.
+    /// Key of the message, if the body is one raw message.
     pub key: Option<Vec<u8>>,
     /// Subject for answers.
     pub reply: Option<Vec<u8>>,
-    /// How long to wait: for room, and for an answer.
+    /// Maximum time to wait for room in queues, and for an answer.
     pub timeout: Option<Duration>,
 }
 
 impl PublishQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let mut parsed = Self::default();
         for pair in Params::new(query) {
@@ -37,23 +37,23 @@ impl PublishQuery {
     }
 }
 
-/// `GET /v1/subjects/{pattern}`.
+/// Query parameters of `GET /v1/subjects/{pattern}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubscribeQuery {
-    /// Queue group.
+    /// Name of the queue group.
     pub group: Option<Vec<u8>>,
-    /// What happens when the queue is full.
+    /// Policy for a full queue.
     pub policy: Policy,
-    /// Messages that may wait.
+    /// Maximum number of queued messages.
     pub max_messages: Option<u64>,
-    /// Bytes that may wait.
+    /// Maximum size of queued messages in bytes.
     pub max_bytes: Option<u64>,
-    /// Ends after so many messages.
+    /// Number of messages after which the subscription ends.
     pub limit: Option<u64>,
 }
 
 impl SubscribeQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut group, mut policy, mut max_messages, mut max_bytes, mut limit) = (None, None, None, None, None);
         for pair in Params::new(query) {

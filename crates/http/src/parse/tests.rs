@@ -2,7 +2,7 @@ use thalweg_types::{Offset, Revision, SpaceTime, command::Expect};
 
 use super::*;
 
-/// A small generator; the seed is printed with every failure.
+/// A small pseudo-random generator. Failures print the seed.
 struct Dice(u64);
 impl Dice {
     fn next(&mut self) -> u64 {

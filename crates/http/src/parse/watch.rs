@@ -1,4 +1,4 @@
-//! The query of a watch.
+//! Query parameters of a watch.
 
 use std::ops::Bound;
 
@@ -10,19 +10,19 @@ use super::{
     query::{Params, number, once, unknown},
 };
 
-/// `GET /v1/watch/{keyspace}`.
+/// Query parameters of `GET /v1/watch/{keyspace}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchQuery {
-    /// Which keys; all unless something is said.
+    /// Keys to watch; the default is all keys.
     pub keys: WatchKeys,
-    /// The first revision that is wanted; what comes from now on if it is not said.
+    /// First revision to return; `None`: only changes from now on.
     pub from: Option<Revision>,
-    /// Ends after so many changes.
+    /// Number of changes after which the watch ends.
     pub limit: Option<u64>,
 }
 
 impl WatchQuery {
-    /// Reads the parameters.
+    /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
         let (mut key, mut prefix, mut start, mut end, mut from, mut limit) = (None, None, None, None, None, None);
         for pair in Params::new(query) {

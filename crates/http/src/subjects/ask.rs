@@ -1,7 +1,7 @@
-//! `POST /v1/ask/{subject}`: one message, and the first answer to it.
+//! The handler of `POST /v1/ask/{subject}`: sends one message and returns the first answer to it.
 //!
-//! Each request has a link of its own with one subscription, to a reply subject that nobody can guess: no task stands
-//! between the one who answers and the one who asked, and what comes later than the answer finds nobody.
+//! Each request has its own link with one subscription to a reply subject that other clients cannot guess. So no task
+//! is needed between the responder and the client, and later answers find no subscriber.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     parse::{Media, PublishQuery, negotiate},
 };
 
-/// `POST /v1/ask/{subject}`
+/// Handles `POST /v1/ask/{subject}`: publishes a message and waits for an answer to it.
 pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     if query.reply.is_some() {
@@ -67,7 +67,7 @@ async fn exchange(
     let mut stopping = app.stopping.clone();
     let mut out = Vec::new();
     loop {
-        // All there is, so there is never more.
+        // The budget is unlimited, so one take empties the queue.
         let _ = link.take(&mut out, Budget::UNLIMITED);
         if let Some(Outbound::Batch { batch, .. }) = out.drain(..).find(|item| matches!(item, Outbound::Batch { .. })) {
             return Ok(batch);
@@ -81,7 +81,7 @@ async fn exchange(
 
 fn show(answer: &Batch, media: Media) -> Answer {
     let malformed = |what: String| {
-        // Whoever published it was checked then.
+        // The broker checked the batch when it was published.
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, what)
     };
     let batch = wire::Batch::decode(answer.encoded()).map_err(|error| malformed(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! Messages between JSON or raw bodies and the batches that the broker carries.
+//! Conversion between JSON or raw bodies and the batches of the broker.
 
 use serde::Deserialize;
 use thalweg_broker::{Batch, Subject};
@@ -13,7 +13,7 @@ use crate::{
     record_json::push_content,
 };
 
-/// The batch that a body is.
+/// Encodes a body as a batch of messages.
 pub(super) fn encode(
     subject: &Subject,
     reply_to: Option<&Subject>,
@@ -49,7 +49,7 @@ fn finish(subject: &Subject, writer: BatchWriter) -> Result<Batch, ApiError> {
     Ok(Batch::new(subject.clone(), shared.bytes, shared.count)?)
 }
 
-/// Messages to one subject that ride on a commit.
+/// Messages to one subject, published with a commit.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct JsonPublish {
@@ -59,7 +59,7 @@ pub(crate) struct JsonPublish {
 }
 
 impl JsonPublish {
-    /// As the broker takes it.
+    /// Converts the messages to a batch of the broker.
     pub(crate) fn batch(&self) -> Result<Batch, ApiError> {
         let subject = required_bytes("subject", self.subject.as_ref(), self.subject_base64.as_ref())?;
         let mut records = RecordBatch::new();

@@ -1,10 +1,10 @@
-//! `/v1/subjects`: messages for whoever listens now. Nothing is stored.
+//! Handlers of `/v1/subjects`: messages for current subscribers. Nothing is stored.
 //!
-//! Owns publishing over HTTP ([`publish`]); [`subscribe`] and [`ask`] are beside it. What is published here is encoded as
-//! the native protocol encodes it, once, so subscribers of either protocol get it.
+//! Owns: publishing over HTTP ([`publish`]), and in its modules [`subscribe`] and [`ask`]. Each message is encoded
+//! once, as the native protocol encodes it, so subscribers of both protocols receive it.
 //!
-//! A publish that meets a subscription with the policy to block waits, at most as long as it was told to; it is all
-//! or nothing, so it can be sent again as it is.
+//! A publish waits while a subscription with the policy to block has no room, but not longer than its timeout. A
+//! publish is all or nothing, so a client can retry it unchanged.
 
 mod ask;
 mod messages;
@@ -32,12 +32,12 @@ use crate::{
 
 const PREFIX: &str = "/v1/subjects/";
 
-/// The subject in a path.
+/// Returns the subject in a path.
 fn subject_after(call: &Call, prefix: &str) -> Result<Subject, ApiError> {
     Ok(Subject::parse(&decode(call.path_after(prefix).as_bytes())?)?)
 }
 
-/// `POST /v1/subjects/{subject}`
+/// Handles `POST /v1/subjects/{subject}`: publishes messages to a subject.
 pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     let media = batch::media(call)?;
@@ -53,9 +53,9 @@ pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &object))
 }
 
-/// Publishes, and waits so long for those who ask publishers to wait.
+/// Publishes a batch. Waits at most `patience` for subscriptions whose policy blocks publishers.
 async fn publish_within(views: &Views, batch: &Batch, patience: Duration) -> Result<Published, ApiError> {
-    // Nearly always there is room, and then there is no timer to set.
+    // There is almost always room, and then no timer needs to be set.
     let blocked = match views.broker.publish(batch, None) {
         Ok(published) => return Ok(published),
         Err(blocked) => blocked,

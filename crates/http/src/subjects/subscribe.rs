@@ -1,13 +1,14 @@
-//! `GET /v1/subjects/{pattern}`: messages as they are published.
+//! The handler of `GET /v1/subjects/{pattern}`: messages as they are published.
 //!
-//! As server-sent events each message is an event with a JSON object as `data`; as NDJSON it is a line. Events have no
-//! ids: nothing is stored, so there is nothing to go on from, and `Last-Event-ID` is refused rather than passed over.
-//! What was missed because the client did not keep up is told where it is missing, as an event `gap` (or a line with
-//! `gap`). With the policy to disconnect the connection ends with an event `error` that says `slow_consumer`.
+//! As server-sent events, each message is an event with a JSON object as `data`; as NDJSON it is a line. Events have no
+//! ids: nothing is stored, so a client cannot resume. A request with `Last-Event-ID` is rejected, not ignored. If the
+//! client is too slow and misses messages, an event `gap` (or a line with `gap`) reports it at the position of the
+//! missing messages. With the policy to disconnect, the connection ends with an event `error` with the code
+//! `slow_consumer`.
 //!
-//! Bounds: a subscriber counts as a tail does, and takes at most [`TAKEN`] from its queue before the client has taken
-//! what it was sent, so that policies work on what waits; it shows at most a page of [`TAIL_PAGE_BYTES`] at a time, or
-//! one message.
+//! Bounds: a subscriber counts as a tail. It takes at most [`TAKEN`] from its queue before the client has taken the
+//! previous page, so that policies apply to the messages that wait in the queue. It encodes at most a page of
+//! [`TAIL_PAGE_BYTES`] at a time, or one message.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -27,10 +28,10 @@ use crate::{
     parse::{ParseError, SubscribeQuery, decode},
 };
 
-/// What leaves the queue at a time.
+/// Maximum number and size of batches that one take removes from the queue.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
 
-/// `GET /v1/subjects/{pattern}`
+/// Handles `GET /v1/subjects/{pattern}`: streams messages of subjects as they are published.
 pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let query = SubscribeQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "messages")?;
@@ -64,14 +65,14 @@ struct Following {
     follower: Follower,
     link: Link,
     bell: Arc<Bell>,
-    /// Scratch for what a take gives.
+    /// Scratch buffer for a take.
     taken: Vec<Outbound>,
-    /// Taken from the link and not shown yet.
+    /// Items taken from the link and not encoded yet.
     waiting: VecDeque<Outbound>,
-    /// Bytes of messages of the first that waits that have been shown.
+    /// Bytes of the first waiting batch's messages that were encoded already.
     within: usize,
     format: Format,
-    /// Messages that may still be sent.
+    /// Number of messages that may still be sent.
     left: u64,
 }
 
@@ -79,7 +80,7 @@ fn step(following: Following) -> Running<Following> {
     Box::pin(async move {
         let mut following = following;
         if following.follower.is_new() {
-            // It says that what is published from now on will come, too.
+            // The greeting confirms that the client will receive messages published from now on.
             let greeting = following.still_here();
             return Ok((vec![greeting], Some(following)));
         }
@@ -111,7 +112,7 @@ fn step(following: Following) -> Running<Following> {
 }
 
 impl Following {
-    /// What goes out next of what waits, and whether nothing comes after it; `None` if nothing waits.
+    /// Returns the next page of the waiting items, and true if it is the last page. Returns `None` if no item waits.
     fn page(&mut self) -> Option<(Bytes, bool)> {
         let mut out = Vec::new();
         while let Some(item) = self.waiting.pop_front() {
@@ -134,9 +135,9 @@ impl Following {
         (!out.is_empty()).then(|| (out.into(), false))
     }
 
-    /// Shows messages of a batch from where the last page ended; whether all of it has been shown.
+    /// Encodes messages of a batch, from the end of the last page on. Returns true if the batch is finished.
     fn show(&mut self, out: &mut Vec<u8>, batch: &Batch) -> bool {
-        // Batches were checked when they were published.
+        // The broker checked the batch when it was published.
         let Ok(batch) = wire::Batch::decode(batch.encoded()) else { return true };
         let Some(rest) = batch.records().get(self.within..) else { return true };
         let mut messages = wire::Messages::new(rest);

@@ -1,5 +1,6 @@
-//! What idle connections cost a server. Their clients are in a process of their own, so that memory and file descriptors are
-//! the server's alone: the test's own program, started again for an ignored test that is its clients.
+//! Idle clients, to measure the cost of idle connections. The clients run in a process of their own, so that the
+//! measured memory and file descriptors are the server's alone. That process is the test's own program, started again
+//! with an ignored test that acts as the clients.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _},
@@ -19,14 +20,14 @@ pub fn raise_file_limit(needed: u64) {
     assert!(permitted >= needed, "the hard limit on open files is {permitted}: raise it to {needed}");
 }
 
-/// The process with the clients: they stay until its standard input ends.
+/// The process with the clients, which stay until its standard input ends.
 pub struct Clients {
     process: Child,
     _stdin: ChildStdin,
 }
 
 impl Clients {
-    /// `test` is the ignored one that calls [`be_the_clients`].
+    /// Starts the process. `test` is the ignored test that calls [`be_the_clients`].
     pub fn start(test: &str, server: SocketAddr, count: usize) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--ignored", "--nocapture"])
@@ -50,8 +51,8 @@ impl Drop for Clients {
     }
 }
 
-/// The clients themselves, of whom each must be answered when it has connected. Does nothing in a process that was not
-/// started for that.
+/// Acts as the clients. Each must get an answer after it has connected. Does nothing in a process that was not started
+/// for this purpose.
 #[allow(clippy::print_stdout, reason = "its parent waits for the line")]
 pub fn be_the_clients(connect: impl Fn(&str) -> TcpStream) {
     let (Ok(address), Ok(count)) = (std::env::var(ADDRESS), std::env::var(COUNT)) else { return };
@@ -63,7 +64,7 @@ pub fn be_the_clients(connect: impl Fn(&str) -> TcpStream) {
     drop(all);
 }
 
-/// Of this process.
+/// Returns the resident memory of this process in bytes.
 pub fn resident_bytes() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096

@@ -1,4 +1,5 @@
-//! What shows only in a process of its own: the memory of idle connections, and that nothing panics. One test at a time.
+//! Tests that need a process of their own: the memory of idle connections, and the absence of panics. They run one at a
+//! time.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -13,5 +14,5 @@ mod redis_script;
 mod redis_scripts;
 mod scripts;
 
-/// Held by who looks at the process.
+/// Lock of a test that observes the process.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

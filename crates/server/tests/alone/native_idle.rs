@@ -1,4 +1,4 @@
-//! What idle native connections cost a server.
+//! The cost of idle native connections.
 
 use std::{
     io::{Read as _, Write as _},
@@ -40,7 +40,7 @@ async fn idle_connections(count: usize) {
     let each = resident_bytes().saturating_sub(before) / count;
     eprintln!("{count} idle connections over TCP: {each} bytes of the server each");
     assert!(each < 32 * 1024, "{each} bytes for an idle connection");
-    // Beside them one that comes is served.
+    // A new client is served in addition to the idle ones.
     node.carried(Kind::Tcp).await.is_served().await;
     drop(clients);
     node.stop().await;
@@ -51,7 +51,7 @@ async fn idle_connections_cost_little() {
     idle_connections(500).await;
 }
 
-/// `cargo test -p thalweg-server --test alone native_idle::ten_thousand -- --ignored --nocapture`
+/// Run with `cargo test -p thalweg-server --test alone native_idle::ten_thousand -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs 10,200 file descriptors in each of two processes"]
 async fn ten_thousand_idle_connections() {

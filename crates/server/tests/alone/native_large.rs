@@ -1,4 +1,5 @@
-//! What native clients make a server hold that ask for much and take nothing, and that they get it rightly once they do.
+//! The memory that a server holds for native clients that request a lot and do not read. Once they read, they must get
+//! the correct replies.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +15,18 @@ use crate::{
 };
 
 const MIB: usize = 1 << 20;
-/// Of a value, and of a record.
+/// Size in bytes of a value, and of a record.
 const LARGE: usize = 8 * MIB;
-/// The least that a server may be given.
+/// Smallest valid bound on reply bytes.
 const BOUND: usize = 64 * MIB;
 const CLIENTS: usize = 40;
 const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
 
-/// A node with three large values in keyspace `k` and three large records in stream `s`.
+/// Starts a node with three large values in keyspace `k` and three large records in stream `s`.
 async fn node() -> (Node, tempfile::TempDir, KeyspaceId, StreamId) {
     let mut config = config();
     config.max_reply_bytes_in_flight = ByteSize(BOUND as u64);
-    // They are not cut while this looks at them.
+    // The server must not cut the clients while the test observes them.
     config.write_timeout = Span(Duration::from_secs(300));
     let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
     let dir = tempfile::tempdir().unwrap();
@@ -40,10 +41,10 @@ async fn node() -> (Node, tempfile::TempDir, KeyspaceId, StreamId) {
     (node, dir, keyspace, stream)
 }
 
-/// What is asked for under an id, 8 or 24 MiB.
+/// Sends a request that depends on the id, with a reply of 8 or 24 MiB.
 async fn ask(raw: &mut Raw, id: u32, keyspace: KeyspaceId, stream: StreamId) {
     let (revision, values) = (Revision(0), Values::Include);
-    // Keys that are not there make it one that is read on another thread.
+    // Missing keys make the read long enough for another thread.
     let keys: Vec<&[u8]> = [&[0_u8][..], &[1], &[2]].into_iter().chain([&b"none"[..]; 200]).collect();
     let (prefix, start, end, cursor) = (&b""[..], None, None, &b""[..]);
     let (order, max_bytes) = (Order::Ascending, 30 << 20);
@@ -56,7 +57,7 @@ async fn ask(raw: &mut Raw, id: u32, keyspace: KeyspaceId, stream: StreamId) {
     raw.flush().await;
 }
 
-/// Takes so many replies; says how many were refused.
+/// Reads this number of replies. Returns the number of rejected requests.
 async fn take(raw: &mut Raw, replies: usize) -> usize {
     let is = |bytes: &[u8], n: usize| bytes.len() == LARGE && bytes.iter().all(|byte| usize::from(*byte) == n);
     let mut refused = 0;
@@ -91,7 +92,7 @@ async fn take(raw: &mut Raw, replies: usize) -> usize {
 async fn large_replies_that_nobody_takes_are_bounded_together() {
     let _alone = ALONE.lock().await;
     let (node, _dir, keyspace, stream) = node().await;
-    // What the allocator keeps of one reply of each kind belongs to before.
+    // Memory that the allocator keeps after one reply of each kind counts as memory before the test.
     let mut warm = node.raw().await;
     for id in 0..4 {
         ask(&mut warm, 4 + id, keyspace, stream).await;
@@ -107,7 +108,7 @@ async fn large_replies_that_nobody_takes_are_bounded_together() {
         }
         clients.push(raw);
     }
-    // Until all that can be done is done: what is held, and what was shed, stay as they are.
+    // Wait until the server stands still: the bytes held and the number of shed requests stay the same.
     let (begun, mut last, mut since) = (Instant::now(), (0.0, 0.0), Instant::now());
     let mut most = 0;
     while since.elapsed() < Duration::from_secs(1) {
@@ -121,11 +122,11 @@ async fn large_replies_that_nobody_takes_are_bounded_together() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     eprintln!("{CLIENTS} clients that take nothing: {} MiB more at most, {last:?} held and shed", most / MIB);
-    // Beside what is counted: what is being read, twice 64 MiB as `--explain` says, and what the allocator keeps, which was 40 to
-    // 103 MiB. Without a bound on what is being read it was 768 MiB.
+    // In addition to the counted bytes, the server holds reads in progress, twice 64 MiB as `--explain` states, and the
+    // allocator keeps memory, 40 to 103 MiB in measurements. Without a bound on reads in progress, it was 768 MiB.
     assert!(most < BOUND + 2 * 64 * MIB + 192 * MIB, "{} MiB", most / MIB);
 
-    // All get what they asked for, or are told to come again.
+    // Each request gets its reply, or an error that asks for a retry.
     let (mut refused, mut served) = (0, 0);
     for mut raw in clients {
         let none = take(&mut raw, 8).await;
@@ -133,7 +134,7 @@ async fn large_replies_that_nobody_takes_are_bounded_together() {
     }
     assert!(refused > 0 && served > 0, "{refused} refused, {served} served");
     node.until(HELD, 0.0).await;
-    // And once there is room, they do.
+    // Once there is room, requests succeed.
     for id in 0..4 {
         ask(&mut warm, 4 + id, keyspace, stream).await;
         assert_eq!(take(&mut warm, 1).await, 0);

@@ -1,5 +1,6 @@
-//! What a client might send: frames of every kind, made of the golden ones and of an input's decisions, and what must hold of
-//! the answers. Shared by the test with seeds and the fuzz target, each of which brings its input.
+//! Scripts of frames that a client might send, and checks of the answers. A script has frames of every kind, made of
+//! the golden frames and of decisions that an input determines. The test with seeds and the fuzz target share this, and
+//! each supplies its own input.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,10 +13,10 @@ use tokio::{
 
 /// Longest time of one script.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Frames of a script, at most.
+/// Maximum number of frames of a script.
 const MAX_FRAMES: usize = 64;
 
-/// A frame of each kind, the server's too.
+/// Returns a frame of each kind, including those of the server.
 pub fn samples() -> Vec<Vec<u8>> {
     let text = include_str!("../../../wire/tests/golden/frames-v1.txt");
     let is_hex = |line: &&str| line.split(' ').all(|byte| byte.len() == 2 && u8::from_str_radix(byte, 16).is_ok());
@@ -24,7 +25,7 @@ pub fn samples() -> Vec<Vec<u8>> {
     frames.filter(|frame| frame.len() >= HEADER_BYTES).collect()
 }
 
-/// Decisions, read from the front; zero at the end.
+/// Decisions, read from the front of an input; zero after its end.
 struct Decisions<'a>(&'a [u8]);
 
 impl Decisions<'_> {
@@ -39,7 +40,8 @@ impl Decisions<'_> {
     }
 }
 
-/// Bytes of a channel behind its hello: samples with ids of few requests and some changes to their bodies, as the input says.
+/// Returns the bytes that a channel sends after its hello: samples with a few request ids and some changes to their
+/// bodies, as the input determines.
 pub fn script(samples: &[Vec<u8>], input: &[u8]) -> Vec<u8> {
     let (mut out, mut input) = (Vec::new(), Decisions(input));
     for _ in 0..MAX_FRAMES {
@@ -65,7 +67,8 @@ pub fn script(samples: &[Vec<u8>], input: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One change behind the header: a byte, a word that is near zero or at the top (ids, counts and lengths are words), a cut, or more.
+/// Makes one change after the header: a byte, a word near zero or near the maximum (ids, counts and lengths are words),
+/// a cut, or extra bytes.
 fn change(frame: &mut Vec<u8>, input: &mut Decisions<'_>) {
     let body = frame.len() - HEADER_BYTES;
     let at = HEADER_BYTES + input.below(body);
@@ -82,8 +85,8 @@ fn change(frame: &mut Vec<u8>, input: &mut Decisions<'_>) {
     }
 }
 
-/// Sends a script over a connection of its own and takes all answers, to the end. Every one is a frame of a server, and nothing fails as
-/// `internal`.
+/// Sends a script on a connection of its own, and reads all answers to the end. Asserts that every answer is a frame of
+/// a server, and that none fails as `internal`.
 pub async fn perform(server: SocketAddr, script: &[u8]) {
     let done = tokio::time::timeout(PATIENCE, performed(server, script)).await;
     done.expect("a client that has ended its half is answered, and then the connection ends");
@@ -96,7 +99,7 @@ async fn performed(server: SocketAddr, script: &[u8]) {
     hello("script", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]).encode(&mut bytes, 0).expect("it is small");
     bytes.extend_from_slice(script);
     let sending = async move {
-        // The server may have said goodbye before all is written.
+        // The server may send a goodbye before all bytes are written.
         let _ = send.write_all(&bytes).await;
         let _ = send.shutdown().await;
         send

@@ -1,5 +1,6 @@
-//! Frames of every kind, nearly right, through decoding, dispatch and handlers of a server: no panic, only frames as answers, and
-//! others are served meanwhile. `fuzz/fuzz_targets/native_frames.rs` does the same with inputs that libFuzzer finds.
+//! Nearly valid frames of every kind go through decoding, dispatch and handlers of a server. The server must not panic,
+//! must answer only with frames, and must serve other clients in the meantime. `fuzz/fuzz_targets/native_frames.rs`
+//! does the same with inputs that libFuzzer finds.
 
 use thalweg_types::Durability;
 use thalweg_wire::{Ping, ServerFrame};
@@ -10,7 +11,7 @@ use crate::{
     support::Node,
 };
 
-/// Scripts of the test.
+/// Number of scripts in the test.
 const SCRIPTS: u64 = 400;
 
 #[tokio::test]

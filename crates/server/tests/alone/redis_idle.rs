@@ -1,4 +1,4 @@
-//! What idle Redis clients cost a server: those that were served and are silent now.
+//! The cost of Redis clients that were served and are idle now.
 
 use std::{
     io::{Read as _, Write as _},
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A client as a program's pool keeps it: it has said who it is, written, and read.
+/// A client as a connection pool keeps it: it has set its name, written, and read.
 #[test]
 #[ignore = "run by the tests below"]
 fn clients() {
@@ -45,7 +45,7 @@ async fn idle_connections(count: usize) {
     let each = resident_bytes().saturating_sub(before) / count;
     eprintln!("{count} idle Redis clients: {each} bytes of the server each");
     assert!(each < 32 * 1024, "{each} bytes for an idle Redis client");
-    // Beside them one is served, one that comes, too, and all are known.
+    // An active client is still served, a new client, too, and the server counts all clients.
     assert_eq!(client.call("GET idle").await, "$1 1");
     assert_eq!(Resp::connect(&node).await.call("PING").await, "+PONG");
     client.until("INFO clients", &format!("connected_clients:{} ", count + 1)).await;
@@ -59,7 +59,7 @@ async fn idle_clients_cost_little() {
     idle_connections(500).await;
 }
 
-/// `cargo test -p thalweg-server --test alone redis_idle::ten_thousand -- --ignored --nocapture`
+/// Run with `cargo test -p thalweg-server --test alone redis_idle::ten_thousand -- --ignored --nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs 10,200 file descriptors in each of two processes"]
 async fn ten_thousand_idle_clients() {

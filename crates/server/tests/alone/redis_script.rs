@@ -1,6 +1,6 @@
-//! What a Redis client might send: commands of every kind on few keys with words that they know, in and out of transactions, inline
-//! and as arrays, and bytes that are none; and what must hold of the answers. Shared by the test with seeds and the fuzz target,
-//! each of which brings its input.
+//! Scripts of commands that a Redis client might send, and checks of the replies. A script has commands of every kind
+//! on few keys with words that commands accept, in and out of transactions, inline and as arrays, and invalid bytes.
+//! The test with seeds and the fuzz target share this, and each supplies its own input.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,10 +15,10 @@ use tokio::{
 
 /// Longest time of one script.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Requests of a script, at most.
+/// Maximum number of requests of a script.
 const MAX_REQUESTS: usize = 64;
 
-/// Words that commands know, and keys.
+/// Words that commands accept, and keys.
 const WORDS: &[&str] = &[
     "a",
     "b",
@@ -79,7 +79,8 @@ const WORDS: &[&str] = &[
     "",
 ];
 
-/// Commands that decide how others are taken, so that they are not lost among all.
+/// Commands that change the effect of others. They are chosen more often, so that they appear among the many other
+/// commands.
 const OFTEN: &[&str] = &[
     "multi",
     "exec",
@@ -95,7 +96,7 @@ const OFTEN: &[&str] = &[
     "subscribe",
 ];
 
-/// Decisions, read from the front; zero at the end.
+/// Decisions, read from the front of an input; zero after its end.
 struct Decisions<'a>(&'a [u8]);
 
 impl Decisions<'_> {
@@ -107,14 +108,15 @@ impl Decisions<'_> {
 
     fn word(&mut self) -> Vec<u8> {
         match self.byte() {
-            // Three times as long where it is repeated in an error, which is to be a line that our reader takes.
+            // An error repeats this word with up to three times its length, and must still be a line that the test's
+            // reader accepts.
             250.. => vec![self.byte() as u8; 1 + self.byte() * self.byte() / 4],
             at => WORDS[at % WORDS.len()].as_bytes().to_vec(),
         }
     }
 }
 
-/// Bytes of a connection, as the input says.
+/// Returns the bytes that a connection sends, as the input determines.
 pub fn script(input: &[u8]) -> Vec<u8> {
     let all: Vec<_> = command::all().collect();
     let (mut out, mut input) = (Vec::new(), Decisions(input));
@@ -143,7 +145,7 @@ pub fn script(input: &[u8]) -> Vec<u8> {
             out.extend(b"\r\n");
         }
     }
-    // Now and then it is cut, or something is in it that does not belong there.
+    // Some scripts are cut, or have an invalid byte.
     match input.byte() % 8 {
         6 if !out.is_empty() => out.truncate(out.len() - 1 - (input.byte() * out.len() / 300)),
         7 if !out.is_empty() => {
@@ -155,8 +157,8 @@ pub fn script(input: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Sends a script over a connection of its own and takes all replies, to the end. Every one is a reply, and nothing fails within
-/// the server.
+/// Sends a script on a connection of its own, and reads all replies to the end. Asserts that every one is a reply, and
+/// that none reports a failure inside the server.
 pub async fn perform(server: SocketAddr, script: &[u8]) {
     let done = tokio::time::timeout(PATIENCE, performed(server, script)).await;
     done.unwrap_or_else(|_| {
@@ -169,7 +171,7 @@ async fn performed(server: SocketAddr, script: &[u8]) {
     let (mut receive, mut send) = stream.into_split();
     let bytes = script.to_vec();
     let sending = async move {
-        // The server may have ended the connection before all is written.
+        // The server may end the connection before all bytes are written.
         let _ = send.write_all(&bytes).await;
         let _ = send.shutdown().await;
         send

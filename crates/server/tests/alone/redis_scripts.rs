@@ -1,6 +1,6 @@
-//! Redis commands of every kind, nearly right, through parsing, sessions, transactions and the log of a server: no panic, only
-//! replies as answers, every connection ends, and others are served meanwhile. `fuzz/fuzz_targets/resp_sessions.rs` does the same
-//! with inputs that libFuzzer finds.
+//! Nearly valid Redis commands of every kind go through parsing, sessions, transactions and the log of a server. The
+//! server must not panic, must answer only with replies, must end every connection, and must serve other clients in the
+//! meantime. `fuzz/fuzz_targets/resp_sessions.rs` does the same with inputs that libFuzzer finds.
 
 use thalweg_server::config::{RespDatabases, Setting};
 use thalweg_types::Durability;
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Scripts of the test.
+/// Number of scripts in the test.
 const SCRIPTS: u64 = 600;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,7 +33,7 @@ async fn scripts_of_commands_are_answered_with_replies() {
         redis_script::perform(node.resp.unwrap(), &redis_script::script(&input)).await;
         assert_eq!(panics(), 0);
     }
-    // Nobody is left behind, and whoever comes is served.
+    // No client is left behind, and new clients are served.
     let mut witness = Resp::connect(&node).await;
     witness.until("INFO clients", "connected_clients:1 ").await;
     witness.until("INFO clients", "blocked_clients:0 ").await;

@@ -1,4 +1,4 @@
-//! What scripts of both protocols share: where they come from, and whether anything panicked.
+//! Parts that the scripts of both protocols share: inputs, and the detection of panics.
 
 use std::{
     ops::Range,
@@ -10,7 +10,8 @@ use std::{
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on every panic of the process counts: in a connection's task it would only end that.
+/// Counts every later panic of the process. A panic in a connection's task ends only that task, so a test would not see
+/// it.
 pub fn count_panics() {
     static COUNTING: Once = Once::new();
     COUNTING.call_once(|| {
@@ -26,7 +27,7 @@ pub fn panics() -> usize {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// So many seeds, or the one that `THALWEG_SEED` says.
+/// Returns this number of seeds, or only the seed in `THALWEG_SEED`.
 pub fn seeds(count: u64) -> Range<u64> {
     match std::env::var("THALWEG_SEED").map(|seed| seed.parse::<u64>()) {
         Ok(Ok(seed)) => seed..seed + 1,
@@ -34,7 +35,7 @@ pub fn seeds(count: u64) -> Range<u64> {
     }
 }
 
-/// Bytes that follow from a seed: splitmix64.
+/// Returns bytes that follow from a seed, by splitmix64.
 pub fn input(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let next = || {

@@ -1,4 +1,4 @@
-//! What happens at every bound, and when the disk fails.
+//! Behavior at every bound, and when the disk fails.
 
 use std::{sync::Arc, time::Duration};
 
@@ -85,7 +85,7 @@ async fn body_bytes_in_flight_are_bounded_and_given_back() {
     node.stop().await;
 }
 
-/// The metrics' line of what is held of a bound.
+/// Returns the metrics' line of a bound's usage.
 async fn in_use(node: &Node, bound: &str) -> String {
     let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
     let start = format!("thalweg_http_in_use{{bound=\"{bound}\"}}");
@@ -239,7 +239,7 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     node.stop().await;
 }
 
-/// What is held of large replies.
+/// Name of the metric of bytes held for large replies.
 const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     node.post_json("/v1/streams/s/records", &json!(records)).await.is(200);
     node.call("POST", "/v1/streams/s/records", &[], &vec![b'x'; LARGE - 64]).await.is(200);
 
-    // Seven scans that begin with the large one, and of which nobody takes anything: there is no room for an eighth.
+    // Seven scans begin with the large value, and their clients do not read. There is no room for an eighth.
     let mut greedy = Vec::new();
     for taken in 1..=7 {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -276,7 +276,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     node.get("/v1/kv/big?prefix=large").await.refused(503, "overloaded", "retry");
     node.get("/v1/kv/big?prefix=a").await.is(200);
 
-    // What has begun ends where the large one comes, and says where it goes on.
+    // A scan that has begun ends where the large value comes, and reports where it can resume.
     let lines = |body: &[u8]| -> Vec<serde_json::Value> {
         let lines = body.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
@@ -291,7 +291,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     let (end, records) = read.split_last().unwrap();
     assert_eq!((&end["error"]["code"], &end["next"]), (&json!("overloaded"), &json!(records.len())), "{end}");
     assert!(!records.is_empty() && records.len() < 600);
-    // A tail waits with it.
+    // A tail waits for room before it sends the large record.
     let mut tail = node.connect().await;
     tail.send("GET", "/v1/streams/s/records?from=599&limit=2", &[("accept", "text/event-stream")], b"").await;
     tail.head().await.is(200);

@@ -25,7 +25,7 @@ async fn entries_are_put_read_and_removed() {
     assert!(!got.headers.contains_key("thalweg-ttl"));
     let head = node.call("HEAD", "/v1/caches/c/keys/a", &[], b"").await.is(200);
     assert_eq!((head.header("content-length"), head.body.len()), ("3", 0));
-    // An empty key and an empty value are a key and a value; a slash may be plain.
+    // An empty key and an empty value are valid. A slash in a key may be literal.
     node.put("/v1/caches/c/keys/", b"").await.is(204);
     assert_eq!(node.get("/v1/caches/c/keys/").await.is(200).body, b"");
     node.put("/v1/caches/c/keys/x/%FF", b"2").await.is(204);
@@ -76,7 +76,7 @@ async fn entries_end_and_their_memory_comes_back() {
     node.call("PUT", "/v1/caches/c/keys/long", &[("thalweg-ttl", "100")], b"1").await.is(204);
     let left: f64 = node.get("/v1/caches/c/keys/long").await.is(200).header("thalweg-ttl").parse().unwrap();
     assert!(left > 90.0 && left <= 100.0);
-    // The timer frees it without anybody reading it.
+    // The timer frees the entry without a read.
     let gone = async {
         while node.get("/v1/caches/c").await.is(200).json()["expirations"] != 1 {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! What the server says about itself: OpenAPI, metrics, status, health.
+//! Documents about the server: OpenAPI, metrics, status, health.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use thalweg_server::{OPENAPI, ROUTES};
 
 use crate::support::{Node, holds};
 
-/// `{*key}` in a route is `{key}` in the document.
+/// Converts a route's path to the form in the document: `{*key}` becomes `{key}`.
 fn documented(path: &str) -> String {
     path.replace("{*", "{")
 }
@@ -57,9 +57,9 @@ fn every_reference_in_the_document_leads_somewhere() {
 async fn every_route_is_served_and_refuses_other_methods_with_allow() {
     let node = Node::start().await;
     for route in ROUTES {
-        // A watch of a keyspace that is there never ends.
+        // A watch of an existing keyspace never ends.
         let keyspace = if route.path.starts_with("/v1/watch/") { "none" } else { "a" };
-        // Neither does a subscription.
+        // A subscription never ends, either.
         let endless = route.method == "GET" && route.path.starts_with("/v1/subjects/");
         let target = route.path.replace("{keyspace}", keyspace).replace("{*key}", "k").replace("{stream}", "s");
         let target = if endless { format!("{target}?limit=0") } else { target };
@@ -155,7 +155,7 @@ async fn request_ids_are_taken_over_or_made() {
 fn the_guide_names_every_route() {
     let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/http.md")).unwrap();
     for route in ROUTES {
-        // The guide writes a route's methods once for all its paths, and the rest of a path in one way.
+        // The guide lists a route's methods once for all its paths, with one form of path parameters.
         let stem = documented(route.path).split("/{key}").next().unwrap().trim_end_matches('/').to_owned();
         assert!(guide.contains(&stem), "{stem} is not in docs/http.md");
     }

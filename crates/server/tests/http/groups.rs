@@ -111,7 +111,7 @@ async fn a_transaction_settles_in_the_list_that_is_carried_out() {
                 "then": then, "else": [nack.clone()] })
     };
     let put = json!({ "op": "put", "keyspace": "sums", "key": "k", "value": "v" });
-    // Twice the same record: nothing happens.
+    // Acking the same record twice fails, and changes nothing.
     let twice = transaction(json!([put, ack(json!([[0, 1]])), ack(json!([[1, 1]]))]));
     node.post_json("/v1/txn", &twice).await.refused(409, "attempt_lapsed", "fix");
     node.get("/v1/kv/sums/k").await.is(404);

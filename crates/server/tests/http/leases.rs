@@ -1,5 +1,5 @@
-//! Leases and deadlines over real sockets: by the machine's clock where nothing has to pass, else by a clock that
-//! the test moves.
+//! Leases and deadlines over real sockets. Tests use the machine's clock if no time must pass, and otherwise a clock
+//! that the test moves.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::support::{Node, config, small_options};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A server on a simulated disk, whose time the test moves.
+/// Starts a server on a simulated disk, with a clock that the test moves.
 async fn by_hand() -> (Node, Arc<ManualClock>) {
     let config = config();
     let clock = Arc::new(ManualClock::default());
@@ -116,7 +116,7 @@ async fn a_stepped_wall_clock_changes_no_deadline() {
         for key in ["/v1/kv/a/own", "/v1/kv/a/leased"] {
             assert_eq!(left(&node, key).await, 10.0, "at wall time {step}");
         }
-        // Something is written at this time, too.
+        // A write happens at this time, too.
         node.put("/v1/kv/a/other", b"1").await.is(204);
     }
     clock.advance(9 * SECOND);
@@ -250,8 +250,8 @@ async fn requests_that_no_lease_can_answer_are_refused() {
     node.stop().await;
 }
 
-/// Many keep one lease alive at once while its keys are put and its time passes: it lives as long as somebody
-/// does, and each is told a deadline that is no earlier than those told before.
+/// Many clients keep one lease alive concurrently, while its keys are put and its time passes. The lease lives as long
+/// as any client renews it. Each client gets a deadline no earlier than those it got before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keep_alives_at_once_all_count() {
     let (node, clock) = by_hand().await;
@@ -272,7 +272,7 @@ async fn keep_alives_at_once_all_count() {
                 let deadline = kept["deadline_micros"].as_u64().unwrap();
                 assert!(deadline >= last, "{deadline} after {last}");
                 last = deadline;
-                // 200 steps of 200 ms: four times the TTL, and never 10 s without anybody.
+                // 200 steps of 200 ms are four times the TTL, and no 10 s pass without a renewal.
                 clock.advance(Duration::from_millis(200));
             }
             last

@@ -1,4 +1,4 @@
-//! The API over HTTP, asked of a server in this process.
+//! Tests of the API over HTTP, against a server in this process.
 
 #[path = "../support/mod.rs"]
 mod support;

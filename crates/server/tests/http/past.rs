@@ -8,7 +8,7 @@ fn revision(reply: &Reply) -> u64 {
     reply.header("thalweg-revision").parse().unwrap()
 }
 
-/// The pairs of a scan, and its last line.
+/// Returns the pairs of a scan, and its last line.
 async fn scan(node: &Node, query: &str) -> (Vec<(String, String)>, Value) {
     let mut lines = node.get(&format!("/v1/kv/a?{query}")).await.is(200).lines();
     let end = lines.pop().unwrap();

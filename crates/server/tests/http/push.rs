@@ -10,7 +10,7 @@ use crate::support::{
     jobs::{GROUP, append, fetch, offsets},
 };
 
-/// Reads a push line by line, as NDJSON; lines that say what is waited for come out, too.
+/// Reads a push line by line, as NDJSON, including lines that state what the push waits for.
 struct Lines {
     client: Client,
     buffer: Vec<u8>,
@@ -34,7 +34,7 @@ impl Lines {
         }
     }
 
-    /// The next record's offset and attempt.
+    /// Returns the next record's offset and attempt.
     async fn record(&mut self) -> (u64, u64) {
         loop {
             let line = self.next().await.expect("goes on");
@@ -54,7 +54,7 @@ async fn ack(node: &Node, attempt: u64, offsets: Value) -> Value {
     node.post_json(&format!("{GROUP}/ack"), &body).await.is(200).json()
 }
 
-/// Says often what it waits for.
+/// Makes a push often state what it waits for.
 fn quick(config: &mut Config) {
     config.tail_keep_alive = Span(Duration::from_millis(10));
 }
@@ -117,7 +117,7 @@ async fn a_push_ends_at_its_limit_and_gives_back_if_asked_to() {
     let again = fetch(&node, &json!({ "wait_seconds": 20 })).await;
     assert_eq!(offsets(&again), [0, 1, 2, 3]);
     assert_eq!((&again["messages"][0]["deliveries"], &again["messages"][2]["deliveries"]), (&json!(2), &json!(1)));
-    // Without it, what a receiver holds stays with it until the deadline.
+    // Without `release`, records stay with their receiver until the deadline.
     node.post_json(&format!("{GROUP}/seek"), &json!({ "to": "start" })).await.is(200);
     let mut push = Lines::open(&node, "limit=2").await;
     push.record().await;

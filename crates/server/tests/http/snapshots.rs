@@ -8,7 +8,7 @@ use crate::support::Node;
 fn fill(node: &Node) {
     let keyspace = node.db.with_durability(Durability::Os).keyspace("k").unwrap();
     for at in 0..3000_u32 {
-        // Does not get shorter, so that the chunks fill the connection's buffers.
+        // Random values do not compress, so that the chunks fill the connection's buffers.
         let mut state = u64::from(at) + 1;
         let value: Vec<u8> = (0..3000)
             .map(|_| {
@@ -53,7 +53,7 @@ async fn a_broken_connection_goes_on_with_the_same_snapshot() {
     while got.len() < 2_500_000 {
         got.extend(client.chunk().await.expect("there is more"));
     }
-    // In the middle of a chunk.
+    // Cut in the middle of a chunk.
     got.truncate(got.len() - 1000);
     drop(client);
     node.db.keyspace("k").unwrap().put(&0_u32.to_be_bytes(), b"changed meanwhile").unwrap();
@@ -66,7 +66,7 @@ async fn a_broken_connection_goes_on_with_the_same_snapshot() {
         if reply.status != 409 {
             break reply.is(200);
         }
-        // The server has not noticed yet; it says so, and the client asks again.
+        // The server has not noticed the end yet. It reports that, and the client retries.
         tokio::task::yield_now().await;
     };
     got.extend(&rest.body);

@@ -53,7 +53,7 @@ async fn one_digest_at_a_time_is_computed() {
     for client in [&mut one, &mut other] {
         client.send("POST", "/v1/state/digest", &[], b"").await;
     }
-    // The disk does not answer, so whichever came first is still waiting for its entry.
+    // The disk does not answer, so the first request is still waiting for its entry.
     let (refused, waiting) = tokio::select! {
         reply = one.reply("POST") => (reply, &mut other),
         reply = other.reply("POST") => (reply, &mut one),

@@ -134,7 +134,7 @@ async fn the_binary_format_is_as_documented() {
         }
         let (frame, after) = after.split_at(len);
         let offset = u64::from_le_bytes(frame[..8].try_into().unwrap());
-        // The record's own length, which the frame's replaces, makes it a batch of one.
+        // The frame's length replaces the record's own. With its own length restored, the record is a batch of one.
         let mut batch = ((len - 16) as u32).to_le_bytes().to_vec();
         batch.extend_from_slice(&frame[16..]);
         let record = Records::new(&batch).next().unwrap().unwrap();
@@ -203,7 +203,7 @@ async fn a_stream_is_created_changed_trimmed_and_deleted() {
     node.stop().await;
 }
 
-/// The next event that is not a comment: its fields.
+/// Returns the fields of the next event that is not a comment.
 async fn event(client: &mut Client, buffer: &mut String) -> Option<Vec<(String, String)>> {
     loop {
         if let Some(end) = buffer.find("\n\n") {
@@ -284,7 +284,7 @@ async fn a_tail_that_retention_overtakes_says_so() {
     append_lines(&node, "s", "1\n").await;
     let stream = node.db.find_stream("s").unwrap();
     let (mut client, mut buffer) = tail(&node, "", &[]).await;
-    // Both in one commit's time: the tail wakes to find its position gone.
+    // The append and the trim happen almost at the same time, so the tail wakes to find its position trimmed.
     let mut batch = thalweg_types::record::RecordBatch::new();
     (0..5).for_each(|_| batch.push_payload(b"x").unwrap());
     stream.append(&batch).unwrap();
@@ -296,7 +296,7 @@ async fn a_tail_that_retention_overtakes_says_so() {
             break;
         }
     }
-    // Either it was fast enough to see all five, or it is told what it missed.
+    // The tail was either fast enough to see all five records, or gets an error about the trimmed ones.
     if last[0].0 == "event" {
         assert_eq!(last[0].1, "error");
         holds(&last[1].1, "\"trimmed\"");

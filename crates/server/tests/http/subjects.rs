@@ -1,4 +1,4 @@
-//! Subjects over HTTP: publishing, subscribing, asking; subscribers that are slow, stuck or gone.
+//! Subjects over HTTP: publishing, subscribing, asking; subscribers that are slow, stuck or disconnected.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ impl Subscriber {
         subscriber
     }
 
-    /// What stands before the next empty line; `None` at the end.
+    /// Returns the text before the next empty line, or `None` at the end.
     async fn block(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.buffer.find("\n\n") {
@@ -36,7 +36,7 @@ impl Subscriber {
         }
     }
 
-    /// The next event's name and data.
+    /// Returns the next event's name and data.
     async fn event(&mut self) -> Option<(String, Value)> {
         loop {
             let block = self.block().await?;
@@ -62,7 +62,7 @@ async fn publish(node: &Node, subject: &str, payload: &str) -> Value {
     node.call("POST", &format!("/v1/subjects/{subject}"), &[], payload.as_bytes()).await.is(200).json()
 }
 
-/// A large payload that tells its number.
+/// Returns a large payload that begins with its number.
 fn large(number: usize) -> String {
     format!("{number:08}{}", "x".repeat(60_000))
 }
@@ -163,7 +163,7 @@ async fn a_queue_group_shares() {
     for number in 0..30 {
         assert_eq!(alone.payload().await, number.to_string());
     }
-    // Ends them, so that what each got can be counted.
+    // Stop the node, which ends the subscriptions, so that the messages of each can be counted.
     let mut node = node;
     node.signal_stop();
     let mut got = Vec::new();
@@ -177,7 +177,8 @@ async fn a_queue_group_shares() {
         }
     }
     got.sort_unstable();
-    // A stop ends subscriptions, and what still waited for them is gone: nothing is stored. None comes twice.
+    // A stop ends subscriptions and discards their queued messages, because nothing is stored. No message arrives
+    // twice.
     got.windows(2).for_each(|pair| assert!(pair[0] < pair[1], "{got:?}"));
     node.stopped().await.unwrap();
 }
@@ -212,7 +213,7 @@ async fn asking_is_answered_by_the_first() {
     node.stop().await;
 }
 
-/// A subscriber that takes nothing: its socket and then its queue fill up.
+/// Opens a subscriber that does not read: its socket and then its queue fill up.
 async fn stuck(node: &Node, subject: &str, policy: &str) -> Subscriber {
     Subscriber::open(node, subject, &format!("?policy={policy}&max_messages=4")).await
 }
@@ -236,7 +237,8 @@ async fn a_slow_subscriber_that_drops_is_told_where_and_holds_up_nobody() {
         let dropped = node.metric(&format!("subject_dropped_messages_total{{policy=\"{policy}\"}}")).await;
         assert!(dropped >= 10.0);
         assert_eq!(node.metric("subject_slow_subscriptions_total").await, 1.0);
-        // Now it reads on: what is not there is told exactly, between what comes before it and after it.
+        // Now it reads. The number of missing messages is reported exactly, between the messages before and after the
+        // gap.
         let (mut next, mut gaps) = (0, 0);
         publish(&node, "a", &large(sent)).await;
         while next <= sent {
@@ -274,7 +276,7 @@ async fn a_subscriber_that_blocks_makes_publishers_wait_until_it_reads_or_goes()
         assert!(quick.payload().await.starts_with(&format!("{sent:08}")));
         sent += 1;
     }
-    // One that waits goes on when the subscriber reads.
+    // A waiting publish continues when the subscriber reads.
     let mut waiting = node.connect().await;
     waiting.send("POST", "/v1/subjects/a?timeout=20", &[], large(sent).as_bytes()).await;
     for number in 0..=sent {
@@ -282,7 +284,7 @@ async fn a_subscriber_that_blocks_makes_publishers_wait_until_it_reads_or_goes()
     }
     waiting.reply("POST").await.is(200);
     assert!(quick.payload().await.starts_with(&format!("{sent:08}")), "the one refused came to nobody");
-    // And when it goes away.
+    // It also continues when the subscriber disconnects.
     let full = loop {
         let reply = node.call("POST", "/v1/subjects/a?timeout=0.2", &[], large(0).as_bytes()).await;
         if reply.status == 503 {
@@ -428,7 +430,7 @@ async fn what_rides_on_a_commit_goes_out_though_the_client_has_left() {
     client.send("POST", "/v1/commit", &[("content-type", "application/json")], commit.to_string().as_bytes()).await;
     node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     drop(client);
-    // Its handler is gone, and with it whatever it did not give away.
+    // The handler is gone, and with it all data that it had not handed over.
     node.until("http_in_use{bound=\"requests\"}", 0.0).await;
     gate.set(false);
     assert_eq!(subscriber.payload().await, "a");

@@ -11,7 +11,7 @@ async fn watch(node: &Node, query: &str, headers: &[(&str, &str)]) -> (Client, S
     (client, String::new())
 }
 
-/// The next event that is not a comment, as id, name and data.
+/// Returns id, name and data of the next event that is not a comment.
 async fn event(client: &mut Client, buffer: &mut String) -> Option<(Option<String>, String, Value)> {
     loop {
         if let Some(end) = buffer.find("\n\n") {
@@ -27,7 +27,7 @@ async fn event(client: &mut Client, buffer: &mut String) -> Option<(Option<Strin
     }
 }
 
-/// As [`event`], without those that tell progress.
+/// Returns the next change, as [`event`] does, and skips events that report progress.
 async fn change(client: &mut Client, buffer: &mut String) -> Option<(Option<String>, Value)> {
     loop {
         match event(client, buffer).await? {

@@ -1,4 +1,4 @@
-//! Caches over the native protocol, and that HTTP sees the same ones.
+//! Caches over the native protocol. HTTP sees the same caches.
 
 use thalweg_server::config::ByteSize;
 use thalweg_wire::{
@@ -27,7 +27,7 @@ fn plain<'a>(cache: u32, key: &'a [u8], value: &'a [u8]) -> CachePut<'a> {
     CachePut { cache, expect: CacheExpect::Any {}, ttl: CacheTtl::Never {}, key, value: Rest(value) }
 }
 
-/// Version, time left, value.
+/// Reads an entry, and returns its version, remaining time and value.
 async fn get(client: &mut Raw, cache: u32, key: &[u8]) -> (u64, u64, Vec<u8>) {
     client.send(3, &CacheGet { cache, key: Rest(key) }).await;
     expect!(client, 3, ServerFrame::CacheValue(found) => (found.version, found.remaining, found.value.0.to_vec()))
@@ -47,7 +47,7 @@ async fn values_of_any_size_come_back() {
         last = version;
         assert_eq!(get(&mut client, cache, b"key").await, (version, NEVER, value));
     }
-    // Many frames of one read are answered in order.
+    // Many frames that arrive in one read are answered in order.
     for number in 0..1000_u32 {
         client.put(0, &plain(cache, &number.to_be_bytes(), &number.to_le_bytes()));
         client.put(number + 10, &CacheGet { cache, key: Rest(&number.to_be_bytes()) });
@@ -57,7 +57,7 @@ async fn values_of_any_size_come_back() {
         let value = expect!(client, number + 10, ServerFrame::CacheValue(found) => found.value.0.to_vec());
         assert_eq!(value, number.to_le_bytes());
     }
-    // It is the cache that HTTP knows.
+    // HTTP sees the same cache.
     let over_http = node.get("/v1/caches/c/keys/key").await.is(200);
     assert_eq!(over_http.header("thalweg-version"), last.to_string());
     node.put("/v1/caches/c/keys/h?ttl=100", b"from http").await.is(204);
@@ -153,7 +153,7 @@ async fn several_at_once_and_lists() {
     let twice: [&[u8]; 2] = [b"large", b"large"];
     client.send(2, &CacheMultiGet { cache, keys: List::Items(&twice) }).await;
     assert_eq!(client.fails(2).await, "result_too_large");
-    // Pages are as large as the client takes, whatever it asks for.
+    // A page is never larger than the client's maximum frame, even if the client requests more.
     for limit in [0, 7, 10_000] {
         let (mut seen, mut cursor, mut pages) = (Vec::new(), None, 0);
         loop {
@@ -218,7 +218,7 @@ async fn caches_are_opened_and_dropped_by_id() {
     client.send(3, &CacheGet { cache: first, key: Rest(b"k") }).await;
     assert_eq!(client.fails(3).await, "no_such_cache");
     assert!(open(&mut client, "c", 0).await > other, "an id is not given to another cache");
-    // What does not fit, and keys that are too long, change nothing and the channel goes on.
+    // Entries that do not fit, and keys that are too long, change nothing, and the channel stays open.
     let small = open(&mut client, "small", 64 << 10).await;
     client.send(4, &plain(small, b"k", &[0; 80_000])).await;
     assert_eq!(client.fails(4).await, "cache_entry_too_large");

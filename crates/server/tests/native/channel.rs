@@ -1,4 +1,4 @@
-//! A native channel: handshake, requests and ids, bounds, back-pressure, the end.
+//! A native channel: handshake, requests and ids, bounds, backpressure, and its end.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn what_is_pipelined_is_committed_together_and_answered_by_id() {
     let before = node.db.stats();
     for id in 1..=200_u32 {
         raw.put_command(id, Durability::Disk, |out| encode_put(out, keyspace, &id.to_le_bytes(), b"v").unwrap());
-        // Answered before the puts that came before it.
+        // This get is answered before the puts that were sent earlier.
         raw.put(id + 1000, &get(keyspace, b"none"));
     }
     raw.flush().await;
@@ -70,7 +70,7 @@ async fn what_is_pipelined_is_committed_together_and_answered_by_id() {
     let after = node.db.stats();
     let entries = after.entries - before.entries;
     assert_eq!(after.commands - before.commands, 200);
-    // One entry for what one read brought; the socket may deliver the burst in pieces.
+    // The puts of one read make one entry. The socket may deliver the burst in several reads.
     assert!(entries <= 20, "{entries} entries for 200 puts that came together");
     node.stop().await;
 }
@@ -87,13 +87,13 @@ async fn acks_by_level_and_without_an_id() {
         assert!(reached >= level);
         assert_eq!(revision == Revision(0), level == Durability::None, "at none the outcome is not known");
     }
-    // Nobody waits: nothing is said of what succeeds, and of what fails all the same.
+    // Without an id the server reports no success, but still reports errors.
     raw.put_command(0, Durability::Os, |out| encode_put(out, keyspace, b"quiet", b"v").unwrap());
     raw.put_command(0, Durability::Os, |out| encode_put(out, KeyspaceId(99), b"quiet", b"v").unwrap());
     raw.flush().await;
     assert_eq!(raw.fails(0).await, "no_such_keyspace");
     assert_eq!(value_of(&mut raw, 5, keyspace, b"quiet").await, b"v");
-    // What has an answer that is needed can't be had without.
+    // A command whose outcome matters is rejected at level none, and reports a failed condition at others.
     let mut commit = thalweg_types::command::CommitBuilder::new();
     commit.expect(keyspace, b"k", thalweg_types::command::Expect::Absent).unwrap();
     raw.put_command(6, Durability::None, |out| commit.encode(out));
@@ -181,7 +181,7 @@ async fn garbage_silence_and_other_versions_get_no_welcome() {
     let mut raw = node.dial().await;
     raw.send(0, &hello("tiny", 100, Duration::ZERO, &[])).await;
     assert_eq!(raw.says_goodbye().await.0, Reason::Protocol);
-    // Half a hello, and none at all.
+    // Half a hello, and no hello.
     let mut raw = node.dial().await;
     raw.bytes(&[1, 0]).await;
     raw.ends().await;
@@ -268,7 +268,7 @@ async fn a_client_that_takes_nothing_is_not_read_on_and_in_the_end_cut() {
     let mut raw = node.raw().await;
     let keyspace = raw.keyspace("k").await;
     raw.set(keyspace, b"big", &vec![7; 1 << 19]).await;
-    // Replies of half a GiB are asked for and not taken.
+    // The client requests replies of half a GiB and does not read them.
     (0..1000).for_each(|id| raw.put(id + 1, &get(keyspace, b"big")));
     raw.flush().await;
     let cut = tokio::time::timeout(PATIENCE, async {
@@ -287,7 +287,7 @@ async fn a_client_that_takes_nothing_is_not_read_on_and_in_the_end_cut() {
     let answered = metrics.lines().find(|line| line.contains("native_requests") && line.contains("\"get\"")).unwrap();
     let answered: f64 = answered.rsplit(' ').next().unwrap().parse().unwrap();
     assert!(sent < 64e6, "{sent} bytes were sent to a client that takes none");
-    // What was answered and not sent is in the outbox: one frame beyond its bound.
+    // Answered but unsent bytes are in the outbox, which may exceed its bound by one frame.
     assert!(answered * 524288.0 <= sent + 128.0 * 1024.0 + 2.0 * 524288.0, "{answered} answered, {sent} sent");
     node.stop().await;
 }
@@ -303,7 +303,7 @@ async fn a_frame_whose_rest_does_not_come_ends_the_channel() {
 
 #[tokio::test]
 async fn silence_is_broken_by_pings_and_then_final() {
-    // At least a second, whatever is configured.
+    // The shortest interval is one second, even if the configuration has less.
     let node = Node::with(|config| {
         (config.idle_timeout, config.tail_keep_alive) = (Span::seconds(3), Span::seconds(1));
     })
@@ -340,7 +340,7 @@ async fn a_stop_answers_what_is_under_way_and_says_goodbye() {
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
     (2..100).for_each(|id| raw.put_command(id, Durability::Disk, |out| encode_put(out, keyspace, b"k", b"v").unwrap()));
     raw.flush().await;
-    // The first ack: all of them have been read, or wait in the socket and are never looked at.
+    // After the first ack, all of them were read, or they wait in the socket and are never read.
     expect!(raw, 2, ServerFrame::Committed(_) => ());
     node.signal_stop();
     let (mut ended, mut committed) = (None, 1);

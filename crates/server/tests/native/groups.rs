@@ -37,7 +37,7 @@ fn fetch(group: GroupId, max_records: u32, wait: Duration) -> Fetch<'static> {
     Fetch { group, max_records, max_bytes: 0, wait: wait.as_micros() as u64, level, member: "m" }
 }
 
-/// Offsets that were delivered, and how often at most.
+/// Returns the delivered offsets, and the highest delivery count.
 fn offsets(parts: &List<'_, DeliveryPart<'_>>) -> (Vec<u64>, u32) {
     let mut found = Vec::new();
     for part in parts.iter() {
@@ -79,7 +79,7 @@ async fn records_are_fetched_acked_and_described() {
     raw.put_command(5, Durability::Os, |out| encode_seek(out, group, Some(Offset(1))));
     raw.flush().await;
     assert_eq!(expect!(raw, 5, ServerFrame::Sought(sought) => sought.cursor), Offset(1));
-    // All groups, and those of a stream, in pages.
+    // Lists all groups, and those of a stream, in pages.
     let other = raw.stream("other").await;
     let second = self::group(&mut raw, other, "g").await;
     let mut all = Vec::new();
@@ -109,7 +109,7 @@ async fn a_fetch_waits_is_cancelled_and_has_its_time() {
     let group = group(&mut raw, stream, "g").await;
     raw.send(1, &fetch(group, 10, Duration::ZERO)).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Delivery(d) => (d.attempt, d.parts.len())), (Attempt(0), 0));
-    // While one waits others are answered.
+    // Other requests are answered while a fetch waits.
     raw.send(2, &fetch(group, 10, PATIENCE)).await;
     raw.send(3, &fetch(group, 10, Duration::ZERO)).await;
     expect!(raw, 3, ServerFrame::Delivery(_) => ());
@@ -149,14 +149,14 @@ async fn a_push_delivers_as_far_as_its_receiver_holds_and_permits() {
     let bounds = expect!(raw, 1, ServerFrame::Pushing(pushing) => (pushing.held_records, pushing.held_bytes));
     assert_eq!(bounds, (4, 4 << 20));
     let mut seen = Vec::new();
-    // What it holds is the bound first: acks, over whichever connection, bring more.
+    // At first, the number of unsettled records is the bound: acks, from any connection, bring more records.
     while seen.len() < 8 {
         let (attempt, found) = expect!(raw, 1, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts).0));
         assert!(found.len() <= 4);
         seen.extend(found);
         ack(&mut writer, group, attempt).await;
     }
-    // Then what it permits: two more, and no more for acks.
+    // Then the permit is the bound: two more records, and acks bring no more.
     let (attempt, found) = expect!(raw, 1, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts).0));
     assert_eq!(found.len(), 2);
     seen.extend(found);
@@ -167,12 +167,12 @@ async fn a_push_delivers_as_far_as_its_receiver_holds_and_permits() {
     let (_, found) = expect!(raw, 1, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts).0));
     seen.extend(&found);
     assert_eq!(seen, (0..13).collect::<Vec<_>>());
-    // What it holds at the end comes again at once.
+    // After the end of the push, its unsettled records are delivered again immediately.
     raw.send(1, &Cancel { mode: CancelMode::Now }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
     raw.send(3, &fetch(group, 3, PATIENCE)).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Delivery(d) => offsets(&d.parts)), (found, 2));
-    // Limits, and the end of the group.
+    // The push ends at its limit, and at the end of the group.
     let fields = Fields { limit: Some(2), ..Fields::default() };
     raw.put_with(4, &fields, &Push { permit: UNLIMITED, ..push.clone() });
     raw.flush().await;
@@ -209,7 +209,7 @@ async fn a_push_that_is_drained_or_stopped_delivers_no_more_and_gives_back_what_
     raw.send(1, &push).await;
     expect!(raw, 1, ServerFrame::Pushing(_) => ());
     assert_eq!(expect!(raw, 1, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 1));
-    // It holds as much as it may: the other record is the group's, and not drained.
+    // The receiver holds as many records as it may. The other record belongs to the group, and is not drained.
     raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
     raw.send(2, &push).await;
@@ -227,7 +227,7 @@ async fn a_push_that_is_drained_or_stopped_delivers_no_more_and_gives_back_what_
 
 type Seen = (ChangeKind, Revision, Vec<u8>, Vec<u8>);
 
-/// Changes until there are as many, and the last `next`.
+/// Reads changes until it has `count` of them. Returns them with the last `next`.
 async fn changes(raw: &mut Raw, id: u32, count: usize) -> (Vec<Seen>, Revision) {
     let (mut seen, mut next) = (Vec::new(), Revision(0));
     while seen.len() < count {
@@ -260,7 +260,7 @@ async fn a_watch_tells_of_changes_past_and_to_come() {
     let (seen, next) = changes(&mut raw, 1, 2).await;
     assert_eq!(seen[0], (ChangeKind::Put, begin, b"a".to_vec(), b"1".to_vec()));
     assert_eq!((seen[1].0, next), (ChangeKind::Delete, Revision(begin.0 + 2)));
-    // From the past on, of one key or a range, on a connection of its own.
+    // Watches past changes, of one key or a range, on a connection of its own.
     writer.set(keyspace, b"b", b"2").await;
     writer.set(keyspace, b"c", b"3").await;
     let mut other = node.raw().await;
@@ -277,14 +277,14 @@ async fn a_watch_tells_of_changes_past_and_to_come() {
         loop {
             let frame = other.next().await;
             match ServerFrame::decode(frame.raw()).unwrap().frame {
-                // How far nothing was missed may be told at any time.
+                // A frame without changes, which only reports progress, may arrive at any time.
                 ServerFrame::Changes(page) => assert!(page.changes.is_empty()),
                 ServerFrame::Ended(end) => break assert_eq!(end.code, "cancelled"),
                 other => panic!("{other:?}"),
             }
         }
     }
-    // Nothing of another keyspace is told, but how far nothing was missed is.
+    // Changes of another keyspace are not delivered, but progress is.
     let elsewhere = raw_keyspace(&mut writer).await;
     writer.set(elsewhere, b"x", b"y").await;
     let last = node.db.stats().applied_revision;
@@ -330,7 +330,7 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     let keyspace = writer.keyspace("k").await;
     let mut raw = node.raw_taking(65_536).await;
     let from = Revision(node.db.stats().applied_revision.0 + 1);
-    // One commit of more than the client takes in a frame.
+    // One commit that is larger than the client's maximum frame.
     let mut commit = CommitBuilder::new();
     for n in 0..20_u32 {
         commit.put(keyspace, format!("big-{n:02}").as_bytes(), &[7; 10_000]).unwrap();
@@ -351,7 +351,7 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     assert!(nexts.len() >= 4, "{nexts:?}");
     assert!(nexts[..nexts.len() - 1].iter().all(|next| *next == from), "half a commit is not done with");
     assert!(nexts[nexts.len() - 1] > from);
-    // Credit: one change, then nothing until more is permitted.
+    // The credit permits one change. Further changes need more credit.
     let permit = Permit { messages: 1, bytes: u64::MAX };
     raw.send(2, &Watch { permit, ..watch(keyspace, Revision(0), all.clone()) }).await;
     expect!(raw, 2, ServerFrame::Watching(_) => ());
@@ -360,7 +360,7 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
         writer.flush().await;
         expect!(writer, 2, ServerFrame::Committed(_) => ());
         if n == 0 {
-            // Both hear of it, whichever first.
+            // Both watches receive the change, in any order.
             let mut told = [0; 2];
             while told != [1, 1] {
                 let frame = raw.next().await;
@@ -371,14 +371,14 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
                 }
             }
         } else {
-            // The other watch hears of it, and this one does not.
+            // The other watch receives the change, and this one does not.
             assert_eq!(changes(&mut raw, 1, 1).await.0[0].3, [n]);
         }
     }
     raw.send(2, &Credit { messages: 100, bytes: u64::MAX }).await;
     let (seen, _) = changes(&mut raw, 2, 2).await;
     assert!(seen.iter().map(|(_, _, _, value)| value[0]).eq(1..3));
-    // A limit ends it, in the middle of a commit if it must: then it goes on with the whole of that.
+    // A limit ends a watch, also in the middle of a commit. A later watch then begins with the whole commit.
     let fields = Fields { limit: Some(5), ..Fields::default() };
     raw.put_with(3, &fields, &watch(keyspace, from, all));
     raw.flush().await;

@@ -1,4 +1,4 @@
-//! The native protocol, frame by frame, asked of a server in this process.
+//! Tests of the native protocol, frame by frame, against a server in this process.
 
 #[path = "../support/mod.rs"]
 mod support;

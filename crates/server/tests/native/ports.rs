@@ -1,4 +1,4 @@
-//! The native port over TCP, TLS and QUIC: what it takes from whom it does not know, and what it does with the rest.
+//! The native port over TCP, TLS and QUIC: how it treats unknown clients and invalid input.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::support::{
     config, small_options,
 };
 
-/// A node with QUIC, and TLS over TCP if asked for.
+/// Starts a node with QUIC, and with TLS over TCP if `tls` is set.
 async fn node(tls: bool, change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
     let directory = TempDir::new().unwrap();
     let node = Node::with(|config| {
@@ -33,7 +33,7 @@ async fn node(tls: bool, change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
     (node, directory)
 }
 
-/// Bytes that mean nothing, the same for a seed.
+/// Returns random bytes that depend only on the seed.
 fn garbage(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let next = |_| {
@@ -104,7 +104,7 @@ async fn a_certificate_is_read_anew_when_asked_and_kept_if_it_is_none() {
         before.push(node.carried(kind).await);
     }
     let old = node.fingerprint;
-    // A certificate without its key is as none.
+    // A certificate without its key is not loaded.
     std::fs::copy(others.path().join(CERTIFICATE_FILE), files.path().join(CERTIFICATE_FILE)).unwrap();
     assert!(certificate.reload().is_err());
     node.carried(Kind::Tls).await.is_served().await;
@@ -136,7 +136,7 @@ async fn garbage_and_half_frames_end_their_connection_and_nothing_else() {
             for seed in 1..20 {
                 eprintln!("{kind} seed {seed}");
                 let mut bad = node.dial_over(&Dialer::new(), kind).await.unwrap();
-                // It may be gone before all is written.
+                // The connection may be closed before all bytes are written.
                 let _ = bad.bytes(&garbage(seed, 1 + 97 * seed as usize)).await;
                 ends(&mut bad).await;
             }
@@ -146,7 +146,7 @@ async fn garbage_and_half_frames_end_their_connection_and_nothing_else() {
                 ends(&mut half).await;
             }
             witness.is_served().await;
-            // Behind the welcome garbage ends the connection just as well.
+            // After the welcome, garbage ends the connection, too.
             let mut known = node.carried(kind).await;
             let _ = known.bytes(&garbage(77, 5000)).await;
             ends(&mut known).await;
@@ -156,7 +156,7 @@ async fn garbage_and_half_frames_end_their_connection_and_nothing_else() {
     }
 }
 
-/// The server says goodbye or nothing, and closes.
+/// Asserts that the server sends a goodbye or nothing, and closes.
 async fn ends(channel: &mut Carried) {
     let mut read = bytes::BytesMut::new();
     within(async {
@@ -177,7 +177,7 @@ async fn a_port_after_https_that_is_taken_is_named_with_what_to_do() {
     let options = small_options(&config());
     let db = thalweg_engine::Database::open(dir.path(), options).unwrap();
     let error = loop {
-        // Somebody has a port; the one before it is free, or another is looked for.
+        // Another listener has a port. If the port before it is not free, the loop tries another.
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let native = taken.local_addr().unwrap();
         let http = SocketAddr::new(native.ip(), native.port() - 1);
@@ -226,7 +226,7 @@ async fn datagrams_of_garbage_do_no_harm() {
     for seed in 1..2000 {
         let mut bytes = garbage(seed, (seed as usize * 7) % 1400);
         if let Some(first) = bytes.first_mut().filter(|_| seed % 2 == 0) {
-            // The form of a first packet.
+            // The first byte of an initial packet.
             *first |= 0xc0;
         }
         socket.send_to(&bytes, node.native.unwrap()).await.unwrap();
@@ -250,7 +250,7 @@ async fn slow_handshakes_are_shed_and_their_places_come_back() {
     for _ in 0..PLACES {
         silent.push(node.dial_over(&dialer, Kind::Tcp).await.unwrap());
     }
-    // Accepting is in order, so all places are taken when this one comes.
+    // Connections are accepted in order, so all slots are taken when this one arrives.
     let mut shed = node.dial_over(&dialer, Kind::Tcp).await.unwrap();
     assert_eq!(shed.is_told_goodbye().await, Reason::Overloaded);
     ends(&mut shed).await;
@@ -275,7 +275,7 @@ async fn quic_connections_have_a_bound_of_their_own() {
     one.is_served().await;
     two.is_served().await;
     drop(one);
-    // The place is free when the server has noticed.
+    // The slot is free after the server has noticed the end.
     within(async {
         loop {
             let mut next = node.dial_over(&Dialer::new(), Kind::Quic).await.unwrap();

@@ -34,7 +34,7 @@ fn scan(keyspace: KeyspaceId) -> Scan<'static> {
     }
 }
 
-/// All pages of a scan: keys with the lengths of their values, and how many pages there were.
+/// Returns all pages of a scan: the keys with the lengths of their values, and the number of pages.
 async fn pages(raw: &mut Raw, wanted: Scan<'_>) -> (Vec<(Vec<u8>, usize)>, usize) {
     let (mut pairs, mut cursor, mut pages) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -131,7 +131,7 @@ async fn keyspaces_with_history_show_what_was() {
     }
     raw.send(3, &Get { keyspace, revision: revisions[4], values: Values::Include, key: Rest(b"k") }).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Value(value) => value.value.0[0]), 5);
-    // Pages as large as the client takes, each going on where the one before ended.
+    // Each page is as large as the client permits, and continues after the previous one.
     let (mut seen, mut before) = (Vec::new(), Revision(0));
     loop {
         raw.send(4, &Versions { keyspace, before, limit: 20, key: Rest(b"k") }).await;
@@ -194,7 +194,7 @@ async fn what_there_is_is_found_and_listed() {
     }
     assert!(listed.iter().map(|(id, _)| id).eq(&streams));
     assert_eq!(listed[3].1, "s3");
-    // As long a list as there may be, which is read elsewhere.
+    // A list with the maximum limit is read on another thread.
     raw.send(6, &ListStreams { after: StreamId(0), limit: u32::MAX }).await;
     assert_eq!(expect!(raw, 6, ServerFrame::StreamList(list) => (list.streams.len(), list.more)), (5, false));
 

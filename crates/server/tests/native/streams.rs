@@ -1,4 +1,4 @@
-//! Streams over the native protocol: reading, tailing with credit, going on without gap or duplicate.
+//! Streams over the native protocol: reading, tailing with credit, resuming without gap or duplicate.
 
 use thalweg_server::config::ByteSize;
 use thalweg_types::{
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Offsets and payloads of runs; checks that offsets and counts fit the bytes.
+/// Returns offsets and payloads of runs. Asserts that offsets and counts fit the bytes.
 fn records(runs: &List<'_, RecordRun<'_>>) -> Vec<(u64, Vec<u8>)> {
     let mut found = Vec::new();
     for run in runs.iter() {
@@ -35,7 +35,7 @@ fn payload(n: u64) -> Vec<u8> {
     format!("record {n}").into_bytes()
 }
 
-/// Appends records `range`, `each` at a time.
+/// Appends records `range`, with `each` records per append.
 async fn fill(raw: &mut Raw, stream: StreamId, range: std::ops::Range<u64>, each: usize) {
     let payloads: Vec<_> = range.map(payload).collect();
     for chunk in payloads.chunks(each) {
@@ -70,7 +70,7 @@ async fn records_are_read_from_anywhere_and_cut_where_asked() {
         });
         assert_eq!((found, next, end), (numbered(range.clone()), Offset(range.end), Offset(100)), "{read:?}");
     }
-    // About so many bytes, to the record.
+    // The maximum size in bytes cuts a page at a record.
     raw.send(2, &read(Position::Start {}, 0, 400)).await;
     let (found, bytes) = expect!(raw, 2, ServerFrame::Records(page) => {
         (records(&page.runs), page.runs.iter().map(|run| run.records.len()).sum::<usize>())
@@ -110,14 +110,14 @@ async fn a_page_is_never_larger_than_the_client_takes() {
         pages += 1;
     }
     assert_eq!(pages, 5, "six of them fit at a time");
-    // A tail the same.
+    // A tail has the same page size.
     raw.send(2, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
     expect!(raw, 2, ServerFrame::Tailing(_) => ());
     let mut seen = 0;
     while seen < 30 {
         seen += expect!(raw, 2, ServerFrame::Tailed(page) => records(&page.runs).len());
     }
-    // One record that is larger can't be sent at all.
+    // A single record that is larger cannot be sent.
     writer.append(stream, &[&vec![7; 100_000]]).await;
     let (code, next) = expect!(raw, 2, ServerFrame::Ended(end) => {
         (end.code.to_owned(), end.details.iter().find(|detail| detail.name == "next").map(|detail| detail.value))
@@ -157,7 +157,7 @@ async fn a_tail_follows_and_goes_on_where_it_was_cut_off() {
     assert!(connections > 1);
     assert_eq!(seen, numbered(0..2000));
     let mut writer = writing.await.unwrap();
-    // A new one waits at the end, and hears of what comes and of the end of the stream.
+    // A new tail waits at the end. It receives new records, and the end of the stream.
     let mut raw = node.raw().await;
     raw.send(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }).await;
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
@@ -179,9 +179,9 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
     let permit = Permit { messages: 25, bytes: u64::MAX };
     raw.send(1, &Tail { stream, from: Position::Start {}, permit }).await;
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
-    // Whole appends: a frame begins while something is permitted, and passes it by less than itself.
+    // A tail sends whole appends. A frame begins while credit is left, and exceeds it by less than its own size.
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(0..30));
-    // Nothing more comes: what is asked for meanwhile is answered first.
+    // The tail sends no more frames, so the next frame answers another request.
     raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
     expect!(raw, 2, ServerFrame::Records(_) => ());
     // An old total changes nothing.
@@ -196,14 +196,14 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
         (end.code.to_owned(), end.details.iter().map(|detail| detail.value).collect::<Vec<_>>())
     });
     assert_eq!(ended, ("cancelled".to_owned(), vec![40]));
-    // Bytes stop it as well: each record has 16 bytes or so.
+    // Bytes limit a tail, too. Each record has about 16 bytes.
     let permit = Permit { messages: u64::MAX, bytes: 1 };
     raw.send(3, &Tail { stream, from: Position::Start {}, permit }).await;
     expect!(raw, 3, ServerFrame::Tailing(_) => ());
     assert_eq!(expect!(raw, 3, ServerFrame::Tailed(page) => records(&page.runs)), numbered(0..10));
     raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
     expect!(raw, 2, ServerFrame::Records(_) => ());
-    // Nothing at all is permitted, and then it is drained: there is nothing that may be sent.
+    // Nothing is permitted at all, so a drain sends nothing.
     raw.send(3, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
     node.stop().await;
@@ -215,7 +215,7 @@ async fn a_tail_that_is_cut_short_goes_on_behind_what_was_sent() {
     let mut raw = node.raw().await;
     let stream = raw.stream("s").await;
     fill(&mut raw, stream, 0..100, 10).await;
-    // The page that is found when the cancel is there already is not sent: it is what a later tail begins with.
+    // A page that is read after the cancel has arrived is not sent. A later tail begins with it.
     raw.put(1, &Tail { stream, from: offset(20), permit: UNLIMITED });
     raw.put(1, &Cancel { mode: CancelMode::Now });
     raw.flush().await;
@@ -282,7 +282,7 @@ async fn an_id_is_free_again_and_what_is_trimmed_ends_a_tail() {
         raw.send(1, &Tail { stream, from: offset(from), permit: UNLIMITED }).await;
         assert_eq!(raw.fails(1).await, code, "and so the id is free");
     }
-    // Permitted two of five, and the others are trimmed meanwhile.
+    // Two of five records are permitted, and the others are trimmed in the meantime.
     let permit = Permit { messages: 2, bytes: u64::MAX };
     raw.send(1, &Tail { stream, from: offset(5), permit }).await;
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
@@ -295,7 +295,7 @@ async fn an_id_is_free_again_and_what_is_trimmed_ends_a_tail() {
     node.stop().await;
 }
 
-/// A subscriber that does not take its frames is not read for: what waits for it is bounded, others go on.
+/// A subscriber that does not read its frames causes no further reads. Its queue is bounded, and others are served.
 #[tokio::test]
 async fn a_stuck_tail_holds_up_nobody() {
     let node = Node::with(|config| config.max_body_bytes_in_flight = ByteSize(64 << 20)).await;
@@ -314,7 +314,7 @@ async fn a_stuck_tail_holds_up_nobody() {
     while seen < 500 {
         seen += expect!(other, 1, ServerFrame::Tailed(page) => records(&page.runs).len());
     }
-    // The stuck one goes on where it stood.
+    // The stuck tail continues at its old position.
     expect!(stuck, 1, ServerFrame::Tailing(_) => ());
     let mut seen = 0;
     while seen < 500 {

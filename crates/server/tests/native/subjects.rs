@@ -1,4 +1,5 @@
-//! Subjects over the native protocol: what subscribers get, in which frames and order; bounds, credit, policies, ends.
+//! Subjects over the native protocol: the deliveries of subscribers, their frames and order; bounds, credit, policies,
+//! ends.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +41,7 @@ fn plain(pattern: &str) -> Subscribe<'_> {
     subscribe(pattern, Policy::DropNew, UNLIMITED)
 }
 
-/// What a delivery says.
+/// Content of a delivery.
 #[derive(Debug, PartialEq, Eq)]
 struct Got {
     ids: Vec<u32>,
@@ -120,7 +121,7 @@ async fn single_messages_are_gathered_in_order_over_subjects() {
         let subject = if number < 200 { "a" } else { "b" };
         publisher.queue_publish(0, &[&batch(subject, &[&number.to_string()])]);
         if number == 100 {
-            // One that wants a reply is published by itself, in its place.
+            // A message that requires a reply is published alone, in its order.
             publisher.queue_publish(5, &[&batch("a", &["between"])]);
         }
     }
@@ -151,13 +152,13 @@ async fn gathered_messages_wait_if_told_to_but_not_for_ever() {
     subscriber.begin(1, &plain("a")).await;
     publisher.queue_publish(0, &[&batch("a", &["1"])]);
     publisher.flush().await;
-    // A reply says that the first has been read; then the second is sent, and joins it.
+    // A reply confirms that the server has read the first message. Then the second is sent, and joins it.
     publisher.publish(1, &[]).await;
     publisher.queue_publish(0, &[&batch("a", &["2"])]);
     publisher.flush().await;
     let mut payloads = subscriber.delivery().await.payloads;
     if payloads.len() == 1 {
-        // The machine was too slow for both to come within the delay.
+        // The machine was too slow for both to arrive within the delay.
         payloads.extend(subscriber.delivery().await.payloads);
     }
     assert_eq!(payloads, ["1", "2"]);
@@ -223,7 +224,7 @@ async fn credit_is_kept_and_what_waits_is_bounded() {
     for wanted in ["6", "7"] {
         assert_eq!(subscriber.delivery().await.payloads, [wanted]);
     }
-    // A total that was said before permits nothing more; a higher one does.
+    // A total that was sent before permits nothing more. A higher one does.
     subscriber.put(1, &Credit { messages: 4, bytes: u64::MAX });
     subscriber.put(1, &Credit { messages: 6, bytes: u64::MAX });
     subscriber.flush().await;
@@ -254,13 +255,13 @@ async fn limits_and_cancels_end_a_subscription_where_they_say() {
     assert_eq!((rest.ids, rest.payloads), (vec![3], vec!["3".to_owned(), "4".to_owned()]));
     assert_eq!(subscriber.delivery().await.ids, [3]);
     assert_eq!(expect!(subscriber, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "limit_reached");
-    // Its id is free again.
+    // The id is free again.
     subscriber.begin(1, &plain("b")).await;
     subscriber.send(3, &Cancel { mode: CancelMode::Now }).await;
     assert_eq!(expect!(subscriber, 3, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
     assert_eq!(publisher.publish(2, &[&batch("a", &["x"])]).await, (0, 0));
 
-    // A drain sends what waits as far as credit goes, and nothing that comes later.
+    // A drain sends queued messages within the credit, and no later messages.
     subscriber.begin(4, &subscribe("d", Policy::DropNew, Permit { messages: 0, bytes: u64::MAX })).await;
     publisher.publish(3, &[&batch("d", &["1"]), &batch("d", &["2"]), &batch("d", &["3"])]).await;
     subscriber.put(4, &Credit { messages: 2, bytes: u64::MAX });
@@ -316,9 +317,9 @@ async fn a_subscriber_that_blocks_stops_its_publishers_and_nothing_is_lost() {
         seen.push(slow.delivery().await.payloads[0].clone());
     }
     assert!(seen.iter().map(|seen| seen.parse::<u32>().unwrap()).eq(0..=200));
-    // The last was told when it was in the queue.
+    // The last publish is acknowledged after it is in the queue.
     expect!(publisher, 7, ServerFrame::Published(published) => assert_eq!(published.delivered, 1));
-    // One that goes away holds up nobody any more.
+    // A subscriber that disconnects does not block others any more.
     for number in 0..20 {
         publisher.queue_publish(0, &[&batch("a", &[&number.to_string(), "."])]);
     }
@@ -377,7 +378,8 @@ async fn asking() {
     asking.send(1, &Ask { batch: Rest(&question) }).await;
     assert_eq!(asking.fails(1).await, "no_responders");
     answering.begin(1, &plain("sums")).await;
-    // Several at once, answered in another order; and one of the client's own subscriptions sees the answers as well.
+    // The client sends several requests at once, and the answers arrive in another order. One of its own subscriptions
+    // sees the answers, too.
     asking.begin(9, &plain("_reply.>")).await;
     for id in [2, 3] {
         asking.put(id, &Ask { batch: Rest(&batch("sums", &[&format!("question {id}")])) });
@@ -400,7 +402,7 @@ async fn asking() {
         });
         assert_eq!(payload, format!("answer {id}"));
     }
-    // A second answer reaches the inbox and nobody in it.
+    // A second answer reaches the inbox, where no request waits for it.
     answering.publish(5, &[&batch(&replies[0], &["late"])]).await;
     assert_eq!(asking.delivery().await.payloads, ["late"]);
     let brief = Fields { timeout_micros: Some(20_000), ..Fields::default() };
@@ -452,7 +454,7 @@ async fn a_queue_group_shares_over_both_protocols() {
     }
     seen.sort_unstable();
     assert!(seen.into_iter().eq(0..published as u32), "each went to one of them");
-    // What is published over HTTP comes over the native protocol.
+    // Messages published over HTTP arrive over the native protocol.
     node.call("POST", "/v1/subjects/jobs", &[], b"from http").await.is(200);
     assert_eq!(member.delivery().await.payloads, ["from http"]);
     node.stop().await;

@@ -1,4 +1,4 @@
-//! Native connections share threads: what one does, the others do not feel more than they must.
+//! Native connections share threads. The work of one must delay the others as little as possible.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn get(keyspace: KeyspaceId) -> Get<'static> {
     Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(b"k") }
 }
 
-/// Has one of the server's threads work as fast as it can, until it is aborted.
+/// Keeps one of the server's threads as busy as possible, until the task is aborted.
 async fn flood(mut raw: Raw, keyspace: KeyspaceId) {
     loop {
         (1..=1000).for_each(|id| raw.put(id, &get(keyspace)));
@@ -27,11 +27,11 @@ async fn flood(mut raw: Raw, keyspace: KeyspaceId) {
     }
 }
 
-/// Until the server has closed it, whatever it says before.
+/// Waits until the server has closed the connection, and ignores its last frames.
 async fn is_closed(raw: &mut Raw) {
     let mut rest = Vec::new();
     let closed = tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await;
-    // However it was closed.
+    // The connection may have ended with an error.
     let _ = closed.expect("closed in time");
 }
 
@@ -97,7 +97,7 @@ async fn who_does_not_end_is_cut_when_the_drain_is_over() {
     stuck.put_command(1, Durability::Os, |out| encode_put(out, keyspace, b"k", &value).unwrap());
     stuck.flush().await;
     expect!(stuck, 1, ServerFrame::Committed(_) => ());
-    // More replies than sockets and outbox hold, and nobody reads them.
+    // The client requests more replies than sockets and outbox hold, and does not read them.
     (2..1000).for_each(|id| stuck.put(id, &get(keyspace)));
     stuck.flush().await;
     node.signal_stop();

@@ -1,4 +1,4 @@
-//! A write that waits for a disk that does not answer, over the native protocol.
+//! A write that waits for a disk without a response, over the native protocol.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ async fn a_durable_write_whose_time_is_up_may_have_happened() {
     raw.flush().await;
     let (code, effect) = expect!(raw, 1, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.effect));
     assert_eq!((code.as_str(), effect), ("timeout", Effect::Unknown));
-    // Its id is free again, the channel goes on, and nothing that is not durable is shown.
+    // The id is free again, the channel stays open, and the server shows only durable data.
     let get = Get { keyspace, revision: Revision(0), values: Values::Include, key: Rest(b"a") };
     raw.send(1, &get).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Value(value) => value.revision), Revision(0));
@@ -48,7 +48,7 @@ async fn a_channel_that_is_alone_hears_that_its_time_is_up() {
     let (node, gate) = gated::node().await;
     let mut raw = node.raw().await;
     let keyspace = raw.keyspace("k").await;
-    // Until it has had the server to itself for long enough to commit on its own thread.
+    // Wait until the channel has had the server to itself long enough to commit on its own thread.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
         raw.send(0, &Ping { token: 1 }).await;

@@ -1,4 +1,4 @@
-//! What is on the wire: garbage, pipelines, HTTP/2.
+//! Bytes on the wire: garbage, pipelines, HTTP/2.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,7 +24,7 @@ impl Dice {
     }
 }
 
-/// Something that resembles requests more or less.
+/// Returns bytes that resemble requests more or less.
 fn junk(dice: &mut Dice) -> Vec<u8> {
     let methods = ["GET", "PUT", "POST", "DELETE", "HEAD", "PATCH", "BREW", "", "PRI"];
     let targets = [

@@ -1,5 +1,5 @@
-//! Reads that wait, and clients that do not: who vanishes takes no entry along and leaves nobody behind who waits; bounds,
-//! timeouts, who is woken.
+//! Reads that wait, and clients that disconnect. A client that disconnects takes no entry with it, and leaves no
+//! waiting reader behind. Also bounds, timeouts, and the order of wakes.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use crate::support::{
 
 const READ: &str = "XREADGROUP GROUP g c COUNT 1 BLOCK 0 STREAMS s >";
 
-/// A client that waits, once the server says that so many do.
+/// Starts a client that waits, and returns once the server reports `count` blocked clients.
 async fn waiting(node: &Node, watcher: &mut Resp, command: &str, count: usize) -> Resp {
     let mut client = Resp::connect(node).await;
     client.send(&encode(command)).await;
@@ -27,12 +27,12 @@ async fn blocked(watcher: &mut Resp, count: usize) {
     watcher.until("INFO clients", &format!("blocked_clients:{count} ")).await;
 }
 
-/// How many other connections `CLIENT LIST` shows as waiting.
+/// Returns the number of other connections that `CLIENT LIST` shows as waiting.
 async fn listed_as_blocked(watcher: &mut Resp) -> usize {
     watcher.call("CLIENT LIST").await.matches(" flags=b ").count()
 }
 
-/// The ids of entries in a reply.
+/// Returns the ids of the entries in a reply.
 fn ids(reply: &str) -> Vec<String> {
     let is_id = |word: &&str| {
         word.split_once('-').is_some_and(|(ms, seq)| ms.parse::<u64>().is_ok() && seq.parse::<u64>().is_ok())
@@ -45,7 +45,7 @@ async fn who_has_gone_before_an_entry_comes_does_not_get_it() {
     let node = node().await;
     let mut watcher = Resp::connect(&node).await;
     assert_eq!(watcher.call("XGROUP CREATE s g $ MKSTREAM").await, "+OK");
-    // In each of the ways in which a client goes.
+    // Each way in which a client disconnects.
     for way in 0..4 {
         let mut client = waiting(&node, &mut watcher, READ, 1).await;
         watcher.until("CLIENT LIST", " flags=b ").await;
@@ -53,7 +53,7 @@ async fn who_has_gone_before_an_entry_comes_does_not_get_it() {
             0 => drop(client),
             1 => client.reset(),
             2 => {
-                // It sends no more, and would still take a reply: there is none.
+                // The client sends no more, and would still read a reply, but gets none.
                 tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await.unwrap();
                 assert_eq!(client.rest().await, "");
             }
@@ -76,7 +76,7 @@ async fn who_has_gone_before_an_entry_comes_does_not_get_it() {
     node.stop().await;
 }
 
-/// Whoever says at once that it sends no more has gone while its read is on its way to the log.
+/// A client that closes its sending side immediately counts as disconnected while its read is on its way to the log.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_goes_while_it_asks_does_not_begin_to_wait() {
     let node = node().await;
@@ -96,8 +96,8 @@ async fn who_goes_while_it_asks_does_not_begin_to_wait() {
     node.stop().await;
 }
 
-/// Clients wait and vanish while others write: each entry is delivered once, and to whoever vanished with it it is pending, so
-/// that it can be claimed; the others wait for somebody.
+/// Clients wait and disconnect while others write. Each entry is delivered once. An entry delivered to a client that
+/// has disconnected is pending for it, so that it can be claimed; the others stay for the next reader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_are_delivered_once_beside_clients_that_vanish() {
     const ENTRIES: usize = 150;
@@ -116,7 +116,7 @@ async fn entries_are_delivered_once_beside_clients_that_vanish() {
                     let command = format!("XREADGROUP GROUP g {reader} COUNT 1 BLOCK 0 STREAMS s >");
                     client.send(&encode(&command)).await;
                     if (at + reader) % 5 == 0 {
-                        // It vanishes, perhaps with an entry on its way.
+                        // The client disconnects, perhaps with an entry on its way.
                         if at % 2 == 0 {
                             client.reset();
                         }
@@ -139,9 +139,9 @@ async fn entries_are_delivered_once_beside_clients_that_vanish() {
         let id = watcher.call(&format!("XADD s * n {number}")).await;
         all.insert(id.split(' ').nth(1).unwrap().to_owned());
     }
-    // Every entry is given to somebody, for somebody always comes.
+    // Every entry is delivered, because there is always another reader.
     watcher.until("XINFO GROUPS s", "$3 lag :0").await;
-    // Those who wait now are told to end; one that vanishes with that leaves it to the next.
+    // Waiting readers now get an entry that ends them. If one disconnects with it, the next reader gets one.
     let mut got = Vec::new();
     for reader in readers {
         while !reader.is_finished() {
@@ -151,7 +151,7 @@ async fn entries_are_delivered_once_beside_clients_that_vanish() {
     }
     blocked(&mut watcher, 0).await;
     assert_eq!(listed_as_blocked(&mut watcher).await, 0);
-    // What nobody answered for is pending, once, and can be claimed.
+    // Entries without an ack are pending once, and can be claimed.
     let mut claimed = Vec::new();
     let mut cursor = "0-0".to_owned();
     loop {
@@ -186,7 +186,7 @@ async fn an_entry_of_a_group_wakes_all_and_goes_to_one_and_a_stream_s_to_all() {
     for reader in 0..5 {
         readers.push(waiting(&node, &mut watcher, "XREAD BLOCK 0 STREAMS other s $ $", 6 + reader).await);
     }
-    // In one commit: one for each member.
+    // Entries of one commit: each member gets one.
     let adds = ["XADD s 1-1 f v", "XADD s 1-2 f v", "XADD s 1-3 f v", "XADD s 1-4 f v", "XADD s 1-5 f v"];
     assert_eq!(watcher.pipeline(&adds).await.len(), 5);
     let mut given = BTreeSet::new();
@@ -201,7 +201,7 @@ async fn an_entry_of_a_group_wakes_all_and_goes_to_one_and_a_stream_s_to_all() {
         assert_eq!(ids(&reader.reply().await), ["1-1", "1-2", "1-3", "1-4", "1-5"]);
     }
     blocked(&mut watcher, 0).await;
-    // And all of them do something else now.
+    // All clients can execute other commands now.
     for client in members.iter_mut().chain(&mut readers) {
         assert_eq!(client.call("PING").await, "+PONG");
     }
@@ -218,7 +218,7 @@ async fn a_wait_ends_when_its_time_is_up_whatever_wakes_it_meanwhile() {
         assert_eq!(client.call(command).await, "*-1");
         assert!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
     }
-    // Its key changes all the time, and nothing of that is for it.
+    // The key changes all the time, but no change is for this reader.
     let begun = Instant::now();
     client.send(&encode("XREAD BLOCK 300 STREAMS s 1000-0")).await;
     let mut writer = Resp::connect(&node).await;
@@ -263,7 +263,7 @@ async fn what_is_pipelined_behind_a_wait_is_done_after_it_in_order() {
     blocked(&mut watcher, 1).await;
     assert_eq!(watcher.call("GET a").await, "$1 1", "what stands before it is done, and nothing behind it");
     assert_eq!(client.reply().await, "+OK");
-    // A client that sends a lot while it waits is not read without bound, and not cut either.
+    // A client that sends a lot while it waits is read only up to a bound, and is not cut.
     let mut more = Vec::new();
     (0..20_000).for_each(|_| more.extend(encode("INCR b")));
     let sending = async {

@@ -1,4 +1,4 @@
-//! Redis clients against a server: sessions, transactions, bursts, waiting.
+//! Redis clients of a server: sessions, transactions, bursts, waiting.
 
 use std::time::Duration;
 
@@ -119,13 +119,13 @@ async fn transactions_are_all_or_nothing_and_watched_keys_guard_them() {
     assert_eq!(one.call("HGET a f").await, "+QUEUED");
     assert_eq!(two.call("GET a").await, "$-1");
     assert_eq!(one.call("EXEC").await, "*2 +OK -WRONGTYPE Operation against a key holding the wrong kind of value");
-    // What is no command discards it.
+    // An invalid command discards the transaction.
     assert_eq!(
         one.pipeline(&["MULTI", "GET", "SET a 2", "EXEC"]).await[3],
         "-EXECABORT Transaction discarded because of previous errors."
     );
     assert_eq!(one.pipeline(&["MULTI", "SET a 3", "DISCARD", "GET a"]).await, ["+OK", "+QUEUED", "+OK", "$1 1"]);
-    // Watched and unchanged; watched and changed; unwatched.
+    // A watched key that stays unchanged; one that changes; one that is unwatched.
     assert_eq!(one.pipeline(&["WATCH a b", "MULTI", "INCR a", "EXEC"]).await[3], "*1 :2");
     assert_eq!(one.call("WATCH a b").await, "+OK");
     assert_eq!(two.call("SET b x").await, "+OK");
@@ -235,7 +235,7 @@ async fn who_does_not_know_the_password_does_nothing_and_holds_little() {
     assert_eq!(client.call("SET a 1").await, "+OK");
     let mut client = Resp::connect(&node).await;
     assert!(client.call("HELLO 2 AUTH default secret").await.starts_with("*14"));
-    // A large announcement ends the connection at once.
+    // A request that announces a large size ends the connection immediately.
     for (sent, said) in [
         (&b"*1\r\n$536870912\r\n"[..], "-ERR Protocol error: invalid bulk length"),
         (b"*2\r\n$4\r\nAUTH\r\n$16777216\r\n", "-ERR Protocol error: unauthenticated bulk length"),
@@ -246,7 +246,7 @@ async fn who_does_not_know_the_password_does_nothing_and_holds_little() {
         client.send(sent).await;
         assert_eq!(client.rest().await, said);
     }
-    // And so does saying nothing for too long.
+    // A client that does not authenticate in time is also disconnected.
     assert!(Resp::connect(&node).await.rest().await.starts_with("-NOAUTH"));
     node.stop().await;
 }
@@ -265,7 +265,7 @@ async fn streams_are_waited_for() {
     while !writer.call("INFO clients").await.contains("blocked_clients:1") {}
     assert_eq!(writer.pipeline(&["MULTI", "XADD s 1-2 f w", "EXEC"]).await[2], "*1 $3 1-2");
     assert_eq!(reader.reply().await, "*1 *2 $1 s *1 *2 $3 1-2 *2 $1 f $1 w");
-    // Nothing waits within a transaction, nor for a client that has gone.
+    // A read does not wait inside a transaction, and stops waiting when its client disconnects.
     assert_eq!(reader.pipeline(&["MULTI", "XREAD BLOCK 0 STREAMS s $", "EXEC"]).await[2], "*1 *-1");
     reader.send(&encode("XREAD BLOCK 0 STREAMS s $")).await;
     while !writer.call("INFO clients").await.contains("blocked_clients:1") {}
@@ -283,7 +283,7 @@ async fn scans_go_on_with_decimal_cursors() {
     let (mut cursor, mut seen) = ("0".to_owned(), Vec::new());
     loop {
         let command = format!("SCAN {cursor} COUNT 7");
-        // In a transaction now and then.
+        // Every other call is inside a transaction.
         let reply = match seen.len() % 2 {
             0 => client.call(&command).await,
             _ => client.pipeline(&["MULTI", &command, "EXEC"]).await[2].strip_prefix("*1 ").unwrap().to_owned(),

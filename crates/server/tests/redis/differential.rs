@@ -1,5 +1,6 @@
-//! Redis's own server is the oracle for a whole one of ours: the same random commands over sockets, one by one, in bursts,
-//! in transactions of several clients, and in RESP2 and RESP3. What may differ is in the support of `thalweg-redis`'s tests.
+//! Redis's own server is the oracle for a whole server: the same random commands go over sockets to both, one by one,
+//! in bursts, in transactions of several clients, and in RESP2 and RESP3. The support of `thalweg-redis`'s tests
+//! defines permitted differences.
 
 use crate::{
     args,
@@ -15,7 +16,7 @@ use crate::{
     support::{Node, resp::node},
 };
 
-/// Connections to both, in the same database.
+/// Connections to both servers, in the same database.
 struct Both<'n> {
     redis: RedisServer,
     node: &'n Node,
@@ -37,7 +38,7 @@ impl Both<'_> {
         self.select(Connection::tcp(self.node.resp.expect("it serves Redis clients"), protocol))
     }
 
-    /// `queued`: what transactions may hold.
+    /// Compares both servers. `queued` has the commands that transactions may hold.
     fn compare(&self, families: &[&[Generator]], queued: &[&[Generator]], seed: u64) {
         let (mix, queued) = (Mix::new(families), Mix::new(queued));
         for protocol in [2, 3] {
@@ -59,7 +60,7 @@ impl Both<'_> {
     }
 }
 
-/// Both, in a database, if Redis is there; the node is served by other threads meanwhile.
+/// Compares both servers in a database, if Redis is installed. Other threads serve the node in the meantime.
 async fn compared(database: u32, families: &[&[Generator]], queued: &[&[Generator]], default_seed: u64) {
     let Some(redis) = RedisServer::start() else { return };
     let node = node().await;
@@ -71,7 +72,7 @@ async fn compared(database: u32, families: &[&[Generator]], queued: &[&[Generato
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_database_answers_as_redis_answers() {
     let stored = [strings::ALL, keys::ALL, hashes::ALL, streams::ALL];
-    // A transaction is of one database here: docs/redis.md.
+    // A transaction has a single database here; see docs/redis.md.
     let all: Vec<_> = stored.into_iter().chain([connection::ALL]).collect();
     compared(0, &all, &stored, 401).await;
 }

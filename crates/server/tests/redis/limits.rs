@@ -1,7 +1,7 @@
-//! The bounds of a Redis client's connection, at the bound: bytes that come slowly, in parts or not at all, replies that nobody
-//! takes, transactions, watches and scans that are as large as they may be, and one more.
+//! The bounds of a Redis client's connection, at each bound: bytes that arrive slowly, in parts or not at all; replies
+//! that the client does not read; transactions, watches and scans of the maximum size, and one more.
 //!
-//! What they cost in memory is measured from outside, in `thalweg/tests/suite/redis_limits.rs`.
+//! `thalweg/tests/suite/redis_limits.rs` measures their cost in memory from outside.
 
 use std::{
     sync::Arc,
@@ -24,13 +24,13 @@ use crate::support::{
     small_options,
 };
 
-/// Cuts slow clients soon.
+/// Makes a server cut slow clients soon.
 fn impatient(config: &mut Config) {
     config.body_timeout = Span(Duration::from_millis(200));
     config.write_timeout = Span(Duration::from_millis(200));
 }
 
-/// Has room for entries as large as they may be.
+/// Starts a node with room for entries of the maximum size.
 async fn roomy(change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
     let mut config = config();
     serving(&mut config);
@@ -62,7 +62,7 @@ async fn bytes_that_come_one_by_one_are_the_same_requests() {
     assert_eq!(Resp::connect(&node).await.call("FLUSHDB").await, "+OK");
     let mut slow = Resp::connect(&node).await;
     for byte in &script {
-        // Without waiting for each other, and with that.
+        // Each byte is sent alone. The server may read it alone, or together with others.
         slow.send(std::slice::from_ref(byte)).await;
         tokio::task::yield_now().await;
     }
@@ -77,7 +77,7 @@ async fn half_a_request_is_not_waited_for_wherever_it_ends() {
     let mut halves: Vec<Vec<u8>> = (1..whole.len()).map(|len| whole[..len].to_vec()).collect();
     halves.push(b"SET key val".to_vec());
     halves.push(b"\"".to_vec());
-    // A large one, of which much has come, and one that comes behind a whole one.
+    // A large request, of which many bytes have arrived, and an incomplete one after a complete one.
     halves.push([&b"*2\r\n$4\r\nECHO\r\n$1000000\r\n"[..], &vec![b'x'; 300_000]].concat());
     let mut clients = Vec::new();
     for half in &halves {
@@ -87,7 +87,7 @@ async fn half_a_request_is_not_waited_for_wherever_it_ends() {
     }
     let mut behind = Resp::connect(&node).await;
     behind.send(&[&encode("PING")[..], &whole[..20]].concat()).await;
-    // One who never stops sending a little is no faster.
+    // A client that keeps sending single bytes gets no more time.
     let mut trickle = Resp::connect(&node).await;
     trickle.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n").await;
     let begun = Instant::now();
@@ -100,7 +100,7 @@ async fn half_a_request_is_not_waited_for_wherever_it_ends() {
         assert_eq!(client.rest().await, TOO_SLOW, "{shown:?}");
     }
     assert_eq!(behind.rest().await, format!("+PONG {TOO_SLOW}"));
-    // Nothing of it was done, and who is silent between requests stays.
+    // Nothing was executed, and a client that is silent between requests stays connected.
     let mut other = Resp::connect(&node).await;
     assert_eq!(other.call("DBSIZE").await, ":0");
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -129,12 +129,12 @@ async fn nonsense_ends_its_own_connection_only() {
         let mut client = Resp::connect(&node).await;
         let _ = client.stream.write_all(&sent).await;
         if said.is_empty() {
-            // It is announced, and may come: nothing has happened yet.
+            // The size was announced and is permitted: nothing has happened yet.
             let _ = client.stream.shutdown().await;
         }
         assert_eq!(client.rest().await, said, "{shown:?}");
     }
-    // Bytes of all kinds, of which some are lines: whatever they are answered, the server goes on.
+    // Random bytes, some of which are lines. The server answers anything, and continues.
     let mut state = 88_172_645_463_325_252_u64;
     for _ in 0..200 {
         let mut client = Resp::connect(&node).await;
@@ -176,18 +176,18 @@ async fn who_takes_no_replies_is_cut_off_and_others_are_not_kept_waiting() {
     ];
     for script in scripts {
         let mut client = Resp::connect(&node).await;
-        // So it is among the clients.
+        // The server counts the client after this reply.
         assert_eq!(client.call("PING").await, "+PONG");
         client.send(&script).await;
         let begun = Instant::now();
         other.until("INFO clients", "connected_clients:1 ").await;
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
         assert_eq!(other.call("PING").await, "+PONG");
-        // It finds the end of what was sent before, and no end of a reply.
+        // The client finds the end of the connection after the bytes that were sent before, inside a reply.
         let got = client.rest().await.len();
         assert!(got < 90_000_000, "{got}");
     }
-    // One who takes them slowly gets them all.
+    // A client that reads slowly gets all replies.
     let mut slow = Resp::connect(&node).await;
     slow.send(&get.repeat(20)).await;
     let (mut got, mut page) = (0, vec![0; 1 << 18]);
@@ -200,7 +200,7 @@ async fn who_takes_no_replies_is_cut_off_and_others_are_not_kept_waiting() {
     node.stop().await;
 }
 
-/// Sends commands and takes as many replies, at the same time; gives those that are not `usual`.
+/// Sends commands and reads their replies concurrently. Returns the replies that are not `usual`.
 async fn unusual(client: &mut Resp, commands: impl Iterator<Item = Vec<u8>>, usual: &str) -> Vec<String> {
     let all: Vec<Vec<u8>> = commands.collect();
     let mut odd = Vec::new();
@@ -277,10 +277,10 @@ async fn all_that_transactions_queue_has_a_bound_and_comes_back() {
     assert_eq!(other.call(&half).await, "+QUEUED");
     assert_eq!(other.call(&half).await, busy);
     assert_eq!(other.call("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
-    // Small ones need no room, not even now.
+    // Small ones need no room, even now.
     assert_eq!(other.pipeline(&["MULTI", "SET a 1", "EXEC"]).await[2], "*1 +OK");
     assert_eq!(one.call("EXEC").await, format!("*5{}", " +OK".repeat(5)));
-    // And what one held who has vanished, or who discards it, is free again.
+    // The bytes of a client that disconnects, or discards its transaction, are released.
     for _ in 0..3 {
         let mut client = Resp::connect(&node).await;
         assert_eq!(client.call("MULTI").await, "+OK");
@@ -314,7 +314,7 @@ async fn watches_have_a_bound() {
     assert_eq!(client.pipeline(&[&watch(0, MOST - 1), "WATCH last"]).await, ["+OK", "+OK"]);
     assert_eq!(other.call("SET last 1").await, "+OK");
     assert_eq!(client.pipeline(&["MULTI", "SET a 2", "EXEC", "GET a"]).await[2..], ["*-1", "$1 1"]);
-    // By bytes: 32 keys, as long as keys are, together.
+    // The bound in bytes: 32 keys of the maximum length together.
     let long = |number: usize| format!("WATCH {number:0>32768}");
     let watches: Vec<_> = (0..32).map(long).collect();
     assert_eq!(client.pipeline(&watches.iter().map(String::as_str).collect::<Vec<_>>()).await, ["+OK"; 32]);
@@ -358,7 +358,7 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
         client.send(&[announce(1 << 20), vec![b'x'; 1 << 17]].concat()).await;
         held.push(client);
     }
-    // Until theirs is counted, one more may have room.
+    // Until the bytes of the others are counted, one more may have room.
     let refused = loop {
         let mut client = Resp::connect(&node).await;
         client.send(&announce(2 << 20)).await;
@@ -368,7 +368,7 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
         }
     };
     assert_eq!(refused, "-BUSY too many bytes of requests at a time: connect again and retry later");
-    // Small ones need no room, and when the large ones have gone there is some again.
+    // Small requests need no room. When the large ones have finished, there is room again.
     let mut client = Resp::connect(&node).await;
     assert_eq!(client.call("SET k small").await, "+OK");
     for mut holder in held {
@@ -403,7 +403,7 @@ async fn a_full_disk_keeps_no_server_from_starting() {
     node.stop().await;
 }
 
-/// Figures of the bound on large replies.
+/// Name of the metric of bytes held for large replies.
 const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
 
 #[tokio::test]
@@ -413,7 +413,7 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     let value = "x".repeat(8 << 20);
     assert_eq!(client.call(&format!("SET large {value}")).await, "+OK");
     let most = "MGET large large large large large large large";
-    // It does not take its reply: some of it goes into the sockets' buffers, and the rest waits.
+    // The client does not read its reply: a part of it goes into the sockets' buffers, and the remainder waits.
     let mut greedy = Resp::connect(&node).await;
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
@@ -423,7 +423,7 @@ async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
     assert!(greedy.reply().await.len() > 56 << 20);
     node.until(HELD, 0.0).await;
     assert!(client.call(most).await.len() > 56 << 20);
-    // What follows what a write has done is sent whatever waits.
+    // Replies after a write in the same burst are sent, even above the bound.
     greedy.send(&encode(most)).await;
     greedy.stream.readable().await.unwrap();
     client.send(&[encode("SET small 2"), encode(most)].concat()).await;

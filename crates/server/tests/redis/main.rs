@@ -1,4 +1,4 @@
-//! What Redis clients are told by a server in this process, and by redis-server where it says the same.
+//! Tests of Redis clients against a server in this process, compared with redis-server where both should agree.
 
 #![allow(clippy::print_stdout, reason = "seeds, and why a test is skipped")]
 

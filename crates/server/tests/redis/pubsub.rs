@@ -1,4 +1,5 @@
-//! Channels of Redis clients: against redis-server byte for byte, and beside subscribers and publishers over HTTP.
+//! Channels of Redis clients: compared with redis-server byte for byte, and together with subscribers and publishers
+//! over HTTP.
 
 use thalweg_server::config::ByteSize;
 use tokio::{
@@ -15,7 +16,7 @@ use crate::{
     },
 };
 
-/// What comes back for commands in one write, up to the answer to a PING behind them.
+/// Sends commands in one write, and returns everything received up to the answer to a PING after them.
 async fn step(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), commands: &[&str], number: usize) -> String {
     let mark = format!("mark-{number:06}");
     let mut bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
@@ -29,7 +30,7 @@ async fn step(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), commands: &[&s
     String::from_utf8_lossy(&got).into_owned()
 }
 
-/// Steps of a client, each one write.
+/// Steps of a client. Each is one write.
 const SCRIPT: &[&[&str]] = &[
     &["SUBSCRIBE a a"],
     &["GET x"],
@@ -79,14 +80,15 @@ async fn subscribers_are_told_what_redis_tells_them() {
     let mut ours = TcpStream::connect(node.resp.unwrap()).await.unwrap();
     for (number, commands) in SCRIPT.iter().enumerate() {
         let (expected, got) = (step(&mut theirs, commands, number).await, step(&mut ours, commands, number).await);
-        // HELLO says the client's id.
+        // The reply to HELLO contains the client's id, which differs.
         let is_same = expected == got || commands[0].starts_with("HELLO");
         assert!(is_same, "{commands:?}\nRedis: {expected:?}\nours:  {got:?}");
     }
     node.stop().await;
 }
 
-/// Publishes from one client and says what both servers' subscribers of the same globs got, and the counts.
+/// Publishes from one client. Compares the messages that subscribers with the same globs got on both servers, and the
+/// counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn globs_get_what_they_match_and_counts_are_of_those_who_get_it() {
     let Some(redis) = RedisServer::start() else { return };
@@ -173,7 +175,7 @@ async fn sharded_channels_are_the_same_channels() {
     node.stop().await;
 }
 
-/// Waits until a command gives a reply: what a connection leaves behind goes with its task.
+/// Waits until a command has this reply: the state of a closed connection goes away with its task.
 async fn until(client: &mut Resp, command: &str, wanted: &str) {
     let looked = async {
         while client.call(command).await != wanted {
@@ -250,7 +252,7 @@ async fn a_subscriber_that_takes_nothing_is_cut_and_others_get_all() {
     quick.call("SUBSCRIBE c").await;
     let publish = format!("PUBLISH c {}", "x".repeat(100_000));
     let mut sent = 0;
-    // Its socket's buffers fill up first, then its queue.
+    // The buffers of its socket fill up first, then its queue.
     let cut = async {
         loop {
             let count = publisher.call(&publish).await;
@@ -298,7 +300,7 @@ async fn what_was_published_before_a_command_comes_before_its_reply() {
     }
     for round in 0..20 {
         assert_eq!(publisher.call(&format!("PUBLISH c {round}")).await, ":40");
-        // The last of them has its turn last.
+        // The last subscriber is served last.
         for subscriber in subscribers.iter_mut().rev() {
             subscriber.send(&encode("PING")).await;
         }

@@ -1,4 +1,4 @@
-//! Native streams as a database of Redis clients: what is appended on one side is read on the other.
+//! Native streams as a database of Redis clients: records appended on one side are read on the other.
 
 use thalweg_server::config::{RespDatabases, Setting};
 
@@ -21,7 +21,7 @@ async fn client(node: &Node) -> Resp {
     client
 }
 
-/// The id in a reply that is one.
+/// Parses the id in a reply that consists of one.
 fn id(reply: &str) -> (u64, u64) {
     let (_, id) = reply.split_once(' ').unwrap_or_else(|| panic!("{reply}"));
     let (ms, seq) = id.split_once('-').unwrap_or_else(|| panic!("{reply}"));

@@ -1,4 +1,4 @@
-//! What tools and libraries ask of a server beside their commands, held against redis-server where it says the same.
+//! Requests of tools and libraries about a server's commands, compared with redis-server where both should agree.
 
 use crate::{
     oracle::{
@@ -16,7 +16,7 @@ fn args(command: &str) -> Vec<Vec<u8>> {
     command.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Commands as a server's `COMMAND` says them, with those of containers.
+/// Returns the commands that a server's `COMMAND` lists, including subcommands.
 fn shapes(server: &mut Connection) -> Vec<Shape> {
     let mut shapes = Vec::new();
     let all = server.ask(&args("COMMAND"));
@@ -44,7 +44,7 @@ async fn every_command_of_the_server_answers_wrong_numbers_and_wrong_kinds_as_re
         for protocol in [2, 3] {
             let (mut theirs, mut ours) = (redis.connect(protocol), Connection::tcp(node.resp.unwrap(), protocol));
             let (known, mut shapes) = (shapes(&mut theirs), shapes(&mut ours));
-            // Of later versions.
+            // Commands of later versions are not compared.
             shapes.retain(|shape| known.iter().any(|known| known.words == shape.words));
             let mut pair = Pair::new(&mut theirs, &mut ours);
             assert!(wrong_numbers(&mut pair, &shapes) > 200);
@@ -77,7 +77,7 @@ async fn what_is_said_of_commands_is_what_redis_says() {
             assert_eq!((shape.arity, shape.first_key), (known.arity, known.first_key), "{}", name(shape));
             let asked = args(&format!("COMMAND INFO {}", name(shape)));
             let (info, theirs) = (ours.ask(&asked), theirs.ask(&asked));
-            // Name, arity, flags, three numbers for keys, categories.
+            // Compare name, arity, flags, the three numbers of keys, and categories.
             assert_eq!(info.items()[0].items()[..7], theirs.items()[0].items()[..7]);
             let docs = ours.ask(&args(&format!("COMMAND DOCS {}", name(shape))));
             assert_eq!(docs.items()[0].bulk(), Some(name(shape).as_bytes()));

@@ -1,5 +1,5 @@
-//! Readers that wait, beside redis-server: what wakes them, what they get, and what ends their waiting; by Redis clients, and
-//! by others.
+//! Waiting readers, compared with redis-server: the commands that wake them, their replies, and the ends of their
+//! waiting. Redis clients and other clients wake them.
 
 use crate::{
     oracle::{
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// A stream with a group that has read all of it; another stream, and one with that group.
+/// Commands that create a stream with a group that has read all of it, another stream, and another with that group.
 const BEGIN: &[&str] = &[
     "FLUSHALL",
     "XADD s 1-1 f v",
@@ -24,7 +24,7 @@ const BEGIN: &[&str] = &[
     "SET string x",
 ];
 
-/// What a reader waits for, and what another client does meanwhile.
+/// Commands with which a reader waits. The scenes pair them with commands of another client.
 const GROUP: &str = "XREADGROUP GROUP g alice BLOCK 0 STREAMS s >";
 const LAST: &str = "XREAD BLOCK 0 STREAMS s $";
 const ALL: &str = "XREAD BLOCK 0 COUNT 2 STREAMS none s 0 1-1";
@@ -66,12 +66,12 @@ fn args(command: &str) -> Vec<Vec<u8>> {
     command.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// The number of a connection.
+/// Returns the number of a connection.
 fn id(connection: &mut Connection) -> i64 {
     connection.ask(&args("CLIENT ID")).integer().expect("a number")
 }
 
-/// Begins anew, and has the reader wait.
+/// Resets the state, and makes the reader wait.
 fn begin(reader: &mut Connection, other: &mut Connection, command: &str) {
     BEGIN.iter().for_each(|command| drop(other.ask(&args(command))));
     let mut bytes = Vec::new();
@@ -85,11 +85,12 @@ fn begin(reader: &mut Connection, other: &mut Connection, command: &str) {
     }
 }
 
-/// What the reader gets of what the other one does; who still waits afterwards is told to stop, which is `None`.
+/// Runs commands of another client, and returns the reader's reply. A reader that still waits is unblocked, and the
+/// result is `None`.
 fn scene(reader: &mut Connection, other: &mut Connection, commands: &[&str], wakes: Option<bool>) -> Option<Frame> {
     let number = id_of_reader(other);
     commands.iter().for_each(|command| drop(other.ask(&args(command))));
-    // Redis has done all by its answer; ours is told to stop only if Redis's reader waited on.
+    // Redis has finished its work when it answers. Our reader is unblocked only if Redis's reader waited on.
     if wakes != Some(true) {
         let stopped = other.ask(&args(&format!("CLIENT UNBLOCK {number}"))).integer();
         if stopped == Some(1) {
@@ -101,7 +102,7 @@ fn scene(reader: &mut Connection, other: &mut Connection, commands: &[&str], wak
     Some(reader.receive())
 }
 
-/// The client that waits, by its flag.
+/// Returns the number of the waiting client, found by its flag.
 fn id_of_reader(other: &mut Connection) -> String {
     let list = other.ask(&args("CLIENT LIST"));
     let list = String::from_utf8_lossy(list.bulk().expect("a list")).into_owned();

@@ -1,4 +1,4 @@
-//! A client of the native protocol over any carrier, as raw as the one over TCP.
+//! A raw client of the native protocol over any carrier: TCP, TLS or QUIC.
 
 use std::future::poll_fn;
 
@@ -7,7 +7,7 @@ use thalweg_wire::{Decoder, Frame, Ping, Reason, ServerFrame, SharedFrame, hands
 
 use super::{Node, PATIENCE};
 
-/// One channel, and the connection it belongs to.
+/// A channel and its connection.
 pub struct Carried {
     pub connection: Connection,
     pub channel: Channel,
@@ -26,13 +26,13 @@ impl Node {
         }
     }
 
-    /// A connection before its hello.
+    /// Opens a connection, without the hello.
     pub async fn dial_over(&self, dialer: &Dialer, kind: Kind) -> Result<Carried, DialError> {
         let (connection, channel) = dialer.dial(&self.endpoint(kind)).await?;
         Ok(Carried::new(connection, channel))
     }
 
-    /// A connection with its handshake done.
+    /// Opens a connection and completes its handshake.
     pub async fn carried(&self, kind: Kind) -> Carried {
         let mut carried = self.dial_over(&Dialer::new(), kind).await.unwrap();
         carried.greet().await;
@@ -45,7 +45,7 @@ impl Carried {
         Self { connection, channel, decoder: Decoder::new(), out: Outbox::new() }
     }
 
-    /// Hello, and the welcome for it.
+    /// Sends the hello, and waits for the welcome.
     pub async fn greet(&mut self) {
         self.send(0, &hello("test", 1 << 20, std::time::Duration::ZERO, &[])).await;
         self.decoder.set_max_bytes(1 << 20);
@@ -54,7 +54,7 @@ impl Carried {
         assert!(matches!(frame.frame, ServerFrame::Welcome(_)), "{:?}", frame.frame);
     }
 
-    /// Another channel of the connection, which has no handshake.
+    /// Opens another channel of the connection, which needs no handshake.
     pub async fn another(&self) -> Self {
         let channel = within(self.connection.open()).await.unwrap().expect("several channels");
         let mut another = Self::new(self.connection.clone(), channel);
@@ -82,7 +82,7 @@ impl Carried {
         .await
     }
 
-    /// The next frame, or the end.
+    /// Returns the next frame, or `None` at the end.
     pub async fn next(&mut self) -> Option<SharedFrame> {
         within(async {
             loop {
@@ -98,7 +98,7 @@ impl Carried {
         .await
     }
 
-    /// A ping is answered: the channel is served.
+    /// Asserts that the server answers a ping on the channel.
     pub async fn is_served(&mut self) {
         self.send(0, &Ping { token: 7 }).await;
         let frame = self.next().await.expect("a pong");
@@ -106,7 +106,7 @@ impl Carried {
         assert!(matches!(&frame.frame, ServerFrame::Pong(pong) if pong.token == 7), "{:?}", frame.frame);
     }
 
-    /// A goodbye is the next frame.
+    /// Asserts that the next frame is a goodbye, and returns its reason.
     pub async fn is_told_goodbye(&mut self) -> Reason {
         let frame = self.next().await.expect("a goodbye");
         match ServerFrame::decode(frame.raw()).unwrap().frame {
@@ -116,7 +116,7 @@ impl Carried {
     }
 }
 
-/// Nothing takes longer.
+/// Awaits a future, which must resolve within [`PATIENCE`].
 pub async fn within<F: Future>(what: F) -> F::Output {
     tokio::time::timeout(PATIENCE, what).await.expect("in time")
 }

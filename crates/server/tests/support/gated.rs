@@ -1,4 +1,4 @@
-//! A disk whose syncs wait as long as a test likes: for what happens between a write and its ack.
+//! A disk whose syncs wait as long as a test requires, for tests of the time between a write and its ack.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use thalweg_types::SystemClock;
 
 use super::Node;
 
-/// A server over a simulated disk, and the gate of its syncs.
+/// Starts a server over a simulated disk, and returns the gate of its syncs.
 pub async fn node() -> (Node, Arc<Gate>) {
     let gate = Arc::new(Gate::default());
     let disk = Gated { inner: SimDisk::new(1), gate: Arc::clone(&gate) };
@@ -22,7 +22,7 @@ pub async fn node() -> (Node, Arc<Gate>) {
     (Node::over(config, db).await, gate)
 }
 
-/// Whether syncs wait.
+/// Gate of a disk. Syncs wait while it is closed.
 #[derive(Debug, Default)]
 pub struct Gate {
     closed: Mutex<bool>,

@@ -20,7 +20,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Longest that any step of a test may take.
+/// Longest time of any step of a test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Node {
@@ -39,7 +39,7 @@ pub fn config() -> Config {
     Config {
         http: SocketAddr::from(([127, 0, 0, 1], 0)),
         backend: Backend(Some(BackendKind::Memory)),
-        // Tests of QUIC say so, and where the certificate is to be.
+        // Tests of QUIC set this, and the directory of the certificate.
         native_quic_sockets: 0,
         ..Config::default()
     }
@@ -100,7 +100,7 @@ impl Node {
         self.stopped().await.unwrap();
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a connection of its own.
     pub async fn call(&self, method: &str, target: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         self.connect().await.call(method, target, headers, body).await
     }
@@ -125,14 +125,14 @@ impl Node {
         self.send_json("PUT", target, body).await
     }
 
-    /// A line of the server's figures.
+    /// Returns the value of a line of the server's metrics.
     pub async fn metric(&self, line: &str) -> f64 {
         let text = String::from_utf8(self.get("/metrics").await.is(200).body).unwrap();
         let found = text.lines().find_map(|found| found.strip_prefix(&format!("thalweg_{line} ")));
         found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
     }
 
-    /// Asks for the server's figures until they are so: what a test waits for where nothing tells it.
+    /// Polls the server's metrics until a line has this value, for changes that no message reports.
     pub async fn until(&self, line: &str, wanted: f64) {
         let wait = async {
             while self.metric(line).await != wanted {
@@ -147,7 +147,7 @@ impl Node {
     }
 }
 
-/// A connection.
+/// A connection to HTTP.
 pub struct Client {
     pub stream: TcpStream,
     buffer: Vec<u8>,
@@ -158,7 +158,7 @@ pub struct Reply {
     pub status: u16,
     pub headers: BTreeMap<String, String>,
     pub body: Vec<u8>,
-    /// The chunks, if the body came in chunks.
+    /// Chunks of a chunked body.
     pub chunks: Vec<Vec<u8>>,
 }
 
@@ -187,7 +187,7 @@ impl Reply {
         self
     }
 
-    /// An error with its status and code; checks the shape that all errors share.
+    /// Asserts the status and code of an error, and the shape that all errors share.
     #[track_caller]
     pub fn refused(self, status: u16, code: &str, retry: &str) -> Value {
         let reply = self.is(status);
@@ -216,7 +216,7 @@ impl Client {
         }
         request.push_str("\r\n");
         self.stream.write_all(request.as_bytes()).await.unwrap();
-        // A server that refuses early may close while we still send.
+        // A server that rejects early may close while the client still sends.
         let _ = self.stream.write_all(body).await;
     }
 
@@ -247,7 +247,7 @@ impl Client {
         self.buffer.drain(..len).collect()
     }
 
-    /// Status and headers of the next reply.
+    /// Returns status and headers of the next reply.
     pub async fn head(&mut self) -> Reply {
         let status = self.line().await;
         let status = status.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
@@ -276,7 +276,7 @@ impl Client {
         reply
     }
 
-    /// The next chunk of a chunked body; `None` after the last.
+    /// Returns the next chunk of a chunked body, or `None` after the last.
     pub async fn chunk(&mut self) -> Option<Vec<u8>> {
         let len = usize::from_str_radix(&self.line().await, 16).unwrap();
         let chunk = self.take(len).await;
@@ -284,14 +284,14 @@ impl Client {
         (len > 0).then_some(chunk)
     }
 
-    /// Whether the server closes, with what it sends before.
+    /// Waits until the server closes the connection. Returns the bytes that it sends before.
     pub async fn closed(&mut self) -> Vec<u8> {
         while self.more().await {}
         std::mem::take(&mut self.buffer)
     }
 }
 
-/// Asserts that a string holds another.
+/// Asserts that a string contains another.
 #[track_caller]
 pub fn holds(text: &str, part: &str) {
     assert!(text.contains(part), "{part:?} is not in {text}");

@@ -1,4 +1,4 @@
-//! A raw client of the native protocol: frames in, frames out, nothing decided for the test.
+//! A raw client of the native protocol. It sends and receives frames, and leaves all decisions to the test.
 
 use thalweg_types::{
     Durability, KeyspaceId, StreamId,
@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{Node, PATIENCE};
 
-/// Receives one frame and takes it apart; anything else fails the test.
+/// Receives one frame and takes it apart. Any other frame fails the test.
 #[macro_export]
 macro_rules! expect {
     ($client:expr, $id:expr, $pattern:pat => $value:expr) => {{
@@ -39,19 +39,19 @@ pub struct Raw {
 pub const UNLIMITED: Permit = thalweg_wire::credit::UNLIMITED;
 
 impl Node {
-    /// A connection before its handshake.
+    /// Opens a connection, without the handshake.
     pub async fn dial(&self) -> Raw {
         let stream = TcpStream::connect(self.native.expect("native is served")).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Raw { stream, decoder: Decoder::new(), out: Vec::new() }
     }
 
-    /// A connection with its handshake done.
+    /// Opens a connection and completes its handshake.
     pub async fn raw(&self) -> Raw {
         self.raw_taking(32 << 20).await
     }
 
-    /// The same of a client that takes frames of so many bytes.
+    /// Opens a connection of a client whose frames have at most this number of bytes, and completes its handshake.
     pub async fn raw_taking(&self, max_frame_bytes: u32) -> Raw {
         let mut raw = self.dial().await;
         raw.put(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[]));
@@ -80,7 +80,7 @@ impl Raw {
         self.put(id, &Write { level: Level(Some(level)), command: Rest(&command) });
     }
 
-    /// Sends what is queued.
+    /// Sends the queued bytes.
     pub async fn flush(&mut self) {
         let out = std::mem::take(&mut self.out);
         self.bytes(&out).await;
@@ -95,12 +95,12 @@ impl Raw {
         tokio::time::timeout(PATIENCE, self.stream.write_all(bytes)).await.expect("the server reads").unwrap();
     }
 
-    /// The next frame; pings are answered.
+    /// Returns the next frame. Skips pings.
     pub async fn next(&mut self) -> SharedFrame {
         tokio::time::timeout(PATIENCE, self.next_or_end()).await.expect("a frame in time").expect("not the end")
     }
 
-    /// The next frame, or the end.
+    /// Returns the next frame, or `None` at the end.
     pub async fn next_or_end(&mut self) -> Option<SharedFrame> {
         loop {
             if let Some(frame) = self.decoder.next_shared().unwrap() {
@@ -116,20 +116,20 @@ impl Raw {
         }
     }
 
-    /// The connection ends without another frame.
+    /// Asserts that the connection ends without another frame.
     pub async fn ends(&mut self) {
         let end = tokio::time::timeout(PATIENCE, self.next_or_end()).await.expect("an end in time");
         assert!(end.is_none(), "{:?}", end.map(|frame| frame.header));
     }
 
-    /// A goodbye comes, and then the end.
+    /// Asserts that the connection ends with a goodbye, and returns the goodbye.
     pub async fn says_goodbye(&mut self) -> (Reason, String) {
         let said = expect!(self, 0, ServerFrame::Goodbye(goodbye) => (goodbye.reason, goodbye.message.to_owned()));
         self.ends().await;
         said
     }
 
-    /// The code and class of a failure that comes for `id`.
+    /// Returns the code of the failure that is the next frame, for request `id`.
     pub async fn fails(&mut self, id: u32) -> String {
         expect!(self, id, ServerFrame::Failed(failed) => failed.code.to_owned())
     }

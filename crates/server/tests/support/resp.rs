@@ -11,17 +11,17 @@ use tokio::{
 
 use super::{Node, PATIENCE};
 
-/// A configuration that serves Redis clients.
+/// Makes a configuration serve Redis clients.
 pub fn serving(config: &mut Config) {
     config.resp = RespAddress::parse("127.0.0.1:0").unwrap();
 }
 
-/// A node that serves Redis clients.
+/// Starts a node that serves Redis clients.
 pub async fn node() -> Node {
     Node::with(serving).await
 }
 
-/// A connection.
+/// A connection of a Redis client.
 pub struct Resp {
     pub stream: TcpStream,
     buffer: Vec<u8>,
@@ -42,7 +42,7 @@ impl Resp {
         self.stream.write_all(bytes).await.unwrap();
     }
 
-    /// The next reply as it came, with `\r\n` shown as spaces.
+    /// Returns the next reply as received, with `\r\n` shown as spaces.
     pub async fn reply(&mut self) -> String {
         loop {
             if let Some(end) = whole(&self.buffer) {
@@ -55,13 +55,13 @@ impl Resp {
         }
     }
 
-    /// One command; words are separated by spaces.
+    /// Sends one command, whose words are separated by spaces, and returns its reply.
     pub async fn call(&mut self, command: &str) -> String {
         self.send(&encode(command)).await;
         self.reply().await
     }
 
-    /// Commands in one write; their replies.
+    /// Sends commands in one write, and returns their replies.
     pub async fn pipeline(&mut self, commands: &[&str]) -> Vec<String> {
         let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
         self.send(&bytes).await;
@@ -72,7 +72,7 @@ impl Resp {
         replies
     }
 
-    /// Gives a command again and again until its reply holds this.
+    /// Repeats a command until its reply contains `part`.
     pub async fn until(&mut self, command: &str, part: &str) {
         let until = std::time::Instant::now() + PATIENCE;
         loop {
@@ -84,12 +84,12 @@ impl Resp {
         }
     }
 
-    /// Ends the connection with a reset, as a client does whose machine was restarted.
+    /// Ends the connection with a reset, like a client whose machine was restarted.
     pub fn reset(self) {
         self.stream.set_zero_linger().unwrap();
     }
 
-    /// Everything until the server closes the connection.
+    /// Returns everything that the server sends until it closes the connection.
     pub async fn rest(&mut self) -> String {
         let mut rest = std::mem::take(&mut self.buffer);
         let read = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest));
@@ -98,7 +98,7 @@ impl Resp {
     }
 }
 
-/// A command as an array of bulk strings. `_` is an empty word.
+/// Encodes a command as an array of bulk strings. `_` is an empty word.
 pub fn encode(command: &str) -> Vec<u8> {
     let words: Vec<&str> = command.split(' ').map(|word| if word == "_" { "" } else { word }).collect();
     let mut out = format!("*{}\r\n", words.len());
@@ -108,7 +108,7 @@ pub fn encode(command: &str) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Where the first reply ends, if it is there.
+/// Returns the length of the first reply, or `None` if it is incomplete.
 fn whole(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     let mut wanted = 1_usize;

@@ -1,15 +1,15 @@
-//! Which certificate a server has.
+//! The choice of a server's certificate.
 
 use std::path::PathBuf;
 
 use super::Setting;
 
-/// A PEM file, or what the server makes for itself.
+/// A PEM file, or one that the server makes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PemFile {
     /// The development certificate and its key, in the data directory.
     Development,
-    /// A file.
+    /// A given file.
     At(PathBuf),
 }
 

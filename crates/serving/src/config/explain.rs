@@ -1,5 +1,5 @@
-//! `serve --explain`: every value, where it came from, and the memory that the bounds add up to; and
-//! the example file.
+//! Text of `serve --explain`: every value, its source, and the sum of the memory bounds. Also the text of the example
+//! file.
 
 use std::fmt::Write as _;
 
@@ -14,22 +14,22 @@ use crate::limits::{
     REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
-/// What a tail holds: two pages, the one that is being sent and the next; those of native clients are larger.
+/// Memory of a tail in bytes: two pages, the one that is being sent and the next. Pages of native clients are larger.
 const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
 const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 
-/// What waits for a native client beside large replies: what the outbox has when there is still room, and a frame that is
-/// just not counted.
+/// Memory in bytes of replies that wait for a native client, without large replies: an outbox that still has room, and
+/// a frame just below the size that is counted.
 const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
-/// What a snapshot that is being taken holds: a chunk before, in and after each of at most four threads that compress,
-/// some that are gathered and sent.
+/// Memory in bytes of a snapshot in progress: for each of at most four compressing threads a chunk before, in and after
+/// it, and some chunks that are being gathered and sent.
 const SNAPSHOT_BYTES: u64 = 16 * SNAPSHOT_CHUNK_BYTES as u64;
 
 impl Config {
-    /// What each bound can cost in memory at worst, with the sum last. Not in it: the page cache, which
-    /// the kernel gives back, about 20 MiB for the program itself, and what grows with what is stored
-    /// ([`Resolved::explain`] says it).
+    /// Returns the worst-case memory of each bound, with the sum last. Not included are the page cache, which the
+    /// kernel reclaims, about 20 MiB for the program itself, and memory that grows with the stored data (see
+    /// [`Resolved::explain`]).
     #[must_use]
     pub fn memory(&self) -> Vec<(String, ByteSize)> {
         let times = |count: u32, bytes: u64| u64::from(count).saturating_mul(bytes);
@@ -122,7 +122,7 @@ impl Config {
 }
 
 impl Resolved {
-    /// The text that `serve --explain` prints.
+    /// Returns the text that `serve --explain` prints.
     #[must_use]
     pub fn explain(&self) -> String {
         let mut out = String::new();
@@ -144,7 +144,7 @@ impl Resolved {
     }
 }
 
-/// The example file: every knob with its default, commented with what it does and costs.
+/// Returns the text of the example file: every knob with its default, and a comment on its effect and cost.
 #[must_use]
 pub fn example(defaults: &Config) -> String {
     let mut out = String::from(

@@ -1,21 +1,21 @@
-//! Flags over environment over file over defaults.
+//! Layers of a configuration: flags over environment over file over profile over defaults.
 
 use std::path::{Path, PathBuf};
 
 use super::{Config, ConfigError, Given, KNOBS, Profile, Setting};
 
-/// Where a value came from.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody gave one.
+    /// The built-in default, because no layer gave a value.
     Default,
-    /// The profile, which somebody gave.
+    /// A profile that a layer selected.
     Profile(Profile),
-    /// The configuration file.
+    /// The configuration file at this path.
     File(PathBuf),
-    /// The environment variable.
+    /// An environment variable of this name.
     Environment(String),
-    /// The command line.
+    /// A flag of the command line.
     Flag(String),
 }
 
@@ -31,7 +31,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Collects the layers; order of calls does not matter.
+/// Collects the layers. The order of the calls does not matter.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     file: Option<(PathBuf, Given)>,
@@ -39,11 +39,11 @@ pub struct Layers {
     flags: Given,
 }
 
-/// Environment variables of this prefix are knobs, except those that the command itself reads.
+/// Prefix of the environment variables that set knobs. The command itself reads others with this prefix.
 const PREFIX: &str = "THALWEG_";
 
 impl Layers {
-    /// Without any layer: the defaults.
+    /// Creates a configuration without layers, which has the defaults.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -56,7 +56,7 @@ impl Layers {
         self.file_text(path, &text)
     }
 
-    /// As [`file`](Self::file), from text that is already read.
+    /// Reads the configuration from text that the caller has read from `path`, as [`file`](Self::file) does.
     pub fn file_text(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax {
             path: path.to_owned(),
@@ -74,8 +74,8 @@ impl Layers {
         Ok(self)
     }
 
-    /// Takes the variables that name a knob, such as `THALWEG_MAX_SCANS`. Others with the prefix are
-    /// not ours to judge: the command and its scripts have some.
+    /// Takes the variables that name a knob, such as `THALWEG_MAX_SCANS`. Ignores others with the prefix, because the
+    /// command and its scripts have some.
     pub fn environment<I, N, V>(mut self, variables: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item = (N, V)>,
@@ -92,14 +92,14 @@ impl Layers {
         Ok(self)
     }
 
-    /// What the command line gives.
+    /// Takes the values that the command line gives.
     #[must_use]
     pub fn flags(mut self, flags: Given) -> Self {
         self.flags = flags;
         self
     }
 
-    /// Puts the layers on one another and checks the result.
+    /// Merges the layers and checks the result.
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
         let mut config = Config::default();
         config.take(&self.profile().given());
@@ -113,7 +113,7 @@ impl Layers {
         Ok(Resolved { config, sources })
     }
 
-    /// Which profile the layers say.
+    /// Returns the profile that the layers select.
     fn profile(&self) -> Profile {
         let file = self.file.as_ref().and_then(|(_, given)| given.profile);
         self.flags.profile.or(self.environment.profile).or(file).unwrap_or_default()
@@ -138,17 +138,17 @@ fn at(place: impl std::fmt::Display, error: ConfigError) -> ConfigError {
     ConfigError::At { place: place.to_string(), error: Box::new(error) }
 }
 
-/// A checked configuration, and where each value of it came from.
+/// A checked configuration, with the source of each value.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The values.
+    /// The merged values.
     pub config: Config,
-    /// Parallel to [`KNOBS`].
+    /// Sources of the values, parallel to [`KNOBS`].
     pub(super) sources: Vec<Source>,
 }
 
 impl Resolved {
-    /// Where a knob's value came from; `None` if there is no such knob.
+    /// Returns the source of a knob's value, or `None` if no knob has this name.
     #[must_use]
     pub fn source(&self, name: &str) -> Option<&Source> {
         let at = KNOBS.iter().position(|knob| knob.name == name)?;

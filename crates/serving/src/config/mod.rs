@@ -1,10 +1,10 @@
-//! Configuration of a server: what was given, and what follows from it.
+//! Configuration of a server: the layers that are given, and the values that result.
 //!
-//! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file
-//! follow), layering, defaults ([`DEFAULTS`]), validation, the explanation of every value.
+//! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file follow),
+//! layering, defaults ([`DEFAULTS`]), validation, the explanation of every value.
 //! Does not own: reading the command line (the command does, and passes a [`Given`]).
-//! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that
-//! has not been checked; every knob has an effect.
+//! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that has not been
+//! checked; every knob has an effect.
 
 mod certificate;
 mod explain;
@@ -36,18 +36,18 @@ pub use profile::{Profile, WhenIdle};
 pub use resp::{Password, RespAddress, RespDatabase, RespDatabases};
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
-/// A knob: what the help, the example file and the explanation say about it.
+/// A configuration key, with its text for the help, the example file and the explanation.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
-    /// Its name in the file; `--name-with-dashes` as a flag, `THALWEG_NAME` in the environment.
+    /// Name in the file. The flag is `--name-with-dashes`, and the environment variable is `THALWEG_NAME`.
     pub name: &'static str,
-    /// What it does, and what it costs.
+    /// Effect and cost of the knob.
     pub help: &'static str,
 }
 
 macro_rules! knobs {
     ($($(#[doc = $help:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
-        /// Configuration as one layer gives it: what is `None` is left to the layer below.
+        /// Configuration as one layer gives it. A `None` leaves the value to the layer below.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Given {
             $($(#[doc = $help])+ pub $name: Option<$type>,)+
@@ -63,7 +63,7 @@ macro_rules! knobs {
         pub const KNOBS: &[Knob] = &[$(Knob { name: stringify!($name), help: concat!($($help),+) },)+];
 
         impl Given {
-            /// Sets a knob from text, as a flag, a variable or the file has it.
+            /// Sets a knob from the text of a flag, a variable or the file.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
                 match name {
                     $(stringify!($name) => self.$name = Some(Setting::parse(text).map_err(|expected| {
@@ -74,7 +74,7 @@ macro_rules! knobs {
                 Ok(())
             }
 
-            /// The text of a knob, if it is given.
+            /// Returns the text of a knob, or `None` if this layer does not give it.
             #[must_use]
             pub fn get(&self, name: &str) -> Option<String> {
                 match name {
@@ -85,7 +85,7 @@ macro_rules! knobs {
         }
 
         impl Config {
-            /// The text of a knob; `None` if there is none of that name.
+            /// Returns the text of a knob, or `None` if no knob has this name.
             #[must_use]
             pub fn get(&self, name: &str) -> Option<String> {
                 match name {
@@ -94,7 +94,7 @@ macro_rules! knobs {
                 }
             }
 
-            /// Takes over what `given` has.
+            /// Replaces the values that `given` has.
             fn take(&mut self, given: &Given) {
                 $(if let Some(value) = &given.$name {
                     self.$name = value.clone();
@@ -111,7 +111,7 @@ macro_rules! knobs {
     };
 }
 
-/// The defaults of every knob; those of the engine's knobs are the engine's own.
+/// Defaults of every knob. The engine defines those of its own knobs.
 pub static DEFAULTS: LazyLock<Config> = LazyLock::new(|| defaults(&Options::default()));
 
 impl Default for Config {
@@ -291,7 +291,7 @@ knobs! {
 pub use units::LogLevel;
 
 impl Config {
-    /// The engine's options. `create` and `repair` are the command's, because they are for one start only.
+    /// Returns the engine's options. The command sets `create` and `repair`, because they apply to one start only.
     #[must_use]
     pub fn engine_options(&self) -> Options {
         Options {
@@ -314,7 +314,7 @@ impl Config {
         }
     }
 
-    /// How messages that come one by one are gathered.
+    /// Returns the limits for gathering messages that clients publish one by one.
     #[must_use]
     pub fn batching(&self) -> Batching {
         Batching {
@@ -325,7 +325,7 @@ impl Config {
         }
     }
 
-    /// Whether the values fit together; the first that does not is named.
+    /// Checks that the values fit together. The error names the first that does not.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         if !self.http.ip().is_loopback() && !self.allow_unprotected {
@@ -409,7 +409,7 @@ impl Config {
 
     fn check_native(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
-        // TLS alone does not say who a client is: it keeps nobody out.
+        // TLS alone does not authenticate clients, so it keeps none of them out.
         if let Some(address) = self.native.resolve(self.http)
             && !address.ip().is_loopback()
             && !self.allow_unprotected
@@ -439,66 +439,66 @@ impl From<BackendKind> for Backend {
     }
 }
 
-/// A configuration that cannot be used.
+/// Error in a configuration, which cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read {path}: {reason}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error text of the system.
         reason: String,
     },
     /// The file is not TOML.
     #[error("{path} is not TOML: {reason}")]
     Syntax {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and cause, from the parser.
         reason: String,
     },
-    /// No knob of that name.
+    /// No knob has this name.
     #[error("unknown configuration key {name:?}: `serve --explain` lists all keys")]
     Unknown {
-        /// As given.
+        /// Name as given.
         name: String,
     },
-    /// The value cannot be read.
+    /// The text of a value cannot be parsed.
     #[error("configuration key {name}: {got:?} is not {expected}")]
     Value {
-        /// The knob.
+        /// Name of the knob.
         name: &'static str,
-        /// As given.
+        /// Value as given.
         got: String,
-        /// What would do.
+        /// Description of valid values.
         expected: &'static str,
     },
-    /// The value is outside its range, or does not fit another.
+    /// A value is outside its range, or conflicts with another value.
     #[error("configuration key {name} must be {expected}")]
     Range {
-        /// The knob.
+        /// Name of the knob.
         name: &'static str,
-        /// What would do.
+        /// Description of valid values.
         expected: &'static str,
     },
-    /// An address that other machines reach, without the permission.
+    /// The address is reachable from other machines, and `allow_unprotected` is not set.
     #[error(
         "{knob} = {address} can be reached by other machines, and there is no authentication yet (TLS alone keeps nobody \
          out, and the password of Redis clients travels in the clear): use a loopback address, or set allow_unprotected = true if the network is trusted"
     )]
     Unprotected {
-        /// Which.
+        /// Name of the knob.
         knob: &'static str,
-        /// The address.
+        /// The reachable address.
         address: SocketAddr,
     },
-    /// A value came from somewhere; says where.
+    /// An error in a value, with the place that the value came from.
     #[error("{place}: {error}")]
     At {
-        /// The file or variable.
+        /// File or variable of the value.
         place: String,
-        /// What is wrong.
+        /// Error in the value.
         error: Box<ConfigError>,
     },
 }

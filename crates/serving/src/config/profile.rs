@@ -1,24 +1,24 @@
-//! Profiles: what of the knobs of subjects goes together.
+//! Profiles: sets of values for the knobs of subjects.
 //!
-//! A profile is a layer above the defaults and below everything that is given, so a single knob can be turned in any of
-//! them. `balanced` is the defaults.
+//! A profile is a layer above the defaults and below all other layers. So a single knob can still be changed in any
+//! profile. The profile `balanced` is the same as the defaults.
 
 use super::Setting;
 
-/// What subjects are tuned for.
+/// Goal for which the knobs of subjects are tuned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// The defaults.
+    /// The default values of all knobs.
     #[default]
     Balanced,
-    /// What waits is short, so that nothing waits for long: who does not keep up misses sooner.
+    /// Low latency: queues are short, so that no message waits for long. A slow subscriber misses messages sooner.
     Latency,
-    /// What waits may be long, and single messages wait for others.
+    /// High throughput: queues may be long, and single messages wait for others.
     Throughput,
 }
 
 impl Profile {
-    /// All there are.
+    /// All profiles.
     pub const ALL: [Self; 3] = [Self::Balanced, Self::Latency, Self::Throughput];
 }
 
@@ -37,7 +37,7 @@ impl Setting for Profile {
     }
 }
 
-/// What happens to gathered messages when nothing more comes.
+/// Action for gathered messages when the channel has no further input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhenIdle(pub thalweg_broker::WhenIdle);
 

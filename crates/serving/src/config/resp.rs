@@ -1,4 +1,4 @@
-//! Where Redis clients are served, with which databases, and what they must say first.
+//! Settings for Redis clients: address, databases, and password.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -6,12 +6,12 @@ use thalweg_types::limits::MAX_NAME_BYTES;
 
 use super::Setting;
 
-/// Where Redis clients are served.
+/// Address at which Redis clients are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RespAddress {
-    /// Nowhere.
+    /// Redis clients are not served.
     Off,
-    /// There.
+    /// Redis clients are served at this address.
     At(SocketAddr),
 }
 
@@ -31,22 +31,22 @@ impl Setting for RespAddress {
     }
 }
 
-/// What a database of Redis clients is.
+/// Backing of a database of Redis clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RespDatabase {
-    /// A keyspace of that name.
+    /// The keyspace of this name.
     Keyspace(String),
-    /// A cache of that name.
+    /// The cache of this name.
     Cache(String),
-    /// The native streams.
+    /// The native streams of the server.
     Streams,
 }
 
-/// Which number is which database, from the lowest number on; 0 is among them.
+/// Databases by their numbers, in ascending order. 0 is always present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RespDatabases(pub Vec<(u32, RespDatabase)>);
 
-/// Numbers are below this.
+/// Exclusive upper bound of the numbers.
 const MAX_DATABASES: u32 = 256;
 
 impl Setting for RespDatabases {
@@ -87,18 +87,18 @@ impl Setting for RespDatabases {
     }
 }
 
-/// What a client must know; empty: nothing. Shown to nobody.
+/// Password that Redis clients must send; empty means none. It is never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Password(Option<Arc<[u8]>>);
 
 impl Password {
-    /// Whether there is one.
+    /// Returns true if a password is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether it is this. Takes as long for any other of the same length.
+    /// Returns true if `given` is the password. The time does not depend on the content of a guess of the same length.
     #[must_use]
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.as_ref().is_some_and(|password| {
@@ -119,7 +119,7 @@ impl Setting for Password {
         Ok(Self((!text.is_empty()).then(|| text.as_bytes().into())))
     }
 
-    /// Not what it is: that would be read from logs and explanations.
+    /// Hides the password, because the text goes into logs and explanations.
     fn show(&self) -> String {
         if self.is_set() { "(set)".to_owned() } else { String::new() }
     }

@@ -1,4 +1,4 @@
-//! Values of knobs as text: sizes with units, spans of time, names.
+//! Values of knobs as text: sizes with units, time spans, names.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -7,13 +7,13 @@ use thalweg_types::Durability;
 
 /// A value that can be written in a file, a variable or a flag.
 pub trait Setting: Sized {
-    /// Reads it; the error says what would have done.
+    /// Parses the value. The error describes valid values.
     fn parse(text: &str) -> Result<Self, &'static str>;
-    /// Writes it so that [`parse`](Self::parse) reads the same.
+    /// Formats the value so that [`parse`](Self::parse) returns it.
     fn show(&self) -> String;
 }
 
-/// A number of bytes: `4096`, `64KiB`, `16MiB`, `1GiB`.
+/// A number of bytes, such as `4096`, `64KiB`, `16MiB` or `1GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
@@ -44,7 +44,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-/// A span of time: `250us`, `10ms`, `5s`, `1m`, `1h`, `1d`.
+/// A time span, such as `250us`, `10ms`, `5s`, `1m`, `1h` or `1d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -52,7 +52,7 @@ const SPANS: [(&str, u64); 6] =
     [("us", 1), ("ms", 1000), ("s", 1_000_000), ("m", 60_000_000), ("h", 3_600_000_000), ("d", 86_400_000_000)];
 
 impl Span {
-    /// So many seconds.
+    /// Creates a span of this number of seconds.
     #[must_use]
     pub const fn seconds(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
@@ -83,7 +83,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// A name of a set, as text.
+/// Implements [`Setting`] for a type with a fixed set of names.
 macro_rules! names {
     ($type:ty, $expected:literal, $($name:literal => $value:pat => $build:expr),+) => {
         impl Setting for $type {
@@ -104,25 +104,25 @@ macro_rules! names {
     };
 }
 
-/// Where the native protocol is served.
+/// Address at which the native protocol is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeAddress {
-    /// On HTTP's address, on the port after HTTP's; if the system chooses that one, it chooses this one too.
+    /// The port after HTTP's, on HTTP's address. If the system chooses HTTP's port, it chooses this port, too.
     Next,
-    /// Nowhere.
+    /// The native protocol is not served.
     Off,
-    /// There.
+    /// The native protocol is served at this address.
     At(SocketAddr),
 }
 
 impl NativeAddress {
-    /// The address to listen on, given HTTP's.
+    /// Returns the address to listen on, given HTTP's.
     #[must_use]
     pub fn resolve(self, http: SocketAddr) -> Option<SocketAddr> {
         match self {
             Self::Off => None,
             Self::At(address) => Some(address),
-            // Behind the last port comes whichever the system likes.
+            // If HTTP has the last port, the system chooses this one.
             Self::Next if http.port() == 0 => Some(http),
             Self::Next => Some(SocketAddr::new(http.ip(), http.port().checked_add(1).unwrap_or(0))),
         }
@@ -149,7 +149,7 @@ impl Setting for NativeAddress {
     }
 }
 
-/// Which backend keeps the state; `None`: the one that the directory has.
+/// Backend that stores the state. `None` means the backend that the directory has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend(pub Option<BackendKind>);
 
@@ -163,9 +163,9 @@ names!(Backend, "auto, lsm, memory, redb or sqlite",
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs: one object a line.
+    /// JSON for programs: one object per line.
     Json,
 }
 
@@ -173,7 +173,7 @@ names!(LogFormat, "text or json",
     "text" => Self::Text => Self::Text,
     "json" => Self::Json => Self::Json);
 
-/// Least severe level shown.
+/// Least severe level of the log lines that are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum LogLevel {
@@ -233,7 +233,7 @@ impl Setting for PathBuf {
     }
 }
 
-/// Digits only; underscores may separate them, as in TOML.
+/// Parses a number of digits. Underscores may separate them, as in TOML.
 fn whole(text: &str) -> Option<u64> {
     let digits: String = text.chars().filter(|letter| *letter != '_').collect();
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok()).flatten()

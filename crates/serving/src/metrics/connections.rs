@@ -29,7 +29,7 @@ impl Connections {
     /// Number of connections that are open.
     #[must_use]
     pub fn count(&self) -> u64 {
-        // Closed first, so that the difference is not below 0.
+        // Read `closed` first, so that the difference is not negative.
         let closed = self.closed.load(Relaxed);
         self.opened.load(Relaxed).saturating_sub(closed)
     }

@@ -7,7 +7,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// The labels of a histogram's buckets beside their bounds: none.
+/// Labels of a histogram's buckets in addition to their bounds: none.
 pub type NoLabels = Vec<(&'static str, &'static str)>;
 
 /// Encodes a counter without labels.

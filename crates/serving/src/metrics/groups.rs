@@ -1,7 +1,7 @@
-//! Figures of consumer groups.
+//! Metrics of consumer groups.
 //!
-//! Each has a few series, so only so many groups are shown: the oldest, by id, which stay the same from scrape
-//! to scrape. `groups` says how many there are.
+//! Each group has a few series, so their number is limited: the oldest groups by id are shown, which stay the same from
+//! scrape to scrape. `groups` is the number of all groups.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use thalweg_engine::{Database, GroupFigures};
 
 use crate::limits::MAX_METRIC_GROUPS;
 
-/// The groups of the node.
+/// Collector of the metrics of the node's consumer groups.
 #[derive(Debug)]
 pub struct Groups(pub Database);
 
@@ -36,7 +36,7 @@ const COUNTERS: [(&str, &str, Figure); 5] = [
 
 impl Collector for Groups {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // A state that has failed says so elsewhere.
+        // Other metrics report a failed state.
         let Ok((groups, count)) = self.0.group_figures(MAX_METRIC_GROUPS) else { return Ok(()) };
         let metric = encoder.encode_descriptor("groups", "Consumer groups", None, MetricType::Gauge)?;
         ConstGauge::new(count as i64).encode(metric)?;

@@ -1,7 +1,7 @@
 //! Histograms and counters split over shards, so that threads do not share cache lines.
 //!
-//! Buckets lie at 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s: a quantile read from them is off
-//! by a third at most.
+//! Bucket bounds are 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s. A quantile read from them is off by a third at
+//! most.
 
 use std::{
     cell::Cell,
@@ -11,11 +11,11 @@ use std::{
 
 const FIRST_OCTAVE: u32 = 4;
 const OCTAVES: u32 = 20;
-/// Two buckets an octave, and one for all that is slower.
+/// Number of buckets: two per octave, and one for all slower values.
 const BUCKETS: usize = OCTAVES as usize * 2 + 1;
 const SHARDS: usize = 8;
 
-/// The inclusive upper bound of a bucket, in seconds; infinite for the last.
+/// Returns the inclusive upper bound of a bucket in seconds. The last bucket has `f64::MAX`.
 #[must_use]
 fn upper_bound_seconds(bucket: usize) -> f64 {
     if bucket + 1 == BUCKETS {
@@ -27,7 +27,7 @@ fn upper_bound_seconds(bucket: usize) -> f64 {
     micros as f64 / 1e6
 }
 
-/// The bucket of a duration: the first whose bound is not below it.
+/// Returns the bucket of a duration: the first whose bound is not below it.
 #[must_use]
 fn bucket_of(took: Duration) -> usize {
     let micros = u64::try_from(took.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -48,7 +48,7 @@ struct Shard {
     counters: Box<[AtomicU64]>,
 }
 
-/// Histograms and counters, by number.
+/// Histograms and counters, addressed by number.
 #[derive(Debug)]
 pub struct Shards {
     shards: Box<[Shard]>,
@@ -57,11 +57,11 @@ pub struct Shards {
 /// One histogram, summed over the shards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Seconds in all.
+    /// Sum of the values in seconds.
     pub sum: f64,
-    /// Upper bound in seconds, and how many fell into the bucket.
+    /// Upper bound of each bucket in seconds, and the number of values in it.
     pub buckets: Vec<(f64, u64)>,
 }
 
@@ -84,7 +84,7 @@ fn zeroes(len: usize) -> Box<[AtomicU64]> {
 }
 
 impl Shards {
-    /// With so many histograms and counters.
+    /// Creates this number of histograms and counters, all at zero.
     #[must_use]
     pub fn new(histograms: usize, counters: usize) -> Self {
         let shard =
@@ -101,13 +101,13 @@ impl Shards {
         shard.counters[counter].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A counter's value.
+    /// Returns a counter's value.
     #[must_use]
     pub fn count(&self, counter: usize) -> u64 {
         self.shards.iter().map(|shard| shard.counters[counter].load(Ordering::Relaxed)).sum()
     }
 
-    /// A histogram; `None` while it is empty.
+    /// Returns a histogram, or `None` while it is empty.
     #[must_use]
     pub fn histogram(&self, histogram: usize) -> Option<Snapshot> {
         let in_bucket = |bucket: usize| -> u64 {
@@ -155,7 +155,8 @@ mod tests {
         assert!((all.sum - 0.4).abs() < 1e-9);
     }
 
-    /// Says what every request pays: `cargo test --release -p thalweg-server --lib -- --ignored --nocapture recording`.
+    /// Prints the cost that every request pays. Run with
+    /// `cargo test --release -p thalweg-server --lib -- --ignored --nocapture recording`.
     #[test]
     #[ignore = "measures: alone, with --nocapture"]
     fn recording_costs_little() {

@@ -1,7 +1,7 @@
 //! Metrics: cheap counters for requests, and collectors for a scrape.
 //!
-//! Owns: sharded histograms and counters ([`Shards`]), connection counts ([`Connections`]), and the collectors of the parts
-//! that all protocols share: the node ([`Node`]), consumer groups ([`Groups`]), subjects and caches.
+//! Owns: sharded histograms and counters ([`Shards`]), connection counts ([`Connections`]), and the collectors of the
+//! parts that all protocols share: the node ([`Node`]), consumer groups ([`Groups`]), subjects and caches.
 //! Does not own: metrics of a protocol. Each protocol counts in these types and has a collector of its own; the server
 //! registers all collectors.
 //! Invariant: no module here imports a protocol. A collector receives the database or the views that it reads.

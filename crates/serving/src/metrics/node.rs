@@ -1,4 +1,4 @@
-//! Figures of the node: log, state, queue, health.
+//! Metrics of the node: log, state, queue, health.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use thalweg_types::Log2Histogram;
 
 use super::encode::{NoLabels, counter, gauge};
 
-/// The node: log, state, queue, health.
+/// Collector of the node's metrics: log, state, queue, health.
 #[derive(Debug)]
 pub struct Node(pub Database);
 
@@ -35,7 +35,7 @@ fn seconds(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, micros: 
     ConstCounter::new(micros as f64 / 1e6).encode(metric)
 }
 
-/// `scale` turns the values that were counted into the unit.
+/// Encodes a histogram. `scale` converts the counted values to the unit.
 fn histogram(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,6 +1,7 @@
-//! Figures of subjects and caches.
+//! Metrics of subjects and caches.
 //!
-//! Each cache has a few series, so only so many caches are shown: the first by name; `caches` says how many there are.
+//! Each cache has a few series, so their number is limited: the first caches by name are shown. `caches` is the number
+//! of all caches.
 
 use std::{fmt, sync::Arc};
 
@@ -14,7 +15,7 @@ use thalweg_broker::{CacheStats, NamedCache};
 use super::encode::{counter, gauge};
 use crate::{limits::MAX_METRIC_CACHES, views::Views};
 
-/// The subjects of the node.
+/// Collector of the metrics of subjects.
 #[derive(Debug)]
 pub struct Subjects(pub Arc<Views>);
 
@@ -54,7 +55,7 @@ impl Collector for Subjects {
     }
 }
 
-/// The caches of the node.
+/// Collector of the metrics of caches.
 #[derive(Debug)]
 pub struct Caches(pub Arc<Views>);
 
