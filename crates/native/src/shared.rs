@@ -11,14 +11,14 @@ use super::metrics::Metrics;
 pub struct Native {
     /// Database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Another number each time a server starts: ids of caches are of a run.
+    /// Number that differs after each start of the server; ids of caches are valid only for one run.
     pub(crate) run: u64,
-    /// Figures.
+    /// Metrics of the protocol.
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Native {
-    /// Over an app.
+    /// Creates the state of the native protocol for a server.
     #[must_use]
     pub fn new(app: &Arc<App>, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self { app: Arc::clone(app), run: app.new_number(), metrics })
