@@ -22,16 +22,16 @@
 //! * It answers **immediately** with `turn.out.reply(request.id, &frame)?` and returns `Handled::Replied`.
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns its data.
 //!   A cancel or the request's timeout drops the future and sends the answer, so the future must not hold anything that
-//!   may not be lost. Disk reads run in `blocking::off_thread`, or in `reads::reply_off_thread` if they build the reply.
-//! * It proposes a **command** and returns `Handled::Write(..)`. This allocates only the command, and nothing drops it: the
-//!   client gets its outcome unless the timeout expires first. Commands of one read are committed as one entry.
+//!   must not be lost. Disk reads run in `blocking::off_thread`, or in `reads::reply_off_thread` if they build a reply.
+//! * It proposes a **command** and returns `Handled::Write(..)`. This allocates only the command, and nothing drops it:
+//!   the client gets its outcome unless the timeout expires first. Commands of one read are committed as one entry.
 //!   A write that does more than its command returns `Handled::Unstoppable(..)`.
-//! * It **pauses the channel** through `turn.subjects`: while a publish waits for room at a subscriber, the channel handles
-//!   no further frame.
+//! * It **pauses the channel** through `turn.subjects`: while a publish waits for room at a subscriber, the channel
+//!   handles no further frame.
 //! * It **begins a subscription**: puts the first frame (`tailing`...) into the outbox and returns
 //!   `Handled::Began(source)`. The channel then requests one frame after the other from the `Source`, as far as credit,
-//!   limit and outbox allow. The broker feeds subscriptions to subjects instead: `subjects::Subjects` owns the channel's
-//!   link, supplies frames in each turn, and receives the client's credits and cancels.
+//!   limit and outbox allow. The broker feeds subscriptions to subjects instead: `subjects::Subjects` owns its link,
+//!   supplies frames in each turn, and receives the client's credits and cancels.
 //! * It **fails** with a `Failure`, made `From` the error of the layer below; the channel sends it to the client.
 //!
 //! Bytes that outlive the frame (`request.share(part)`) share the memory of the receive buffer.

@@ -1,4 +1,5 @@
-//! A step of a subscription: its bounds ([`Wanted`]) and its result ([`Found`]). `subscription` decides when a step begins.
+//! A step of a subscription: its bounds ([`Wanted`]) and its result ([`Found`]). `subscription` decides when a step
+//! begins.
 
 use std::{fmt, sync::Arc};
 
@@ -13,7 +14,7 @@ use super::{
     replies::{Replies, Room},
 };
 
-/// Behavior of a step that finds nothing.
+/// Behaviour of a step that finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// Wait until there is something or the step is stopped.
@@ -31,7 +32,7 @@ pub(crate) struct Wanted {
     pub credit: (u64, u64),
     /// Maximum frame size in bytes that the client takes.
     pub max_frame_bytes: usize,
-    /// Behavior without pending messages.
+    /// Behaviour without pending messages.
     pub patience: Patience,
     /// Notified to end the step without a result.
     pub stop: Arc<Notify>,
