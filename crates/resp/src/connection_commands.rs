@@ -145,7 +145,7 @@ impl Session {
         self.client().database.store(number.into(), Ordering::Relaxed);
     }
 
-    // ----- who it is, and what it speaks
+    // ----- authentication and protocol version
 
     /// Returns true if this is the password of this user. Without a configured password any is accepted.
     fn is_password(&self, user: &[u8], password: &[u8]) -> bool {

@@ -239,7 +239,7 @@ fn give_up_after(limit: Duration) {
     });
 }
 
-/// Returns the line that tells an operator how the node started.
+/// Returns the startup line, which reports how the node was opened and where it listens.
 fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String {
     let found = if report.created {
         "new".to_owned()

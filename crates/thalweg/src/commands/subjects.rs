@@ -85,7 +85,7 @@ pub fn publish(args: &Publish) -> Result<(), Failure> {
         }
         let Published { messages, delivered, missed } = send(&batch)?;
         all.messages += messages;
-        // Of several batches, the highest number of receivers is reported.
+        // Reports the highest number of receivers of any batch.
         all.delivered = all.delivered.max(delivered);
         all.missed = all.missed.max(missed);
     }
