@@ -77,7 +77,7 @@ fn remaining(entry: &Entry, now: Moment) -> u64 {
     if entry.deadline == Moment::NEVER { NEVER } else { entry.deadline.after(now).as_micros() as u64 }
 }
 
-/// Handles a `cache get` request.
+/// Handles a `cache get` request: replies with the value of one key.
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, get.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -109,7 +109,7 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>
     Ok(Handled::Replied)
 }
 
-/// Handles a `cache multi get` request.
+/// Handles a `cache multi get` request: replies with the values of several keys.
 pub(crate) fn multi_get(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -149,7 +149,7 @@ fn at_once(entries: usize) -> Result<(), Failure> {
     Err(Failure::fix("too_many_entries", message))
 }
 
-/// Handles a `cache put` request.
+/// Handles a `cache put` request: stores a value, optionally on a condition, and replies with its version.
 pub(crate) fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, put.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -162,7 +162,7 @@ pub(crate) fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>
     Ok(Handled::Replied)
 }
 
-/// Handles a `cache multi put` request.
+/// Handles a `cache multi put` request: stores several values without conditions.
 pub(crate) fn multi_put(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -181,7 +181,7 @@ fn done(turn: &mut Turn<'_>, request: &Request<'_>, existed: bool) -> Result<Han
     Ok(Handled::Replied)
 }
 
-/// Handles a `cache delete` request.
+/// Handles a `cache delete` request: replies whether the key existed.
 pub(crate) fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, delete.cache)?;
     let (now, key) = (turn.app.views.moment(request.received), delete.key.0);
@@ -194,7 +194,7 @@ pub(crate) fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheD
     done(turn, request, existed)
 }
 
-/// Handles a `cache touch` request.
+/// Handles a `cache touch` request: sets the deadline of an entry.
 pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, touch.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -202,7 +202,7 @@ pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTou
     done(turn, request, existed)
 }
 
-/// Handles a `cache add` request.
+/// Handles a `cache add` request: adds to a counter and replies with its new value.
 pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, add.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -211,7 +211,7 @@ pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>
     Ok(Handled::Replied)
 }
 
-/// Handles a `cache scan` request.
+/// Handles a `cache scan` request: replies with a page of keys and a cursor.
 pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Result<Handled, Failure> {
     let cache = find(turn.app, scan.cache)?;
     let count = if scan.limit == 0 { DEFAULT_CACHE_KEYS as usize } else { scan.limit as usize };
@@ -224,13 +224,13 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan)
     Ok(Handled::Replied)
 }
 
-/// Handles a `cache clear` request.
+/// Handles a `cache clear` request: removes all entries of a cache.
 pub(crate) fn clear(turn: &mut Turn<'_>, request: &Request<'_>, clear: &CacheClear) -> Result<Handled, Failure> {
     find(turn.app, clear.cache)?.clear();
     done(turn, request, true)
 }
 
-/// Handles an  request.
+/// Handles an `open cache` request: finds a cache by name, or creates it if the request allows.
 pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<'_>) -> Result<Handled, Failure> {
     let views = &turn.app.views;
     let (named, created) = match open.create {
@@ -245,13 +245,13 @@ pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<
     Ok(Handled::Replied)
 }
 
-/// Handles a `drop cache` request.
+/// Handles a `drop cache` request: removes a cache and all its entries.
 pub(crate) fn drop_cache(turn: &mut Turn<'_>, request: &Request<'_>, gone: &DropCache) -> Result<Handled, Failure> {
     let existed = turn.app.views.caches.remove_id(CacheId(gone.cache)).is_some();
     done(turn, request, existed)
 }
 
-/// Handles a `read cache stats` request.
+/// Handles a `read cache stats` request: replies with the statistics of one cache or all.
 pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCacheStats) -> Result<Handled, Failure> {
     let mut all = turn.app.views.caches.list();
     if read.cache != 0 {

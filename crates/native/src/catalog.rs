@@ -19,7 +19,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Handles a `find keyspace` request.
+/// Handles a `find keyspace` request: replies with the id and configuration of a keyspace, and its size on request.
 pub(crate) fn find_keyspace(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn find_keyspace(
     }))
 }
 
-/// Handles a `list keyspaces` request.
+/// Handles a `list keyspaces` request: replies with a page of keyspaces in the order of their ids.
 pub(crate) fn list_keyspaces(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -69,7 +69,7 @@ fn shown_keyspace(info: &KeyspaceInfo) -> wire::Keyspace<'_> {
     wire::Keyspace { id: info.id, created: info.created, config: info.config, name: &info.name }
 }
 
-/// Handles a `find stream` request.
+/// Handles a `find stream` request: replies with the description of a stream.
 pub(crate) fn find_stream(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -81,7 +81,7 @@ pub(crate) fn find_stream(
     Ok(Handled::Replied)
 }
 
-/// Handles a `list streams` request.
+/// Handles a `list streams` request: replies with a page of streams in the order of their ids.
 pub(crate) fn list_streams(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -112,7 +112,7 @@ fn shown_stream(info: &StreamInfo) -> wire::Stream<'_> {
     }
 }
 
-/// Handles a `list producers` request.
+/// Handles a `list producers` request: replies with one producer of a stream, or all.
 pub(crate) fn list_producers(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -134,7 +134,7 @@ fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
     wire::Producer { epoch: *epoch, next_sequence: *next_sequence, last_time: *last_time, id }
 }
 
-/// Handles a `find lease` request.
+/// Handles a `find lease` request: replies with a lease and its keys.
 pub(crate) fn find_lease(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -164,7 +164,7 @@ fn no_such_lease(lease: LeaseId) -> Failure {
     Failure::from(thalweg_engine::WriteError::NoSuchLease(lease))
 }
 
-/// Handles a `list leases` request.
+/// Handles a `list leases` request: replies with a page of leases.
 pub(crate) fn list_leases(
     turn: &mut Turn<'_>,
     request: &Request<'_>,

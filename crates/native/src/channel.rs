@@ -49,7 +49,7 @@ use super::{
 /// State of a channel on its way from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The channel takes frames.
+    /// The channel takes frames of its client.
     Open,
     /// The channel takes no more frames. Pending requests are answered, then the channel sends a goodbye if the client
     /// can still receive it.

@@ -30,7 +30,7 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     })
 }
 
-/// Handles a `fetch` request.
+/// Handles a `fetch` request: delivers records to a member of a consumer group, waiting for them if requested.
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
@@ -52,7 +52,7 @@ pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Hand
     }))
 }
 
-/// Handles a `push` request.
+/// Handles a `push` request: begins a subscription that delivers records to a member of a consumer group.
 pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, push.group)?;
     check_member(push.member).map_err(engine::WriteError::from)?;
@@ -69,7 +69,7 @@ pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push
     Ok(Handled::Began(Source::Push(Box::new(Pushing::new(turn.app, begun, push.release)))))
 }
 
-/// Handles a `find group` request.
+/// Handles a `find group` request: replies with the description of a consumer group.
 pub(crate) fn find_group(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -89,7 +89,7 @@ pub(crate) fn find_group(
     Ok(Handled::Replied)
 }
 
-/// Handles a `list groups` request.
+/// Handles a `list groups` request: replies with a page of the consumer groups of one stream or all.
 pub(crate) fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);

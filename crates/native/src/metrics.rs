@@ -95,12 +95,12 @@ impl Metrics {
         self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts received bytes.
+    /// Adds bytes received from clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Counts sent bytes.
+    /// Adds bytes sent to clients.
     pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }

@@ -69,7 +69,7 @@ enum Waiting {
     Done(oneshot::Sender<Published>),
 }
 
-/// Publishing state of a channel.
+/// Publishing state of a channel: gathered and blocked messages.
 pub(crate) struct Publishing {
     coalescer: Coalescer<Joined>,
     /// Reused buffer for completed batches of the coalescer.
@@ -164,7 +164,7 @@ impl Publishing {
         Ok(())
     }
 
-    /// Publishes the gathered messages.
+    /// Publishes the gathered messages immediately.
     pub(crate) fn flush(&mut self, to: &To<'_>) {
         self.coalescer.flush(&mut self.complete);
         self.publish_complete(to);

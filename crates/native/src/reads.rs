@@ -25,7 +25,7 @@ use super::{
 /// Value of `remaining` for a key that does not expire.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Handles a `get` request.
+/// Handles a `get` request: replies with the value of one key.
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, get.keyspace)?;
     let found = look(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
@@ -53,7 +53,7 @@ const ENTRIES_HEAD_BYTES: usize = HEADER_BYTES + 1 + 4;
 /// Bytes of an entry besides its value.
 const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
 
-/// Handles a `multi get` request.
+/// Handles a `multi get` request: replies with the values of several keys.
 pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
     if wanted.keys.len() > MAX_KEYS {

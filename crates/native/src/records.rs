@@ -26,9 +26,9 @@ pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
 /// Bounds of one read of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// First offset.
+    /// First offset to read.
     pub from: Offset,
-    /// Maximum number of records.
+    /// Maximum number of records to read.
     pub max_records: u64,
     /// Approximate maximum in bytes; the read returns at least one append.
     pub max_bytes: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Reads the page.
+    /// Reads the page from a stream, possibly from disk.
     pub(crate) fn read(&self, app: &App, stream: &Stream) -> Result<Shown, Failure> {
         let page = stream.read(self.from, self.max_records, self.max_bytes)?;
         // The durability is read after the records, so that it covers all of them.
@@ -62,7 +62,7 @@ pub(crate) struct Shown {
     pub next: Offset,
     /// End of the stream at the time of the read.
     pub high_watermark: Offset,
-    /// Runs of records.
+    /// Runs of consecutive records on the page.
     pub runs: Vec<StreamRun>,
 }
 

@@ -36,7 +36,7 @@ pub(crate) enum Room {
     Ask,
     /// Count the frame even above the limit, because its event has already happened.
     Owed,
-    /// Use this reservation, taken before.
+    /// Use this reservation, which the caller has taken before.
     Given(Held),
     /// The frame's source bounds and counts it.
     Elsewhere,
@@ -62,7 +62,7 @@ impl Replies {
         self.outbox.append(aside.outbox);
     }
 
-    /// Returns the outbox.
+    /// Returns the outbox, from which the channel writes to the socket.
     pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -242,7 +242,7 @@ impl Replies {
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 
-    /// Ends a subscription.
+    /// Ends a subscription with an `ended` frame as its last.
     pub(crate) fn end(&mut self, id: u32, failure: &Failure) {
         let encoded = failure.ended(|ended| self.push(id, ended));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
@@ -289,7 +289,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Appends bytes by reference.
+    /// Appends shared bytes without copying them, unless they are few and the frame is counted.
     pub(crate) fn share(&mut self, bytes: Bytes) {
         match &mut self.own {
             Some(own) if bytes.len() < SHARED_FROM_BYTES => own.bytes.extend_from_slice(&bytes),

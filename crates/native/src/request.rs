@@ -10,11 +10,11 @@ use thalweg_wire::{Fields, Kind, SharedFrame};
 pub(crate) struct Request<'f> {
     /// Id of the request; 0 if the client wants no reply.
     pub id: u32,
-    /// Kind of the frame.
+    /// Kind of the request's frame.
     pub kind: Kind,
     /// Optional fields of the request.
     pub fields: Fields<'f>,
-    /// Time of arrival.
+    /// Time at which the request arrived.
     pub received: Instant,
     /// The frame as a slice of the receive buffer, for kinds whose bytes outlive the handler.
     pub shared: Option<&'f SharedFrame>,

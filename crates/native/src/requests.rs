@@ -33,14 +33,14 @@ use super::{
     turn::{Later, Reply},
 };
 
-/// Current use of an id.
+/// Current use of a frame id on a channel.
 #[derive(Debug)]
 pub(crate) enum Use {
     /// A pending request. The handle exists if it can be stopped.
     Request(Option<Arc<Notify>>),
     /// A subscription that the channel feeds.
     Subscription(Box<Subscription>),
-    /// A subscription to subjects.
+    /// A subscription to subjects, which the broker feeds.
     Subject,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Waiting {
     pub id: u32,
     /// Kind of the request.
     pub kind: Kind,
-    /// Time of arrival.
+    /// Time at which the request arrived.
     pub received: Instant,
 }
 
@@ -69,7 +69,7 @@ enum Work {
     Later(Later),
 }
 
-/// A future of the set.
+/// A pending future of the channel: a request or a step of a subscription.
 enum Task {
     Request { waiting: Waiting, work: Work, _held: Held },
     Step { id: u32, step: Step },
@@ -167,7 +167,7 @@ impl Requests {
         self.requests < self.max_requests
     }
 
-    /// Number of subscriptions.
+    /// Number of subscriptions on the channel.
     #[must_use]
     pub(crate) fn subscriptions(&self) -> usize {
         self.subscriptions
@@ -217,7 +217,7 @@ impl Requests {
         self.tasks.push(Task::Request { waiting, work, _held: held });
     }
 
-    /// Adds a subscription.
+    /// Adds a subscription under its id.
     pub(crate) fn subscribed(&mut self, id: u32, used: Use) {
         self.subscriptions += 1;
         self.ids.insert(id, used);

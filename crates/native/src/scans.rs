@@ -27,7 +27,7 @@ const VERSION_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
 /// Bytes of a list of versions besides the versions.
 const VERSIONS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 
-/// Handles a `scan` request.
+/// Handles a `scan` request: replies with a page of key-value pairs and a cursor.
 pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, scan.keyspace)?;
     // As over HTTP, both the size of a page and the number of concurrent scans are limited.
@@ -124,7 +124,7 @@ fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, 
     Ok(pairs.len() < before)
 }
 
-/// Handles a `versions` request.
+/// Handles a `versions` request: replies with a page of the retained versions of a key, newest first.
 pub(crate) fn versions(
     turn: &mut Turn<'_>,
     request: &Request<'_>,

@@ -10,7 +10,7 @@ use super::Native;
 /// Terms of a connection that each of its channels has.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub app: Arc<App>,
     /// State shared by all native connections.
     pub native: Arc<Native>,

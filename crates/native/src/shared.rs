@@ -6,14 +6,14 @@ use thalweg_serving::app::App;
 
 use super::metrics::Metrics;
 
-/// State of the native protocol.
+/// State of the native protocol that all its connections share.
 #[derive(Debug)]
 pub struct Native {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub(crate) app: Arc<App>,
     /// Number that differs after each start of the server; ids of caches are valid only for one run.
     pub(crate) run: u64,
-    /// Metrics of the protocol.
+    /// Metrics of native connections and requests.
     pub(crate) metrics: Arc<Metrics>,
 }
 

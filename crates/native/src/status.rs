@@ -11,7 +11,7 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Handles a `read status` request.
+/// Handles a `read status` request: replies with the health and the figures of the node.
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
     let db = turn.app.db.blocking();
     let (health, reason) = match db.health() {

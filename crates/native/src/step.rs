@@ -32,7 +32,7 @@ pub(crate) struct Wanted {
     pub credit: (u64, u64),
     /// Maximum frame size in bytes that the client takes.
     pub max_frame_bytes: usize,
-    /// Behaviour without pending messages.
+    /// Behaviour of the step if there are no messages.
     pub patience: Patience,
     /// Notified to end the step without a result.
     pub stop: Arc<Notify>,
@@ -76,7 +76,7 @@ impl Wanted {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// Result of a step.
+/// Result of a subscription's step.
 pub(crate) enum Found {
     /// A frame, or several that belong together, with their cost in credit.
     Frame {

@@ -19,7 +19,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Handles a `publish` request.
+/// Handles a `publish` request: publishes batches of messages to subscribers.
 pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let (count, mut batches) = (publish.batches.len(), publish.batches.iter());
@@ -73,7 +73,7 @@ fn publish_all(
     }
 }
 
-/// Handles an  request.
+/// Handles an `ask` request: publishes a message and replies with the first answer to it.
 pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let checked = subjects.publishing.check(ask.batch.0)?;
@@ -140,7 +140,7 @@ fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure>
     out.shared(Kind::Answer, id, bytes.len(), Room::Owed, |parts| parts.share(bytes))
 }
 
-/// Handles a `subscribe` request.
+/// Handles a `subscribe` request: begins a subscription to a pattern of subjects.
 pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subscribe<'_>) -> Result<Handled, Failure> {
     let pattern = Pattern::parse(frame.pattern.0)?;
     let policy = match frame.policy {

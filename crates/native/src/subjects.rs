@@ -70,7 +70,7 @@ impl Notify for Bell {
     }
 }
 
-/// Subscription of the client.
+/// Subscription of the client to a pattern of subjects.
 pub(crate) struct Subscription {
     pub(crate) credit: SendCredit,
     /// Messages until the subscription ends, and the reason to report then.
@@ -79,7 +79,7 @@ pub(crate) struct Subscription {
     pub(crate) draining: bool,
 }
 
-/// Subject state of a channel.
+/// Publishing, subscriptions and asks of a channel on subjects.
 pub(crate) struct Subjects {
     pub(crate) app: Arc<App>,
     pub(crate) bell: Arc<Bell>,

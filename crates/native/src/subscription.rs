@@ -34,7 +34,7 @@ pub(crate) enum Source {
     Watch(Box<Watching>),
 }
 
-/// A running step.
+/// Future of a running step, which returns the source with its result.
 pub(crate) type Step = Pin<Box<dyn Future<Output = (Source, Found)> + Send>>;
 
 impl Source {
@@ -67,7 +67,7 @@ impl Source {
     }
 }
 
-/// Subscription that the channel feeds.
+/// Subscription that the channel feeds: a tail, a push or a watch.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     /// Source of the frames; `None` while a step runs.
@@ -86,11 +86,11 @@ pub(crate) struct Subscription {
 
 /// Next action for a subscription.
 pub(crate) enum Next {
-    /// Run this step.
+    /// Run this step, which produces the next frame.
     Step(Step),
     /// Wait until a step completes or the client adds credit.
     Rest,
-    /// End the subscription.
+    /// End the subscription and report this reason.
     End(Failure),
 }
 
@@ -103,7 +103,7 @@ impl Subscription {
         Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), _held: held }
     }
 
-    /// Returns the next action.
+    /// Returns the next action for the subscription.
     pub(crate) fn next(&mut self, max_frame_bytes: usize) -> Next {
         let Some(source) = self.source.take() else { return Next::Rest };
         if self.left == 0 {
@@ -152,7 +152,7 @@ impl Subscription {
         over.map(|failure| self.told(failure))
     }
 
-    /// Adds credit of the receiver.
+    /// Adds credit granted by the receiver.
     pub(crate) fn permit(&mut self, credit: &Credit) {
         self.credit.raise(credit);
     }

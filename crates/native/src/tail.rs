@@ -18,7 +18,7 @@ use super::{
     step::{Found, Patience, Wanted},
 };
 
-/// Tail of a stream.
+/// Tail of a stream, as a source of a subscription.
 #[derive(Debug)]
 pub(crate) struct Tail {
     app: Arc<App>,
@@ -35,7 +35,7 @@ impl Tail {
         Self { app: Arc::clone(app), stream, next, behind }
     }
 
-    /// Offset at which to resume.
+    /// Offset at which a later tail resumes.
     #[must_use]
     pub(crate) fn next(&self) -> Offset {
         self.next

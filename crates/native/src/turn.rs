@@ -10,9 +10,9 @@ use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription
 
 /// Context of a handler while it handles a frame.
 pub(crate) struct Turn<'t> {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub app: &'t Arc<App>,
-    /// Outbox for replies.
+    /// Outbox of the channel for replies.
     pub out: &'t mut Replies,
     /// The channel's subscriptions to subjects.
     pub subjects: &'t mut Subjects,
@@ -23,7 +23,7 @@ pub(crate) struct Turn<'t> {
 /// Future of a pending reply.
 pub(crate) type Later = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
-/// Result of a handler.
+/// Result of a handler: how its request is answered.
 pub(crate) enum Handled {
     /// The reply is in the outbox, or the client wants none.
     Replied,
@@ -65,7 +65,7 @@ type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
 /// Reply of a pending request.
 pub(crate) enum Reply {
-    /// Outcome of a command.
+    /// Durability and outcome of a command.
     Outcome(Carried),
     /// Function that puts one or more frames into the outbox.
     Frame(Encode),

@@ -21,7 +21,7 @@ const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 /// Bytes of `changes` besides the changes: durability, next, number of changes.
 const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
-/// Watch of keys.
+/// Watch of keys, as a source of a subscription.
 #[derive(Debug)]
 pub(crate) struct Watching {
     app: Arc<App>,

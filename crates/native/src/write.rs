@@ -14,7 +14,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Handles a `write` request.
+/// Handles a `write` request: proposes a command and replies with its outcome.
 pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
     propose(turn.app, write.level, write.command.0).map(Handled::Write)
 }

@@ -40,7 +40,7 @@ const HELP: &[&str] = &[
 /// A command with the subcommand that the request names.
 type Named = (&'static Command, Option<&'static Subcommand>);
 
-/// Handles `COMMAND`.
+/// Handles `COMMAND`: describes the supported commands.
 pub(crate) fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let named = || arguments[2..].iter().map(|name| find_full(name));
     let every = || all().map(|command| (command, None));
@@ -194,7 +194,7 @@ fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
 /// Function that writes the fields of an `INFO` section.
 type Section = fn(&Session, &mut String);
 
-/// Handles `INFO`.
+/// Handles `INFO`: reports the state of the server in sections.
 pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let wants = |section: &str| {
         let named = &arguments[1..];

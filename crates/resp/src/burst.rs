@@ -20,7 +20,7 @@ const MAX_BURST_BYTES: usize = 1024 * 1024;
 /// Number of replies from which no more commands join a burst.
 const MAX_SLOTS: usize = MAX_REDIS_COMMANDS;
 
-/// Source of a reply.
+/// Source of one reply of a burst.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
     /// The next reply of the database; the cursor in a scan's reply needs translation.
@@ -39,16 +39,16 @@ pub(crate) enum Slot {
         /// True if the client wants no reply.
         muted: bool,
     },
-    /// An error.
+    /// An error reply to a rejected command.
     Refused {
-        /// Text of the error.
+        /// Text of the error reply.
         error: &'static str,
         /// True if the client wants no reply.
         muted: bool,
     },
     /// A command of the connection within a transaction, which runs when its reply is due.
     Session {
-        /// Arguments of the command.
+        /// Arguments of the command, its name first.
         arguments: Box<[Box<[u8]>]>,
         /// True if the client wants no reply.
         muted: bool,
@@ -58,9 +58,9 @@ pub(crate) enum Slot {
 /// Commands and reply slots of one burst; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
-    /// Index of the database.
+    /// Index of the database that the burst is for.
     pub database: usize,
-    /// Commands for the database.
+    /// Commands to propose to the database.
     pub commands: Commands,
     /// Keys that must be unchanged. If there are any, the burst consists of one transaction.
     pub watched: Vec<Watched>,

@@ -50,7 +50,7 @@ pub(crate) struct Said {
 pub(crate) struct Client {
     /// Id, starting at 1 and never reused.
     pub id: u64,
-    /// Address of the client.
+    /// Remote address of the client.
     pub peer: SocketAddr,
     /// Address at which the server accepted it.
     pub local: SocketAddr,
@@ -68,7 +68,7 @@ pub(crate) struct Client {
     blocked: AtomicU8,
     /// Number of subscriptions to channels, to patterns, and to sharded channels.
     pub subscribed: [AtomicUsize; 3],
-    /// Name of the last command.
+    /// Name of the last command that the client sent.
     pub last: Mutex<&'static str>,
     /// Time of the last request, in milliseconds since the connection began.
     heard: AtomicU64,
@@ -184,7 +184,7 @@ impl Client {
     }
 }
 
-/// Table of all clients.
+/// Table of all connected Redis clients.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
@@ -192,7 +192,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Adds a new client.
+    /// Adds a new client to the table.
     pub(crate) fn add(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr, now: Instant) -> Registered {
         let client = Arc::new(Client {
             id: self.last.fetch_add(1, Relaxed) + 1,
@@ -226,7 +226,7 @@ impl Clients {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// Number of clients.
+    /// Number of connected clients.
     pub(crate) fn count(&self) -> usize {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

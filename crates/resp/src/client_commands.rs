@@ -49,7 +49,7 @@ const HELP: &[&str] = &[
     "    Print this help.",
 ];
 
-/// Handles `CLIENT`.
+/// Handles `CLIENT`: reads and changes the state of connections.
 pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "help" => session.answer(&help(HELP), out),

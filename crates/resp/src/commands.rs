@@ -35,7 +35,7 @@ impl Commands {
         self.list.push(kept);
     }
 
-    /// Number of commands.
+    /// Number of commands in the list.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.list.len()

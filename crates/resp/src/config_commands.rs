@@ -52,7 +52,7 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Handles `CONFIG`.
+/// Handles `CONFIG`: parameters can be read but not changed.
 pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "get" => get(session, &arguments[2..], out),

@@ -66,7 +66,7 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
     }
 }
 
-/// Database of either kind.
+/// Database of either kind: immediate (a cache) or batched (a keyspace or the native streams).
 #[derive(Clone, Debug)]
 pub(crate) enum Database {
     /// Database whose commands run immediately.

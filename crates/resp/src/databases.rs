@@ -14,7 +14,7 @@ use super::{cache::Cached, database::Database, keyspaces::Durable, native_stream
 pub(crate) struct Numbered {
     /// Number as `SELECT` takes it.
     pub(crate) number: u32,
-    /// Storage of the database.
+    /// Database that stores the keys.
     pub(crate) database: Database,
 }
 

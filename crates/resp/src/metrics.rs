@@ -24,7 +24,7 @@ use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 /// Counters of all Redis clients.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histogram of turns.
+    /// Histogram of the time to answer the commands of one read.
     turns: Shards,
     commands: Box<[AtomicU64]>,
     errors: AtomicU64,
@@ -81,22 +81,22 @@ impl Metrics {
         self.not_authenticated.fetch_add(1, Relaxed);
     }
 
-    /// Number of commands run.
+    /// Number of commands run, over all clients.
     pub(crate) fn all_commands(&self) -> u64 {
         self.commands.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Number of error replies.
+    /// Number of error replies, over all clients.
     pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Relaxed)
     }
 
-    /// Counts received bytes.
+    /// Adds bytes received from clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Counts sent bytes.
+    /// Adds bytes sent to clients.
     pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Relaxed);
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use thalweg_redis::wire::Out;
 use thalweg_transport::Outbox;
 
-/// Destination of replies.
+/// Destination of encoded replies.
 pub(crate) enum To<'a> {
     /// The client's outbox.
     Outbox(&'a mut Outbox),

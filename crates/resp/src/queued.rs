@@ -9,7 +9,7 @@ use super::commands::Commands;
 /// Commands queued since `MULTI`.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    /// The queued commands.
+    /// The queued commands with their arguments.
     pub commands: Commands,
     /// True if one of the commands was rejected: `EXEC` then discards the transaction.
     pub is_refused: bool,
@@ -43,12 +43,12 @@ impl Transaction {
     }
 }
 
-/// A watched key.
+/// A key watched for a transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     /// Index of the key's database.
     pub database: usize,
-    /// The key.
+    /// Name of the key.
     pub key: Box<[u8]>,
     /// Version of the key when it was watched; 0 if it did not exist.
     pub version: u64,

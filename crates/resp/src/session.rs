@@ -37,7 +37,7 @@ use super::{
     wait::Wait,
 };
 
-/// Result of a command.
+/// Progress of a command after an attempt to run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// The command is done, or its reply has a slot in the burst.
@@ -61,7 +61,7 @@ pub(crate) enum Quiet {
     Next,
 }
 
-/// State of a client's session.
+/// State of a client's session: database, transaction, burst, subscriptions.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// State shared by all sessions.
@@ -86,7 +86,7 @@ pub(crate) struct Session {
     pub(super) may_block: Option<Box<Wait>>,
     /// True once the client has disconnected or the server stops: no blocking read begins any more.
     waits_no_more: bool,
-    /// Subscriptions of the client.
+    /// Channel and pattern subscriptions of the client.
     pub(super) subscriber: Subscriber,
     /// Messages that the client publishes.
     pub(super) publishing: Publishing,
@@ -136,7 +136,7 @@ impl Session {
         }
     }
 
-    /// Returns the client's shared data.
+    /// Returns the data about the client that other connections can read.
     pub(crate) fn client(&self) -> &Client {
         &self.registered.client
     }
@@ -297,7 +297,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Handles a command on keys.
+    /// Handles a command on keys in the selected database.
     #[inline]
     fn data_command(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         if matches!(command.name, "xread" | "xreadgroup")

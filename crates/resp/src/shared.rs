@@ -9,24 +9,24 @@ use super::{
     client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics, pubsub::Registry, waiting::Waiting,
 };
 
-/// State of the Redis protocol.
+/// State of the Redis protocol that all its connections share.
 #[derive(Debug)]
 pub struct Resp {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Databases by number.
+    /// Databases that `SELECT` chooses from.
     pub(crate) databases: Databases,
-    /// Connected clients.
+    /// Table of connected clients.
     pub(crate) clients: Arc<Clients>,
     /// Cursors of scans in progress.
     pub(crate) cursors: Cursors,
     /// Clients waiting for changes of keys.
     pub(crate) waiting: Arc<Waiting>,
-    /// Subscriptions of all clients.
+    /// Table of channel subscriptions of all clients.
     pub(crate) subscriptions: Registry,
     /// Number that differs after each start of the server.
     pub(crate) run: u64,
-    /// Metrics of the protocol.
+    /// Metrics of Redis clients.
     pub(crate) metrics: Arc<Metrics>,
 }
 

@@ -86,7 +86,7 @@ impl Session {
         });
     }
 
-    /// Handles `SUBSCRIBE`, `PSUBSCRIBE` and `SSUBSCRIBE`.
+    /// Handles `SUBSCRIBE`, `PSUBSCRIBE` and `SSUBSCRIBE`: subscribes to each name and confirms it.
     pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
         for name in names {
             let client = Arc::clone(&self.registered.client);
@@ -98,7 +98,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Handles `UNSUBSCRIBE`, `PUNSUBSCRIBE` and `SUNSUBSCRIBE`.
+    /// Handles `UNSUBSCRIBE`, `PUNSUBSCRIBE` and `SUNSUBSCRIBE` for the given names, or for all names of the kind.
     pub(crate) fn unsubscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
         // Earlier messages are delivered before the confirmation, after which none may follow.
         if self.subscriber.deliver(self.protocol, out) == Delivery::TooSlow {
@@ -143,7 +143,7 @@ impl Session {
         }
     }
 
-    /// Handles `PUBSUB`.
+    /// Handles `PUBSUB`: reports the active channels and their subscribers.
     pub(crate) fn pubsub(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
         let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
         let registry = &self.resp.subscriptions;

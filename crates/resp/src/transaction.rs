@@ -56,7 +56,7 @@ fn are_unchanged(read: &dyn Read, watched: &[Watched]) -> Result<bool, StoreErro
 }
 
 impl Session {
-    /// Handles `MULTI`.
+    /// Handles `MULTI`: begins a transaction.
     pub(super) fn multi(&mut self, out: &mut Outbox) -> Flow {
         if self.transaction.is_some() {
             self.error("ERR MULTI calls can not be nested", out);
@@ -68,7 +68,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Queues a command within `MULTI`.
+    /// Queues a command of the transaction that `MULTI` began.
     pub(super) fn queue(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         if command.name == "select" && self.index_of(arguments[1]) != Ok(Some(self.database)) {
             return self.refuse("ERR a transaction is of one database: SELECT it before MULTI", out);
@@ -92,7 +92,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Handles `DISCARD`.
+    /// Handles `DISCARD`: ends the transaction without running it.
     pub(super) fn discard(&mut self, out: &mut Outbox) -> Flow {
         if self.transaction.is_none() {
             self.error("ERR DISCARD without MULTI", out);
@@ -118,7 +118,7 @@ impl Session {
         }
     }
 
-    /// Handles `WATCH`.
+    /// Handles `WATCH`: records the versions of keys, which `EXEC` compares.
     pub(super) fn watch(&mut self, keys: &[&[u8]], out: &mut Outbox) -> Flow {
         if self.transaction.is_some() {
             self.error("ERR WATCH inside MULTI is not allowed", out);
@@ -155,7 +155,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Handles `EXEC`.
+    /// Handles `EXEC`: runs the queued commands, unless a watched key has changed.
     pub(super) fn exec(&mut self, out: &mut Outbox) -> Flow {
         let Some(transaction) = &self.transaction else {
             self.error("ERR EXEC without MULTI", out);

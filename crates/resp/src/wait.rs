@@ -8,7 +8,7 @@ use tokio::time::Sleep;
 
 use super::{database::Appended, waiting::Waiter};
 
-/// A blocking read that waits.
+/// A blocking `XREAD` or `XREADGROUP` that waits for entries.
 #[derive(Debug)]
 pub(crate) struct Wait {
     /// Condition that the read waits for.
@@ -23,6 +23,6 @@ pub(crate) struct Wait {
     pub recheck: Option<Pin<Box<Sleep>>>,
     /// True if the client wants no reply.
     pub muted: bool,
-    /// Slot among the tails.
+    /// Slot of the read under the limit on tails.
     pub _held: Held,
 }

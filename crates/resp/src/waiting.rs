@@ -27,7 +27,7 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Wakes the task.
+    /// Wakes the task, now or when it next polls.
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Release);
         self.waker.wake();
@@ -46,7 +46,7 @@ pub(crate) enum Touched {
     /// Any key: the keys are unknown, because no client was waiting when the burst was built.
     #[default]
     Any,
-    /// Hashes of the keys.
+    /// Hashes of the keys that the burst may have changed.
     Keys(Vec<u64>),
 }
 

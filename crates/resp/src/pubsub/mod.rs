@@ -92,7 +92,7 @@ struct Wanted {
     name: Arc<[u8]>,
 }
 
-/// Subscriptions of a client.
+/// Channel and pattern subscriptions of a client.
 #[derive(Default)]
 pub(crate) struct Subscriber {
     /// Link to the broker, opened by the first subscription.
@@ -114,7 +114,7 @@ impl fmt::Debug for Subscriber {
     }
 }
 
-/// Result of a delivery.
+/// Result of delivering queued messages to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// There were no messages.

@@ -20,7 +20,7 @@ const MAX_RUN_BYTES: usize = 256 * 1024;
 /// Number of messages at which a run is published.
 const MAX_RUN_MESSAGES: u32 = 1024;
 
-/// Publishing state of a client.
+/// Publishing state of a client: the gathered run and the blocked batch.
 #[derive(Default)]
 pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,

@@ -20,16 +20,16 @@ use thalweg_redis::{channels::channel_of, glob};
 pub(crate) enum Kind {
     /// Subscription to a channel by name.
     Channel,
-    /// Subscription by a glob.
+    /// Subscription to channels by a glob pattern.
     Pattern,
     /// Subscription to a sharded channel by name, whose messages have a type of their own.
     Shard,
 }
 
 impl Kind {
-    /// Number of kinds.
+    /// Number of kinds of subscriptions.
     pub(crate) const COUNT: usize = 3;
-    /// All kinds.
+    /// All kinds of subscriptions.
     pub(crate) const ALL: [Self; Self::COUNT] = [Self::Channel, Self::Pattern, Self::Shard];
 }
 

@@ -129,7 +129,7 @@ fn compression(text: &str) -> Result<Compression, String> {
     Compression::from_name(text).ok_or_else(|| "one of zstd, lz4, none".to_owned())
 }
 
-/// Runs `backup`.
+/// Runs `backup`: takes a backup into a file or a directory, or runs a subcommand.
 pub fn run(args: &Backup) -> Result<(), Failure> {
     match &args.action {
         Some(BackupAction::Verify(from)) => return check(from),
@@ -409,7 +409,7 @@ fn check(args: &From) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `backup show`.
+/// Runs `backup show`: lists backups.
 fn show(args: &From) -> Result<(), Failure> {
     let all = infos(&parts(&args.from)?)?;
     if all.is_empty() && !args.json {
@@ -429,7 +429,7 @@ fn show(args: &From) -> Result<(), Failure> {
     render::line(&render::table(&["file", "kind", "since", "lsn", "revision", "last entry", "size"], rows))
 }
 
-/// Runs `restore`.
+/// Runs `restore`: creates a new directory from backups.
 pub fn run_restore(args: &Restore) -> Result<(), Failure> {
     let parts: Vec<_> = parts(&args.from)?.iter().map(Part::file).collect();
     let to = match (args.to_lsn, args.to_time) {

@@ -31,7 +31,7 @@ use crate::{
 const WAIT_AT_A_TIME: Duration = Duration::from_secs(10);
 /// Time for which `--follow` retries to reach a lost server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two attempts.
+/// Pause between two attempts to reach a lost server.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// When records are acked.
@@ -103,7 +103,7 @@ pub struct Consume {
     pub place: Place,
 }
 
-/// A delivered record.
+/// A delivered record, with its number of deliveries.
 struct Message {
     record: StreamRecord,
     deliveries: u64,

@@ -28,7 +28,7 @@ use source::{Item, Source};
 /// Maximum bytes of a batch, whatever its number of records; a larger record is sent alone.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
-/// Destination of the records.
+/// Destination of the imported records.
 enum Sink<'a> {
     Stream(&'a str),
     Keyspace(&'a str),

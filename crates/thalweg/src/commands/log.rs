@@ -24,7 +24,7 @@ use crate::{
     span::show_time,
 };
 
-/// Names in a data directory.
+/// Names of files and directories in a data directory.
 const LOG_DIR: &str = "log";
 const STATE_DIR: &str = "state";
 const LOCK: &str = "LOCK";

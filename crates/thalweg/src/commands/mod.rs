@@ -93,7 +93,7 @@ fn with_target<T>(
     Ok(done)
 }
 
-/// Parses a key argument.
+/// Parses a key argument in the given format.
 fn parse_key(text: &str, format: KeyFormat) -> Result<Vec<u8>, Failure> {
     match format {
         KeyFormat::Text => Ok(text.as_bytes().to_vec()),

@@ -39,7 +39,7 @@ Examples:
 /// Maximum duration of a stop, even with a hanging disk or client.
 const STOP_LIMIT: Duration = Duration::from_millis(9_500);
 
-/// Arguments of `serve`.
+/// Parsed arguments of `serve`.
 #[derive(Clone, Debug, Default)]
 pub struct Serve {
     config: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub struct Serve {
     given: Vec<(&'static str, String)>,
 }
 
-/// Action of `serve`.
+/// Action that the arguments of `serve` select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
     #[default]

@@ -74,7 +74,7 @@ pub struct RaiseVersion {
     pub place: Place,
 }
 
-/// Runs `state`.
+/// Runs `state`: prints a digest, or prints or raises the version.
 pub fn run(args: &State) -> Result<(), Failure> {
     match args {
         State::Digest(args) => digest(args),

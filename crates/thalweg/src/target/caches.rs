@@ -17,7 +17,7 @@ pub enum Expected {
     Version(u64),
 }
 
-/// An entry of a cache.
+/// An entry of a cache, as the server returned it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub value: Vec<u8>,

@@ -13,7 +13,7 @@ use ureq::http::Method;
 use super::http::{Ask, Http};
 use crate::failure::Failure;
 
-/// Request for a push.
+/// Request for a push to a member of a consumer group.
 #[derive(Clone, Copy, Debug)]
 pub struct PushAsk<'a> {
     pub member: &'a str,

@@ -36,7 +36,7 @@ use crate::{
 /// Bytes read per page of a stream.
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// An open directory.
+/// Target that is a directory, opened in this process.
 pub struct Local {
     database: Database,
     access: Access,

@@ -136,7 +136,7 @@ pub struct Appended {
     pub duplicate: bool,
 }
 
-/// Value of a key.
+/// Value of a key with its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub value: Vec<u8>,
@@ -147,7 +147,7 @@ pub struct Found {
 #[derive(Clone, Debug, Default)]
 pub struct ScanQuery {
     pub prefix: Vec<u8>,
-    /// First key, inclusive.
+    /// First key of the range, inclusive.
     pub start: Option<Vec<u8>>,
     /// End of the range, exclusive.
     pub end: Option<Vec<u8>>,
@@ -182,7 +182,7 @@ pub struct NewRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamRecord {
     pub offset: u64,
-    /// Time in microseconds since 1970.
+    /// Time of the append in microseconds since 1970.
     pub time: u64,
     pub key: Option<Vec<u8>>,
     pub headers: Vec<(String, Vec<u8>)>,
@@ -195,9 +195,9 @@ pub struct StreamRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamRow {
     pub name: String,
-    /// Oldest retained offset.
+    /// Oldest retained offset of the stream.
     pub start: u64,
-    /// Next offset to assign.
+    /// Offset that the next record will get.
     pub next: u64,
     pub bytes: u64,
     /// Space time of the newest record in microseconds since 1970; 0 if there never was one.
@@ -284,7 +284,7 @@ pub trait Target: time::TimeTarget + past::PastTarget {
     /// Computes the digest of the state. Calls `progress` with the number of rows read, if this process computes it.
     fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure>;
 
-    /// Returns the last computed digest.
+    /// Returns the digest of the state that the server computed last.
     fn last_state_digest(&self) -> Result<Value, Failure>;
 
     /// Returns the version of the state machine in force, and the highest version that the node supports.

@@ -38,10 +38,10 @@ const PAGE_RECORDS: u64 = 10_000;
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 /// Time for which a tail retries to reach a lost server.
 const TAIL_PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two attempts.
+/// Pause of a tail between two attempts to reach the server.
 const TAIL_PAUSE: Duration = Duration::from_millis(200);
 
-/// Client of a server.
+/// Target that is a server, reached over HTTP.
 pub struct Remote {
     http: Http,
     durability: Option<Durability>,

@@ -24,10 +24,10 @@ use crate::{
 
 /// Time for which a subscription retries to reach a lost server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two attempts.
+/// Pause of a subscription between two attempts to reach the server.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A received message.
+/// A message received from a subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub subject: Vec<u8>,
@@ -36,7 +36,7 @@ pub struct Message {
     pub record: NewRecord,
 }
 
-/// Receivers of a publish.
+/// Number of messages published and of subscriptions that got or missed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     pub messages: u64,
@@ -44,7 +44,7 @@ pub struct Published {
     pub missed: u64,
 }
 
-/// Options of a subscription.
+/// Pattern and options of a subscription.
 #[derive(Clone, Debug, Default)]
 pub struct SubscribeQuery {
     pub pattern: Vec<u8>,
@@ -54,7 +54,7 @@ pub struct SubscribeQuery {
     pub max_bytes: Option<u64>,
 }
 
-/// Event of a subscription.
+/// Event that a subscription passes to its visitor.
 pub enum Told<'a> {
     /// The subscription is active: later messages will be received.
     Subscribed,

@@ -32,7 +32,7 @@ pub struct PutTerms<'a> {
     pub lease: Option<LeaseId>,
 }
 
-/// Lifetime of a key.
+/// Revision, remaining lifetime and lease of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyLife {
     pub revision: u64,

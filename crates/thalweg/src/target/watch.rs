@@ -22,7 +22,7 @@ use crate::{
 
 /// Time for which a watch retries to reach a lost server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between two attempts.
+/// Pause of a watch between two attempts to reach the server.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Keys that a watch covers.
@@ -42,17 +42,17 @@ pub struct WatchQuery {
     pub from: Option<u64>,
 }
 
-/// A change of a key.
+/// A change of a key, or the removal of all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub revision: u64,
-    /// Time in microseconds since 1970.
+    /// Time of the change in microseconds since 1970.
     pub time: u64,
     /// Kind as the API names it: `put`, `delete`, `expire`, `delete_prefix`.
     pub what: String,
     /// Key, or prefix for `delete_prefix`.
     pub key: Vec<u8>,
-    /// Value of a put.
+    /// New value; only a put has one.
     pub value: Option<Vec<u8>>,
 }
 

@@ -25,7 +25,7 @@ const ROUNDS: u64 = 20;
 /// Writes that the server has acknowledged at `disk`.
 #[derive(Default)]
 struct Acked {
-    /// Value by key.
+    /// Acknowledged value by key.
     pairs: HashMap<String, String>,
     /// Payload by offset in the shared stream.
     records: HashMap<u64, String>,

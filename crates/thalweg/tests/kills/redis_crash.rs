@@ -141,7 +141,7 @@ struct Client {
     ends: BTreeSet<usize>,
     answered: usize,
     awaited: VecDeque<Awaited>,
-    /// Id by number.
+    /// Acknowledged entry id by the number of its write.
     ids: HashMap<u64, String>,
     raised: Vec<i64>,
 }

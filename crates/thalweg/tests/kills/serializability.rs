@@ -26,7 +26,7 @@ struct Client {
     moments: Moments,
     dice: Dice,
     next_id: u64,
-    /// Last known balances.
+    /// Balances in the last answers that the client got.
     known: [i64; ACCOUNTS as usize],
     history: Vec<Timed>,
 }

@@ -24,7 +24,7 @@ use std::{collections::BTreeSet, fmt::Debug};
 
 /// Sequential specification of an object.
 pub trait Model {
-    /// State of the object.
+    /// State of the modelled object.
     type State: Clone + Ord + Debug;
     /// An operation, with its answer if that is known.
     type Operation: Debug;

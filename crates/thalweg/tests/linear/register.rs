@@ -18,7 +18,7 @@ pub enum Action {
     DeleteIf(u64),
 }
 
-/// Answer to a request.
+/// Answer to a client's request for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The write happened.
@@ -29,11 +29,11 @@ pub enum Answer {
     RefusedAt(Option<u64>),
     /// The key had this value.
     Value(Option<u64>),
-    /// The answer was lost.
+    /// The answer was lost, so the outcome is unknown.
     Lost,
 }
 
-/// Model of a key.
+/// Model of a key whose value is a number.
 #[derive(Debug)]
 pub enum Register {}
 

@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Count {
-    /// Adds 1.
+    /// Adds 1 to the count, and wakes a waiting thread once there are enough.
     pub fn add(&self) {
         let mut state = self.0.state.lock().unwrap();
         state.count += 1;

@@ -97,7 +97,7 @@ impl Node {
         assert!(status.success(), "{status}\n{log}");
     }
 
-    /// Sends SIGKILL.
+    /// Sends SIGKILL and waits for the process to end.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("waited");
@@ -149,7 +149,7 @@ pub fn clean(program: &str) -> Command {
     command
 }
 
-/// Result of a command.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub struct Run {
     pub code: Option<i32>,

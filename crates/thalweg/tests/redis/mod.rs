@@ -10,7 +10,7 @@ use std::{
 
 use crate::node::{Node, PATIENCE};
 
-/// Reply of a server.
+/// A parsed RESP2 reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Simple(String),

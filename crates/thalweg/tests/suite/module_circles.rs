@@ -22,7 +22,7 @@ struct Bounds {
     name: &'static str,
     /// Files in the largest circle of files.
     max_files: usize,
-    /// Circles of files.
+    /// Number of circles of files.
     max_circles: usize,
     /// Rooms in the largest circle of rooms.
     max_rooms: usize,
@@ -138,7 +138,7 @@ struct CrateSource {
     modules: BTreeMap<String, Module>,
 }
 
-/// One file.
+/// Imports and named paths of one source file.
 #[derive(Default)]
 struct Module {
     /// Names that `use` declarations bring into scope, with the path of each as it is written.
