@@ -68,7 +68,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Returns the certificate of a listener; `None` if no files are configured or the port does not use TLS.
+    /// Returns the certificate of a listener; `None` if no files are configured or the port uses neither TLS nor QUIC.
     pub fn of(listener: &Listener, config: &Config) -> Option<Self> {
         match (&config.native_certificate, &config.native_key) {
             (PemFile::At(certificate), PemFile::At(key)) => {

@@ -76,7 +76,7 @@ pub(crate) struct Subscription {
     /// further.
     next: Option<u64>,
     credit: SendCredit,
-    /// Messages until the limit is reached.
+    /// Number of messages left until the limit of the subscription.
     left: u64,
     /// Reason and mode of a requested end.
     ending: Option<(Failure, CancelMode)>,
