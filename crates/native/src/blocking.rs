@@ -4,7 +4,7 @@ use thalweg_types::Action;
 
 use super::failure::Failure;
 
-/// Runs what may read from disk where that holds up nobody.
+/// Runs `read` on a blocking thread, so that a disk read does not delay other connections on this thread.
 pub(crate) async fn off_thread<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {

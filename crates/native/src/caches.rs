@@ -1,8 +1,8 @@
 //! Caches over the native protocol.
 //!
-//! Every frame is answered at once, from memory: what a client pipelines is answered with one write. A small value is
-//! copied from the entry into the outbox under its shard's mutex, so nothing is allocated and no reference counted for a
-//! hit; a large one is shared.
+//! Each frame is answered immediately from memory, and the replies to pipelined frames leave in one write. A small
+//! value is copied from the entry into the outbox under its shard's mutex, so a hit allocates nothing and counts no
+//! reference; a large value is shared.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// `remaining` of what does not end.
+/// Value of `remaining` for an entry that does not expire.
 const NEVER: u64 = u64::MAX;
-/// Values from this size on are shared with the outbox; smaller ones are copied under the shard's mutex.
+/// Size in bytes from which values are shared with the outbox; smaller values are copied under the shard's mutex.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 /// Bytes of a cache value's frame before the value.
 const VALUE_HEAD_BYTES: usize = 8 + 8;
@@ -62,7 +62,7 @@ fn expiry(ttl: &CacheTtl, now: Moment) -> Expiry {
     }
 }
 
-/// `None`: whatever is there.
+/// Returns the condition of a write; `None` if any state of the key is accepted.
 fn condition<'f>(expect: &CacheExpect<'f>) -> Option<Condition<'f>> {
     match *expect {
         CacheExpect::Any {} => None,
@@ -77,7 +77,7 @@ fn remaining(entry: &Entry, now: Moment) -> u64 {
     if entry.deadline == Moment::NEVER { NEVER } else { entry.deadline.after(now).as_micros() as u64 }
 }
 
-/// `cache get`
+/// Handles a `cache get` request: replies with the value of one key.
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, get.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -109,7 +109,7 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &CacheGet<'_>
     Ok(Handled::Replied)
 }
 
-/// `cache multi get`
+/// Handles a `cache multi get` request: replies with the values of several keys.
 pub(crate) fn multi_get(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -149,7 +149,7 @@ fn at_once(entries: usize) -> Result<(), Failure> {
     Err(Failure::fix("too_many_entries", message))
 }
 
-/// `cache put`
+/// Handles a `cache put` request: stores a value, optionally on a condition, and replies with its version.
 pub(crate) fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, put.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -162,7 +162,7 @@ pub(crate) fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>
     Ok(Handled::Replied)
 }
 
-/// `cache multi put`
+/// Handles a `cache multi put` request: stores several values without conditions.
 pub(crate) fn multi_put(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -181,20 +181,20 @@ fn done(turn: &mut Turn<'_>, request: &Request<'_>, existed: bool) -> Result<Han
     Ok(Handled::Replied)
 }
 
-/// `cache delete`
+/// Handles a `cache delete` request: replies whether the key existed.
 pub(crate) fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, delete.cache)?;
     let (now, key) = (turn.app.views.moment(request.received), delete.key.0);
     let existed = match condition(&delete.expect) {
         None => cache.delete(now, key),
-        // That a key is not there holds of one that is not there, and there is nothing to take away then.
+        // An absent key meets this condition, and there is nothing to delete then.
         Some(condition @ Condition::Absent) => cache.delete_if(now, key, condition).map(|()| false)?,
         Some(condition) => cache.delete_if(now, key, condition).map(|()| true)?,
     };
     done(turn, request, existed)
 }
 
-/// `cache touch`
+/// Handles a `cache touch` request: sets the deadline of an entry.
 pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTouch<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, touch.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -202,7 +202,7 @@ pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTou
     done(turn, request, existed)
 }
 
-/// `cache add`
+/// Handles a `cache add` request: adds to a counter and replies with its new value.
 pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, add.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -211,11 +211,11 @@ pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>
     Ok(Handled::Replied)
 }
 
-/// `cache scan`
+/// Handles a `cache scan` request: replies with a page of keys and a cursor.
 pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Result<Handled, Failure> {
     let cache = find(turn.app, scan.cache)?;
     let count = if scan.limit == 0 { DEFAULT_CACHE_KEYS as usize } else { scan.limit as usize };
-    // What stands around the keys, and their lengths, are counted with them.
+    // The frame's fixed fields and the length prefixes of the keys count towards the frame size.
     let room = turn.out.max_frame_bytes().saturating_sub(64 + 4 * count.min(MAX_CACHE_SCAN_KEYS));
     let page = cache.scan(turn.app.views.moment(request.received), scan.cursor.map(ScanCursor), count, room);
     let keys: Vec<&[u8]> = page.keys.iter().map(|key| &**key).collect();
@@ -224,13 +224,13 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan)
     Ok(Handled::Replied)
 }
 
-/// `cache clear`
+/// Handles a `cache clear` request: removes all entries of a cache.
 pub(crate) fn clear(turn: &mut Turn<'_>, request: &Request<'_>, clear: &CacheClear) -> Result<Handled, Failure> {
     find(turn.app, clear.cache)?.clear();
     done(turn, request, true)
 }
 
-/// `open cache`
+/// Handles an `open cache` request: finds a cache by name, or creates it if the request allows.
 pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<'_>) -> Result<Handled, Failure> {
     let views = &turn.app.views;
     let (named, created) = match open.create {
@@ -245,13 +245,13 @@ pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<
     Ok(Handled::Replied)
 }
 
-/// `drop cache`
+/// Handles a `drop cache` request: removes a cache and all its entries.
 pub(crate) fn drop_cache(turn: &mut Turn<'_>, request: &Request<'_>, gone: &DropCache) -> Result<Handled, Failure> {
     let existed = turn.app.views.caches.remove_id(CacheId(gone.cache)).is_some();
     done(turn, request, existed)
 }
 
-/// `read cache stats`
+/// Handles a `read cache stats` request: replies with the statistics of one cache or all.
 pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCacheStats) -> Result<Handled, Failure> {
     let mut all = turn.app.views.caches.list();
     if read.cache != 0 {

@@ -1,4 +1,4 @@
-//! What there is: keyspaces, streams, producers, leases, found by name or id and listed.
+//! Lookups and lists of keyspaces, streams, producers and leases, by name or id.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// `find keyspace`
+/// Handles a `find keyspace` request: replies with the id and configuration of a keyspace, and its size on request.
 pub(crate) fn find_keyspace(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -31,7 +31,7 @@ pub(crate) fn find_keyspace(
         turn.out.reply(request.id, &KeyspaceFound { keyspace: shown_keyspace(&info), counts: None })?;
         return Ok(Handled::Replied);
     }
-    // Bounded by what a scan costs, so it counts as one.
+    // Counting costs at most as much as a scan, so it is admitted as one.
     let held = turn.app.admission.scans.take(1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     Ok(Handled::later(async move {
@@ -45,7 +45,7 @@ pub(crate) fn find_keyspace(
     }))
 }
 
-/// `list keyspaces`
+/// Handles a `list keyspaces` request: replies with a page of keyspaces in the order of their ids.
 pub(crate) fn list_keyspaces(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -69,7 +69,7 @@ fn shown_keyspace(info: &KeyspaceInfo) -> wire::Keyspace<'_> {
     wire::Keyspace { id: info.id, created: info.created, config: info.config, name: &info.name }
 }
 
-/// `find stream`
+/// Handles a `find stream` request: replies with the description of a stream.
 pub(crate) fn find_stream(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -81,7 +81,7 @@ pub(crate) fn find_stream(
     Ok(Handled::Replied)
 }
 
-/// `list streams`
+/// Handles a `list streams` request: replies with a page of streams in the order of their ids.
 pub(crate) fn list_streams(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -112,7 +112,7 @@ fn shown_stream(info: &StreamInfo) -> wire::Stream<'_> {
     }
 }
 
-/// `list producers`
+/// Handles a `list producers` request: replies with one producer of a stream, or all.
 pub(crate) fn list_producers(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -134,7 +134,7 @@ fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
     wire::Producer { epoch: *epoch, next_sequence: *next_sequence, last_time: *last_time, id }
 }
 
-/// `find lease`
+/// Handles a `find lease` request: replies with a lease and its keys.
 pub(crate) fn find_lease(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -164,7 +164,7 @@ fn no_such_lease(lease: LeaseId) -> Failure {
     Failure::from(thalweg_engine::WriteError::NoSuchLease(lease))
 }
 
-/// `list leases`
+/// Handles a `list leases` request: replies with a page of leases.
 pub(crate) fn list_leases(
     turn: &mut Turn<'_>,
     request: &Request<'_>,

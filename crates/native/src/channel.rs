@@ -1,18 +1,18 @@
 //! The task of a channel: reads, dispatches, answers, writes.
 //!
-//! Owns: the order in which that happens, back-pressure, silence, the end. Does not own what requests do
-//! (`dispatch` and the handlers), what is under way (`requests`), nor the socket and its clocks (`served`).
+//! Owns: the order of these steps, backpressure, keepalive and the end of the channel. Does not own: the execution of
+//! requests (`dispatch` and the handlers), pending requests (`requests`), the socket and its timers (`served`).
 //!
 //! ```text
-//! one turn:  read once ─► frames ─► replies that have come ─► subjects ─► write
+//! one turn:  read once ─► frames ─► finished replies ─► subjects ─► write
 //! ```
-//! So what came with one read is answered with one write, and commands that came with it are committed together.
-//! Turns follow each other until none of the steps moves anything; the task is then woken by its socket, by a reply that
-//! has come, by the broker, or by its tick.
+//! Frames that arrive in one read are therefore answered in one write, and their commands are committed together. Turns
+//! repeat until no step makes progress. Then the task sleeps until its socket, a finished reply, the broker or its tick
+//! wakes it.
 //!
-//! Back-pressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, nothing is read,
-//! looked at or taken from the broker. So a client that does not take its replies is not listened to, and
-//! what waits for it is bounded.
+//! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more bytes wait for the client, the
+//! task reads nothing, handles no frame and takes nothing from the broker. The memory used by a client that does not
+//! read its replies is therefore bounded.
 
 use std::{
     sync::Arc,
@@ -46,40 +46,41 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// How far the channel is.
+/// State of a channel on its way from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Frames are taken.
+    /// The channel takes frames of its client.
     Open,
-    /// None are taken any more: what is under way is answered, then goodbye is said, if there is somebody to hear it.
+    /// The channel takes no more frames. Pending requests are answered, then the channel sends a goodbye if the client
+    /// can still receive it.
     Finishing { goodbye: Option<Reason> },
-    /// The last bytes are written, and that there are no more: from then on the [socket](Served) lingers.
+    /// The last bytes and the end of the stream are being written; after that the [socket](Served) lingers.
     Closing,
 }
 
-/// A channel and all that is under way on it.
+/// A channel and its pending requests and subscriptions.
 #[derive(Debug)]
 pub(crate) struct ChannelTask {
     session: Session,
     socket: Served,
     decoder: Decoder,
-    /// Room for the frame that is arriving, if it is a large one.
+    /// Memory reservation for the frame that is arriving, if it is a large one.
     arriving: Option<Held>,
     out: Replies,
     requests: Requests,
     subjects: Subjects,
-    /// Which channel this is, of the server.
+    /// Number of the channel, unique on this server.
     number: u64,
-    /// Nobody else has been at work lately.
+    /// True if no other channel has been active recently.
     is_alone: bool,
     phase: Phase,
-    /// `None` on further channels of a connection: the first one's speaks for all.
+    /// Keepalive of the connection; `None` on all channels but the first, which covers the whole connection.
     keep_alive: Option<KeepAlive>,
 }
 
 impl ChannelTask {
-    /// Over a channel on which the handshake is done, or was done on the connection's first one. `decoder` has what came
-    /// behind it.
+    /// Creates the task for a channel after the handshake of its connection. `decoder` contains the bytes received
+    /// after the handshake.
     #[must_use]
     pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
         let stopping = session.app.stopping.clone();
@@ -101,7 +102,7 @@ impl ChannelTask {
         }
     }
 
-    /// Does all that can be done now. Ready when the channel is over.
+    /// Makes all progress that is possible now. Ready when the channel has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.subjects.woken_by(cx);
         self.socket.begin();
@@ -121,14 +122,14 @@ impl ChannelTask {
             }
             self.socket.now = Instant::now();
         }
-        // Others on this thread have a turn first.
+        // Yields to the other tasks of this thread.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
     // ----- receiving
 
-    /// Whether frames are looked at.
+    /// Returns true if the channel may handle the next frame.
     fn listens(&self) -> bool {
         self.is_open() && self.out.has_room() && !self.subjects.is_blocked()
     }
@@ -141,7 +142,7 @@ impl ChannelTask {
         self.phase == Phase::Closing || !self.socket.is_open()
     }
 
-    /// Frames that are there, then one read, then what it brought. Whether anything moved.
+    /// Handles buffered frames, reads once, then handles the frames of that read. Returns true if there was progress.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         if self.socket.lingers() {
             return self.socket.linger(cx);
@@ -158,7 +159,7 @@ impl ChannelTask {
             // An idle channel keeps no buffer.
             Received::Nothing => spare::keep(self.decoder.release()),
             Received::End => {
-                // What only waits, waits for nobody.
+                // Requests that only wait are dropped: the client can't receive their replies.
                 self.phase = Phase::Finishing { goodbye: None };
                 self.requests.stop_waiting();
                 moved = true;
@@ -178,7 +179,7 @@ impl ChannelTask {
         moved
     }
 
-    /// Looks at whole frames while there are some and there is room for replies.
+    /// Handles complete frames while there are any and the outbox has room. Returns true if there was progress.
     fn frames(&mut self) -> bool {
         let (mut moved, mut wrote) = (false, false);
         while self.listens() {
@@ -203,8 +204,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Whether there is room for the next frame if it is a large one that is still arriving: if there is none, it is
-    /// refused, and passed over as it comes.
+    /// Reserves memory for the next frame if it is a large one that is still arriving. Without room the frame is
+    /// rejected and its bytes are skipped as they arrive; then returns false.
     fn admit_next(&mut self) -> bool {
         let Some(header) = self.decoder.peek() else { return true };
         if self.arriving.is_some() || (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {
@@ -220,9 +221,10 @@ impl ChannelTask {
         false
     }
 
-    /// `None`: there is no whole frame. Else whether it was a write.
+    /// Handles the next frame, borrowed from the decoder. Returns `None` without a complete frame, else whether it was
+    /// a write.
     fn borrowed_frame(&mut self) -> Option<bool> {
-        // The frame borrows the decoder: it stands aside meanwhile.
+        // The frame borrows the decoder, so the decoder is moved out of `self` until the frame is handled.
         let mut decoder = std::mem::take(&mut self.decoder);
         let handled = match decoder.next_borrowed() {
             Ok(None) => None,
@@ -255,7 +257,7 @@ impl ChannelTask {
         handled
     }
 
-    /// Whether it was a write.
+    /// Handles a decoded frame. Returns true if it was a write.
     fn decoded(
         &mut self,
         decoded: Result<thalweg_wire::Envelope<'_, ClientFrame<'_>>, thalweg_wire::DecodeError>,
@@ -265,7 +267,7 @@ impl ChannelTask {
         let envelope = match decoded {
             Ok(envelope) => envelope,
             Err(error) => {
-                // No reply is owed by what is no request; but whoever sent it should hear of it.
+                // A malformed frame is no request and needs no reply, but its sender should learn of the error.
                 self.out.fail(id, &Failure::of(&error));
                 return false;
             }
@@ -291,7 +293,7 @@ impl ChannelTask {
 
     // ----- requests
 
-    /// Whether it was a write.
+    /// Handles a request. Returns true if it was a write.
     fn request(&mut self, request: &Request<'_>, frame: ClientFrame<'_>) -> bool {
         let Request { id, kind, received, .. } = *request;
         if id != 0 && self.requests.is_in_use(id) {
@@ -318,7 +320,7 @@ impl ChannelTask {
                     }
                 }
                 Some(_) => {
-                    // That its time is up must be heard whatever the disk does.
+                    // The timeout must fire even if the disk hangs, so nothing may block this thread.
                     self.is_alone = false;
                     let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
                     self.requests.unstoppable(waiting, later, timeout, in_flight.count());
@@ -346,8 +348,8 @@ impl ChannelTask {
         matches!(kind, Kind::Write | Kind::WriteAndPublish)
     }
 
-    /// Whether a request may be carried out. A tail gets its place among the tails; what else is under way for some time is
-    /// counted once it is, since most requests are answered at once.
+    /// Returns an error if a request may not be carried out. A subscription reserves one of the tail slots here. Other
+    /// requests are counted only when they become pending, since most are answered immediately.
     fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Held>, Failure> {
         if request.fields.space.is_some_and(|space| space.0 != 0) {
             return Err(Failure::fix("no_such_space", "this server has the default space only: leave the field out"));
@@ -419,7 +421,7 @@ impl ChannelTask {
 
     // ----- answering
 
-    /// Takes replies and steps that have come, while there is room for them.
+    /// Takes finished replies and steps while the outbox has room.
     fn answer(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(alarm) = self.socket.alarm(cx) {
@@ -453,7 +455,7 @@ impl ChannelTask {
         }
     }
 
-    /// Begins a subscription's next step, if it is time.
+    /// Begins the next step of a subscription if credit, limit and outbox allow it.
     fn feed(&mut self, id: u32) {
         let Some(Use::Subscription(subscription)) = self.requests.get_mut(id) else { return };
         match subscription.next(self.session.max_send_bytes as usize) {
@@ -468,7 +470,7 @@ impl ChannelTask {
         self.out.end(id, why);
     }
 
-    /// What waits for subscriptions to subjects.
+    /// Moves pending batches of subject subscriptions into the outbox.
     fn deliver(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
         if !self.out.has_room() || self.is_closing() {
             return false;
@@ -498,7 +500,7 @@ impl ChannelTask {
         may_close && self.socket.close(cx) || moved
     }
 
-    /// Says something about the connection.
+    /// Sends a frame about the connection.
     fn say(&mut self, frame: &impl for<'f> thalweg_wire::Frame<'f>) {
         let said = self.out.push(0, frame);
         debug_assert!(said.is_ok(), "small frames: {said:?}");
@@ -515,7 +517,7 @@ impl ChannelTask {
         }
         let age = self.socket.age();
         if let Some(alive) = self.keep_alive.as_mut().filter(|_| self.phase != Phase::Open || !self.out.has_room()) {
-            // Nothing is heard because nobody listens.
+            // The channel does not read now, so silence is no sign of a dead client.
             alive.heard(age);
         }
         match self.keep_alive.map(|alive| alive.look(age)) {
@@ -526,7 +528,7 @@ impl ChannelTask {
         self.socket.ticked(self.out.outbox());
     }
 
-    /// The server stops: nothing new is taken, subscriptions end, what is under way is answered.
+    /// Begins to stop: the channel takes no new frames, ends its subscriptions and answers pending requests.
     fn stop(&mut self) {
         if !matches!(self.phase, Phase::Open | Phase::Finishing { .. }) {
             return;
@@ -544,10 +546,10 @@ impl ChannelTask {
         }
     }
 
-    /// Closes when nothing is under way any more.
+    /// Closes the channel once nothing is pending.
     fn finish(&mut self) {
         let Phase::Finishing { goodbye } = self.phase else { return };
-        // Whoever sends no more ends its subscriptions with that.
+        // A client that closes its sending side ends its subscriptions.
         if goodbye.is_none() && self.requests.subscriptions() > 0 {
             for id in self.requests.subscribed_ids() {
                 self.requests.unsubscribed(id);
@@ -562,7 +564,7 @@ impl ChannelTask {
         }
     }
 
-    /// The client has sent what it may not.
+    /// Ends the channel because the client violated the protocol.
     fn protocol(&mut self, message: &str) {
         self.leave(Reason::Protocol, Action::Fix, message);
     }
@@ -573,7 +575,7 @@ impl ChannelTask {
         self.protocol(&error.to_string());
     }
 
-    /// Says goodbye, and nothing after it.
+    /// Sends a goodbye as the last frame.
     fn leave(&mut self, reason: Reason, class: Action, message: &str) {
         if self.is_closing() {
             return;

@@ -1,6 +1,6 @@
 //! A connection: the handshake, and its channels.
 //!
-//! Owns: hello and welcome, what was agreed on, the tasks of a connection's channels. Does not own what goes over a
+//! Owns: hello and welcome, the agreed terms, the tasks of a connection's channels. Does not own the frames of a
 //! channel after the welcome (`channel`).
 
 use std::{
@@ -25,8 +25,8 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
 
-/// Serves a connection to its end. `place` is among those that have not said who they are; it is given back when this one
-/// has.
+/// Serves a connection to its end. `place` is a slot for connections without a finished handshake; it is released after
+/// the handshake.
 pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Held) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
     let terms = terms(&native, &spaces);
@@ -60,7 +60,7 @@ pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut chann
     connection.close();
 }
 
-/// Serves further channels until the first is over.
+/// Accepts and serves further channels until the first channel ends.
 async fn multiplexed(session: Session, connection: &Connection, first: impl Future<Output = ()>) {
     let mut channels = JoinSet::new();
     let mut first = std::pin::pin!(first);
@@ -93,17 +93,17 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
         }
     }
     if *session.app.stopping.borrow() {
-        // They say their goodbyes as well; whoever stops the server bounds how long that takes.
+        // The other channels send goodbyes as well. The caller that stops the server bounds the time for that.
         while channels.join_next().await.is_some() {}
     }
 }
 
-/// What this server offers.
+/// Returns the terms that this server offers in the handshake.
 fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerTerms<'a> {
     let config = &native.app.config;
     ServerTerms {
         max_frame_bytes: u32::try_from(MAX_FRAME_BYTES).expect("32 MiB"),
-        // Gone after three intervals: what HTTP calls idle.
+        // A silent peer counts as gone after three intervals, which equals HTTP's idle timeout.
         keep_alive: config.idle_timeout.0 / 3,
         max_requests: MAX_CHANNEL_REQUESTS,
         max_subscriptions: MAX_CHANNEL_SUBSCRIPTIONS,
@@ -116,7 +116,7 @@ fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerTerms<'a> {
     }
 }
 
-/// Why no connection came about; the client has been told if it speaks the protocol.
+/// Reason why a handshake failed. A client that speaks the protocol was notified.
 #[derive(Debug, thiserror::Error)]
 enum NoHandshake {
     #[error(transparent)]
@@ -178,7 +178,8 @@ async fn write(channel: &mut Channel, out: &mut Outbox) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes politely: what was written shall be read although the client may still send.
+/// Closes the channel gracefully: the client may still be sending, and must be able to read the last bytes written to
+/// it.
 async fn close(channel: &mut Channel) {
     const LINGER: Duration = Duration::from_millis(500);
     let until = Instant::now() + LINGER;
@@ -192,11 +193,11 @@ async fn close(channel: &mut Channel) {
             }
         }
     };
-    // Whatever comes of it, the connection is over.
+    // The connection ends whether draining succeeds or not.
     let _ = tokio::time::timeout(LINGER, drained).await;
 }
 
-/// What is said to a client for which there is no room.
+/// Returns the goodbye for a client rejected because the server has too many connections.
 pub(crate) fn no_room() -> Vec<u8> {
     let mut out = Vec::new();
     let goodbye = goodbye(Reason::Overloaded, Action::Retry, "too many connections: retry later");
@@ -204,8 +205,8 @@ pub(crate) fn no_room() -> Vec<u8> {
     out
 }
 
-/// Tells a client over TLS or QUIC that there is no room for it. What was written must still be sent, so it stays as long as another
-/// that is closed.
+/// Rejects a client over TLS or QUIC because the server has too many connections. The channel lingers like any other
+/// that is closed, so that the goodbye is sent.
 pub(crate) async fn turn_away(mut channel: Channel) {
     let mut out = Outbox::new();
     out.buffer().extend_from_slice(&no_room());

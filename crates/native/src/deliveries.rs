@@ -9,38 +9,38 @@ use super::{
     replies::{Replies, Room},
 };
 
-/// Bytes of a delivery before its parts: durability, attempt, deadline, how many parts.
+/// Bytes of a delivery before its parts: durability, attempt, deadline, number of parts.
 const DELIVERY_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Bytes of a part beside its runs: how often, how many runs.
+/// Bytes of a part besides its runs: number of deliveries, number of runs.
 const PART_HEAD_BYTES: usize = 4 + 4;
 
-/// At most so many bytes of records, and so many records, so that a delivery fits into the client's frames with what
-/// stands around its records: half of a frame is for that, 64 bytes for each.
+/// Returns the maximum bytes and number of records of a delivery that fits into a frame of the client. Half of the
+/// frame is for the record bytes; the other half is for their framing, at 64 bytes a record.
 pub(crate) fn fitting(max_frame_bytes: usize) -> (u64, u32) {
     let half = max_frame_bytes / 2;
     (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
 }
 
-/// A delivery as a frame shows it.
+/// A delivery as its frame presents it.
 #[derive(Debug)]
 pub(crate) struct Delivered {
     durability: thalweg_types::Durability,
     attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
-    /// How often they were delivered, and records.
+    /// Number of deliveries of each part so far, and its records.
     pub parts: Vec<(u32, Vec<StreamRun>)>,
 }
 
 impl Delivered {
-    /// Takes the records of a delivery.
+    /// Converts a delivery of the engine.
     pub(crate) fn of(delivery: Delivery) -> Result<Self, Failure> {
         let (durability, deadline) = (delivery.durability, delivery.deadline);
-        // Without records the number means nothing, and is not shown.
+        // The attempt of an empty delivery has no meaning and is sent as 0.
         let attempt = if delivery.is_empty() { thalweg_types::Attempt(0) } else { delivery.attempt };
         Ok(Self { durability, attempt, deadline, parts: delivery.into_runs()? })
     }
 
-    /// Puts them into the outbox as a frame of that kind.
+    /// Puts the delivery into the outbox as a frame of this kind.
     pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Which handler a frame goes to.
+//! Dispatch of each frame to its handler.
 
 use thalweg_wire::{ClientFrame, DecodeError, Permit};
 
@@ -12,7 +12,7 @@ use super::{
     watches, write,
 };
 
-/// What a frame permits to be sent, if it begins a subscription.
+/// Returns the initial credit of a frame that begins a subscription, `None` for other frames.
 #[must_use]
 pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
     match frame {
@@ -24,7 +24,7 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
     }
 }
 
-/// Carries a request out, or begins to.
+/// Calls the handler of a request.
 pub(crate) fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: ClientFrame<'_>) -> Result<Handled, Failure> {
     match frame {
         ClientFrame::Get(get) => reads::get(turn, request, &get),

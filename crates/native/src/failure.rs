@@ -1,7 +1,8 @@
-//! What goes wrong with a request, as the `failed` or `ended` frame that tells of it.
+//! Failures of requests, and the `failed` and `ended` frames that report them.
 //!
-//! Owns: which error of the layers below says what to a client. Codes, classes and figures are those of HTTP's errors
-//! ([`ApiError`]), so both protocols tell the same of the same thing; added is whether something may have happened.
+//! Owns: the mapping of errors of the layers below to failures for clients. Codes, classes and details equal those of
+//! HTTP's errors ([`ApiError`]), so both protocols report the same error alike. A failure adds whether the request may
+//! have taken effect.
 
 use std::borrow::Cow;
 
@@ -10,7 +11,8 @@ use thalweg_serving::error::ApiError;
 use thalweg_types::{Action, Classified, Durability};
 use thalweg_wire::{Detail, Effect, Ended, Failed, Level, List};
 
-/// A request was not carried out, or not to its end. Boxed inside: errors are rare, and results with them stay small.
+/// Error of a request that was not carried out, or not completely. Boxed inside, so that results stay small: errors are
+/// rare.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(Box<Told>);
 
@@ -25,59 +27,59 @@ struct Told {
 }
 
 impl Failure {
-    /// One that did nothing, without figures.
+    /// Creates a failure of a request without effect, without details.
     #[must_use]
     pub(crate) fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
         let (effect, shown, details) = (Effect::Nothing, None, Vec::new());
         Self(Box::new(Told { class, effect, shown, code, message: message.into(), details }))
     }
 
-    /// The request as such is wrong.
+    /// Creates a failure for a request that is invalid and must be changed.
     #[must_use]
     pub(crate) fn fix(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(code, Action::Fix, message)
     }
 
-    /// Too much at a time: nothing was done.
+    /// Creates a failure for a request rejected by a limit, without effect.
     #[must_use]
     pub(crate) fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new("overloaded", Action::Retry, message)
     }
 
-    /// A typed error that did nothing.
+    /// Creates a failure from a typed error of a request without effect.
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         Self::new(error.code(), error.action(), error.to_string())
     }
 
-    /// Adds a figure.
+    /// Adds a numeric detail.
     #[must_use]
     pub(crate) fn with(mut self, name: &'static str, value: u64) -> Self {
         self.0.details.push((name, value));
         self
     }
 
-    /// The request may have been carried out all the same.
+    /// Marks the request as possibly carried out despite the failure.
     #[must_use]
     pub(crate) fn perhaps_done(mut self) -> Self {
         self.0.effect = Effect::Unknown;
         self
     }
 
-    /// Whether it has a figure of that name.
+    /// Returns true if the failure has a detail of this name.
     #[must_use]
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.details.iter().any(|(known, _)| *known == name)
     }
 
-    /// Its code.
+    /// Returns the error code.
     #[cfg(test)]
     #[must_use]
     pub(crate) fn code(&self) -> &'static str {
         self.0.code
     }
 
-    /// Shows the reply to `then`.
+    /// Passes the failure as a `failed` frame to `then`.
     pub(crate) fn failed<T>(&self, then: impl FnOnce(&Failed<'_>) -> T) -> T {
         let told = &*self.0;
         let details: Vec<_> = told.details.iter().map(|&(name, value)| Detail { name, value }).collect();
@@ -91,7 +93,7 @@ impl Failure {
         })
     }
 
-    /// Shows the end of a subscription to `then`.
+    /// Passes the failure as an `ended` frame to `then`.
     pub(crate) fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
         self.failed(|failed| {
             let Failed { class, code, message, ref details, .. } = *failed;
@@ -100,7 +102,7 @@ impl Failure {
     }
 }
 
-/// Messages that quote what a client sent stay within a text's limit, and within any frame.
+/// Truncates a message that quotes client input, so that it fits into a text field and into any frame.
 fn short(message: &str) -> &str {
     const MAX_MESSAGE_BYTES: usize = 2048;
     &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)]
@@ -122,7 +124,7 @@ impl From<WriteError> for Failure {
             WriteError::ConditionFailed { condition, .. } => Some(u64::from(*condition)),
             _ => None,
         };
-        // The log or the state failed while it was under way: what was written may come back at the next open.
+        // The log or the state failed while the write was pending: the next open may recover the write.
         let perhaps = matches!(error, WriteError::LogFailed { .. } | WriteError::StateFailed { .. });
         let mut failure = Self::from(ApiError::from(error));
         failure.0.details.extend(condition.map(|condition| ("condition", condition)));
@@ -151,25 +153,25 @@ impl From<GroupError> for Failure {
     }
 }
 
-/// The client said so.
+/// Failure of a request that its client cancelled.
 #[must_use]
 pub(crate) fn cancelled() -> Failure {
     Failure::fix("cancelled", "the client cancelled it")
 }
 
-/// The time that the client gave was up.
+/// Failure of a request whose timeout expired.
 #[must_use]
 pub(crate) fn timed_out() -> Failure {
     Failure::new("timeout", Action::Retry, "the request's time was up")
 }
 
-/// The server stops.
+/// Failure of requests that a stopping server ends.
 #[must_use]
 pub(crate) fn stopping() -> Failure {
     Failure::new("stopping", Action::Retry, "the server stops: connect again and go on")
 }
 
-/// A subscription has had all that it wanted.
+/// End of a subscription that delivered all messages its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {
     Failure::fix("limit_reached", "the subscription has had as much as it asked for")

@@ -1,5 +1,5 @@
-//! Consumer groups: fetched from, pushed from, described. What settles deliveries are commands. What goes out is in
-//! `deliveries`, and how a push goes on in `push`.
+//! Handlers of consumer groups: fetch, push, describe. Clients settle deliveries with commands. `deliveries` encodes
+//! deliveries, and `push` runs the steps of a push.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     })
 }
 
-/// `fetch`
+/// Handles a `fetch` request: delivers records to a member of a consumer group, waiting for them if requested.
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
@@ -52,7 +52,7 @@ pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Hand
     }))
 }
 
-/// `push`
+/// Handles a `push` request: begins a subscription that delivers records to a member of a consumer group.
 pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, push.group)?;
     check_member(push.member).map_err(engine::WriteError::from)?;
@@ -69,14 +69,14 @@ pub(crate) fn push(turn: &mut Turn<'_>, request: &Request<'_>, push: &wire::Push
     Ok(Handled::Began(Source::Push(Box::new(Pushing::new(turn.app, begun, push.release)))))
 }
 
-/// `find group`
+/// Handles a `find group` request: replies with the description of a consumer group.
 pub(crate) fn find_group(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::FindGroup<'_>,
 ) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
-    // A stream that is gone is told apart from a group that is not there.
+    // Distinguishes a missing stream from a missing group.
     stream.info()?;
     let info = match stream.find_group(wanted.name)? {
         Some(group) => group.info()?,
@@ -89,14 +89,14 @@ pub(crate) fn find_group(
     Ok(Handled::Replied)
 }
 
-/// `list groups`
+/// Handles a `list groups` request: replies with a page of the consumer groups of one stream or all.
 pub(crate) fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);
     on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
         let (groups, more) = app.db.blocking().groups_after(Some(stream).filter(|id| id.0 != 0), after, limit)?;
         Ok(move |out: &mut Replies, id: u32| {
-            // Borrowed one inside the other: all at once.
+            // The frame borrows the groups, which borrow their members, so all are collected first.
             let members: Vec<Vec<wire::Member<'_>>> = groups.iter().map(members).collect();
             let groups: Vec<_> = groups.iter().zip(&members).map(|(info, members)| group(info, members)).collect();
             out.reply(id, &GroupList { more, groups: List::Items(&groups) })

@@ -1,21 +1,22 @@
 //! Listening for native connections.
 //!
-//! Owns: the bounds on connections (HTTP's: a connection is a connection) and on those that have not said who
-//! they are yet, one task a connection, where it runs, what stops when the server does. Does not own handshakes: each is done in
-//! its connection's task, so a slow one holds up nobody.
+//! Owns: the limits on connections (shared with HTTP) and on connections without a finished handshake, one task per
+//! connection, the thread that runs it, and the shutdown. Does not own handshakes: each runs in its connection's task,
+//! so a slow handshake delays no other client.
 //!
-//! # Where a connection is served
+//! # Thread of a connection
 //!
-//! Over plain TCP on one of the [`threads`](thalweg_serving::threads). Those over TLS and QUIC share the runtime that accepts: their
-//! handshakes and ciphers take a core for so long that others on the same thread would feel it, and a QUIC
-//! connection's datagrams come to its endpoint's task anyway.
+//! Plain TCP connections run on one of the [`threads`](thalweg_serving::threads). TLS and QUIC connections share the
+//! runtime that accepts: their handshakes and ciphers use a core for so long that they would delay other connections on
+//! the same thread, and the datagrams of a QUIC connection arrive at its endpoint's task in any case.
 //!
-//! # Before a client is known
+//! # Connections before the handshake
 //!
-//! It holds one of `max_handshakes` places from accept to welcome, at most for `header_timeout` until the TLS or QUIC handshake
-//! is done and as long again until its hello is there. Beyond that bound who comes is turned away at once; from half of it on
-//! QUIC clients prove their address first, so that nobody fills it with packets in others' names. Meanwhile it has one
-//! channel, on which frames are small, and over QUIC little in flight.
+//! A connection holds one of `max_handshakes` slots from accept to welcome: at most `header_timeout` until the TLS or
+//! QUIC handshake is done, and as long again until its hello arrives. The server rejects connections beyond that limit
+//! immediately. From half of the limit on, QUIC clients must prove their address first, so that spoofed packets can't
+//! use up the slots. Until its welcome a connection has one channel, on which frames are small, and little QUIC data in
+//! flight.
 
 use std::sync::Arc;
 
@@ -30,10 +31,11 @@ use tokio::task::JoinSet;
 
 use super::{Native, connection};
 
-/// To the log.
+/// Name of the clients in log lines.
 const WHOSE: &str = "native clients";
 
-/// Accepts until the server stops, then waits until all connections have ended. Dropped, it cuts those that have not.
+/// Accepts until the server stops, then waits until all connections have ended. Dropping the future cuts open
+/// connections.
 pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
     let mut stopping = native.app.stopping.clone();
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
@@ -42,7 +44,7 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
     accept_until(stop, || listener.accept(), begin, &mut connections, WHOSE).await;
     let stopped = listener.stop();
     drain(&mut connections, WHOSE).await;
-    // A client that is not told in time finds out by itself.
+    // A QUIC client that is not notified in time detects the end by its idle timeout.
     let _ = tokio::time::timeout(QUIC_FAREWELL, stopped.wait_idle()).await;
     threads.stop().await;
 }
@@ -58,7 +60,7 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
         connections.spawn(begin(Arc::clone(native), incoming, place, held));
         return;
     }
-    // Plain TCP has no handshake: what is to be said is said at once.
+    // Plain TCP has no handshake, so the rejection can be sent immediately.
     if held.is_none() {
         return incoming.turn_away(&connection::no_room());
     }
@@ -71,7 +73,8 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// From accept to the end. `place` is among those that are not known yet; `held` among all, unless there is none left.
+/// Serves one connection. `place` is its slot before the handshake; `held` its slot among all connections, if one was
+/// free.
 async fn begin(native: Arc<Native>, incoming: Incoming, place: Held, held: Option<Held>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let admission = &native.app.admission;

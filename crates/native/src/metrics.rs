@@ -1,7 +1,7 @@
-//! Figures of native connections and requests.
+//! Metrics of native connections and requests.
 //!
-//! Invariant: counting a request costs three relaxed additions on memory that the counting thread shares with few others;
-//! the bytes of a turn cost one.
+//! Invariant: counting a request costs three relaxed additions on memory that few threads share; counting the bytes of
+//! a turn costs one.
 
 use std::{
     fmt,
@@ -27,25 +27,25 @@ use thalweg_wire::{Kind, Role};
 pub struct Metrics {
     /// Histograms by kind; counters by kind and result.
     requests: Shards,
-    /// Place of a kind among those that are counted, by its number.
+    /// Index of each kind among the counted kinds, by the kind's number.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
-    /// Connections, which the status of the server shows as well.
+    /// Counters of connections, which the server's status shows as well.
     pub(crate) connections: Arc<Connections>,
     channels_opened: AtomicU64,
     channels_closed: AtomicU64,
     handshakes_failed: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
-    /// Who the port says it is.
+    /// Identity that the port presents in TLS handshakes.
     identity: OnceLock<Identity>,
 }
 
-/// Kinds are numbered up to here.
+/// Exclusive upper bound on the numbers of kinds.
 const MAX_KIND: usize = 0x0800;
 
 impl Metrics {
-    /// Nothing counted yet.
+    /// Creates metrics with all counts at zero.
     #[must_use]
     pub fn new(connections: &Arc<Connections>) -> Self {
         let counts = |kind: &&Kind| matches!(kind.role(), Role::Request | Role::Subscription);
@@ -68,44 +68,45 @@ impl Metrics {
         }
     }
 
-    /// Who the port says it is, also when its certificate is replaced. Said once.
+    /// Sets the identity whose certificate the metrics describe, including later replacements. Only the first call
+    /// counts.
     pub fn serves_as(&self, identity: &Identity) {
         let _ = self.identity.set(identity.clone());
     }
 
-    /// A request, or the begin of a subscription, was answered.
+    /// Records an answered request or a begun subscription.
     pub(crate) fn request(&self, kind: Kind, good: bool, took: Duration) {
         let place = usize::from(self.places[kind as usize]);
         self.requests.record(place, place * 2 + usize::from(!good), took);
     }
 
-    /// A channel is open.
+    /// Counts an opened channel.
     pub(crate) fn channel_opened(&self) {
         self.channels_opened.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A channel is over.
+    /// Counts a channel that has ended.
     pub(crate) fn channel_closed(&self) {
         self.channels_closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection that did not come about.
+    /// Counts a connection whose handshake failed.
     pub(crate) fn handshake_failed(&self) {
         self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes came.
+    /// Adds bytes received from clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Bytes went.
+    /// Adds bytes sent to clients.
     pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
-/// What a scrape reads.
+/// Collector that encodes the metrics for a scrape.
 #[derive(Debug)]
 pub struct Scraped(pub Arc<Metrics>);
 

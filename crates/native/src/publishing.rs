@@ -1,20 +1,19 @@
-//! What a channel publishes: batches as they came, single messages gathered, in order.
+//! Publishing of a channel: whole batches and gathered single messages, in order.
 //!
-//! Owns: checking batches, what of their bytes is kept, gathering ([`Coalescer`]), and waiting for subscribers that ask
-//! publishers to wait. Does not own who gets what (the broker), nor the requests (`subjects`).
+//! Owns: checking batches, keeping their bytes, gathering ([`Coalescer`]), and waiting for subscribers whose policy
+//! blocks publishers. Does not own the choice of receivers (the broker), nor the requests (`subjects`).
 //!
 //! ```text
 //!  publish, one message, id 0 ──► coalescer ──► complete ──┐
-//!  publish, ask, any other ───────────────────────────────►┴─► broker, or blocked behind the one that waits for room
+//!  publish, ask, any other ───────────────────────────────►┴─► broker, or queued behind a batch that waits for room
 //! ```
-//! Order: whatever comes goes behind what came before it, so a channel's messages are published in the order in which it
-//! sent them, over all subjects. While anything is blocked the channel looks at no further frame.
+//! Order: each batch is queued behind all earlier ones, so a channel's messages are published in the order in which the
+//! client sent them, over all subjects. While a batch is blocked the channel handles no further frame.
 //!
-//! # What is kept
-//! A batch lies in the receive buffer, and may wait for the slowest subscriber: a slice of the buffer would keep all of
-//! it. So a batch is copied out (a few hundred nanoseconds), unless it is at least [`SHARED_FROM_BYTES`]: then it is
-//! most of what it would keep, because buffers begin at twice that and grow with the frame that is arriving, to at
-//! most twice what has come of it and 64 KiB.
+//! # Memory of kept batches A batch arrives in the receive buffer and may wait for the slowest subscriber; a slice
+//! would keep the whole buffer. A batch is therefore copied out (a few hundred nanoseconds) unless it has at least
+//! [`SHARED_FROM_BYTES`]. A batch of that size is most of the buffer that it keeps: buffers begin at twice that size
+//! and grow with the arriving frame to at most twice the received bytes plus 64 KiB.
 
 use std::{
     collections::VecDeque,
@@ -36,10 +35,10 @@ use tokio::sync::oneshot;
 
 use super::{failure::Failure, request::Request};
 
-/// Batches from this size on stay in the buffer that they came in.
+/// Size in bytes from which a batch stays in its receive buffer.
 const SHARED_FROM_BYTES: usize = READ_BYTES / 2;
 
-/// Messages that came one by one, as one batch.
+/// Single messages gathered into one batch.
 #[derive(Debug)]
 pub(crate) struct Joined(BatchWriter);
 
@@ -53,49 +52,49 @@ impl BatchEncoder for Joined {
     }
 }
 
-/// A publisher's batch, its head read and its messages checked.
+/// A publisher's batch whose head was read and whose messages were checked.
 pub(crate) struct Checked<'f> {
-    /// As it came.
+    /// The batch as received.
     pub batch: wire::Batch<'f>,
-    /// What it is about.
+    /// Parsed subject of the batch.
     pub subject: Subject,
 }
 
-/// What stands behind a batch that waits for room.
+/// Entry of the queue behind a batch that waits for room.
 enum Waiting {
     Batch(Batch),
-    /// A publish with a reply begins, of which so much is done.
+    /// Begin of a publish with a reply; contains the result of its part already published.
     Begin(Published),
-    /// It ends.
+    /// End of that publish; receives its total.
     Done(oneshot::Sender<Published>),
 }
 
-/// What a channel publishes.
+/// Publishing state of a channel: gathered and blocked messages.
 pub(crate) struct Publishing {
     coalescer: Coalescer<Joined>,
-    /// Scratch for what the coalescer completes.
+    /// Reused buffer for completed batches of the coalescer.
     complete: Vec<Batch>,
-    /// In order; empty unless a subscriber that asks publishers to wait has no room.
+    /// Queue in order of arrival; empty unless a subscriber whose policy blocks publishers has no room.
     blocked: VecDeque<Waiting>,
-    /// What the publish that `blocked` is in the middle of has come to.
+    /// Result so far of the publish at the head of `blocked`.
     total: Published,
-    /// What the last batch was about: publishers mostly stay with one.
+    /// Subject of the last batch, cached because publishers mostly stay with one.
     subject: Option<Subject>,
-    /// Ends the wait of the coalescer's batch for more, if it ever waits.
+    /// Timer that ends the wait of an incomplete batch; created by the first such wait.
     timer: Option<Timer>,
 }
 
-/// Whether the channel has more to read at this moment.
+/// State of the channel's input at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
-    /// Frames have come in this turn.
+    /// Frames arrived in this turn.
     GoesOn,
-    /// It has run dry.
+    /// No frames arrived in this turn.
     Paused,
 }
 
 impl Publishing {
-    /// With nothing to publish.
+    /// Creates the state without pending messages.
     #[must_use]
     pub(crate) fn new(config: &Config) -> Self {
         Self {
@@ -108,13 +107,13 @@ impl Publishing {
         }
     }
 
-    /// Whether something waits for room.
+    /// Returns true if a batch waits for room.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty()
     }
 
-    /// Whether all that came has been published.
+    /// Returns true if all received messages have been published.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {
         self.blocked.is_empty() && self.coalescer.due().is_none()
@@ -123,10 +122,10 @@ impl Publishing {
     /// Reads and checks a batch.
     ///
     /// # Errors
-    /// It is no batch, or not what its publisher made, or for no subject.
+    /// Fails if the bytes are no valid batch, the checksum does not match, or the subject is invalid.
     pub(crate) fn check<'f>(&mut self, bytes: &'f [u8]) -> Result<Checked<'f>, Failure> {
         let batch = wire::Batch::decode(bytes).map_err(|error| Failure::of(&error))?;
-        // So that subscribers need not, and cheap beside what the batch's bytes have cost so far.
+        // Subscribers rely on this check. It is cheap compared with receiving the batch.
         batch.check().and_then(|()| batch.check_crc()).map_err(|error| Failure::of(&error))?;
         if !batch.reply().is_empty() {
             Subject::parse(batch.reply())?;
@@ -142,17 +141,17 @@ impl Publishing {
         Ok(Checked { batch, subject })
     }
 
-    /// The batch as the broker takes it.
+    /// Returns the batch in the form that the broker takes.
     pub(crate) fn keep(request: &Request<'_>, checked: &Checked<'_>) -> Result<Batch, Failure> {
         let part = checked.batch.bytes();
         let bytes = if part.len() >= SHARED_FROM_BYTES { request.share(part) } else { Bytes::copy_from_slice(part) };
         Ok(Batch::new(checked.subject.clone(), bytes, checked.batch.count())?)
     }
 
-    /// Publishes one message that wants no reply, perhaps together with others.
+    /// Publishes one message that needs no reply, possibly gathered with others into one batch.
     ///
     /// # Errors
-    /// It can't be in a batch.
+    /// Fails if the message can't be in a batch.
     pub(crate) fn join(&mut self, to: &To<'_>, now: Moment, checked: &Checked<'_>) -> Result<(), Failure> {
         let Self { coalescer, complete, .. } = self;
         let begin = |guess| {
@@ -165,16 +164,17 @@ impl Publishing {
         Ok(())
     }
 
-    /// Publishes what was gathered.
+    /// Publishes the gathered messages immediately.
     pub(crate) fn flush(&mut self, to: &To<'_>) {
         self.coalescer.flush(&mut self.complete);
         self.publish_complete(to);
     }
 
-    /// Publishes batches behind all that came before them.
+    /// Publishes batches behind all earlier ones.
     ///
     /// # Errors
-    /// Somebody has no room and asks publishers to wait: what it comes to is told once all are published.
+    /// A subscriber whose policy blocks publishers has no room. The receiver gets the result once all batches are
+    /// published.
     pub(crate) fn publish(
         &mut self,
         to: &To<'_>,
@@ -212,7 +212,7 @@ impl Publishing {
         to.broker.publish(batch, Some(to.waiter)).ok()
     }
 
-    /// Publishes what has waited for room, and what is complete or due. Whether anything moved.
+    /// Publishes blocked batches that have room now, and complete or due ones. Returns true if there was progress.
     pub(crate) fn go_on(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {
@@ -225,7 +225,7 @@ impl Publishing {
                 Waiting::Done(_) => {}
             }
             if let Some(Waiting::Done(done)) = self.blocked.pop_front() {
-                // Who has cancelled does not hear of it.
+                // The receiver is gone if the client cancelled.
                 let _ = done.send(self.total);
             }
             moved = true;
@@ -233,7 +233,7 @@ impl Publishing {
         moved | self.gather(to, views, input, cx)
     }
 
-    /// Completes what the coalescer has, if it is time.
+    /// Publishes the coalescer's batch if it is complete or due.
     fn gather(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
         if self.coalescer.due().is_none() {
             return false;
@@ -245,12 +245,12 @@ impl Publishing {
         let moved = !self.complete.is_empty();
         self.publish_complete(to);
         let Some(due) = self.coalescer.due().filter(|_| input == Input::Paused) else { return moved };
-        // It waits for more: only a profile that says so comes here.
+        // The batch waits for more messages, which only some batching profiles allow.
         match self.wait(cx, views.instant(due)) {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => cx.waker().wake_by_ref(),
             Poll::Ready(Err(_)) => {
-                // No more files can be opened: it does not wait.
+                // Without a timer (the process has no file descriptors left) the batch does not wait.
                 self.coalescer.flush_due(due, &mut self.complete);
                 self.publish_complete(to);
                 return true;
@@ -268,11 +268,11 @@ impl Publishing {
     }
 }
 
-/// Where a channel publishes, and who is told when there is room again.
+/// Destination of a channel's messages, and the waiter notified when a subscriber has room again.
 pub(crate) struct To<'a> {
-    /// The broker.
+    /// Broker that receives the batches.
     pub broker: &'a Broker,
-    /// The channel.
+    /// Handle that wakes the channel.
     pub waiter: &'a Arc<dyn Notify>,
 }
 

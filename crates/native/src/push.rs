@@ -1,7 +1,7 @@
 //! Pushes of consumer groups: one delivery per step.
 //!
-//! Owns: a push of the engine, and giving back deliveries when it ends. Does not own: credit and limits (`subscription`),
-//! and the bytes of a delivery (`deliveries`).
+//! Owns: a push of the engine, and releasing its deliveries when it ends. Does not own: credit and limits
+//! (`subscription`), and the bytes of a delivery (`deliveries`).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     step::{Found, Patience, Wanted},
 };
 
-/// A push.
+/// Push subscription of a consumer group member.
 #[derive(Debug)]
 pub(crate) struct Pushing {
     app: Arc<App>,
@@ -26,23 +26,23 @@ pub(crate) struct Pushing {
 impl Drop for Pushing {
     fn drop(&mut self) {
         if self.release == Release::AtOnce {
-            // If it can't be queued, what is held lapses by itself.
+            // If the release can't be queued, the deliveries expire on their own deadline.
             let _ = self.push.give_back("the subscription of its receiver ended");
         }
     }
 }
 
 impl Pushing {
-    /// A push that has begun.
+    /// Wraps a push that has begun.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, push: engine::Push, release: Release) -> Self {
         Self { app: Arc::clone(app), push, release }
     }
 
-    /// The next delivery.
+    /// Waits for the next delivery within the bounds of the step.
     pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         if wanted.patience == Patience::TakeWhatIsThere {
-            // What waits to be delivered can wait for the next member: nothing of it is this one's yet.
+            // Records not delivered yet can go to the next member; none of them belong to this one.
             return Found::Nothing;
         }
         let (most_bytes, most_records) = fitting(wanted.max_frame_bytes);
@@ -65,7 +65,7 @@ impl Pushing {
     }
 }
 
-/// A delivery as a push's frame.
+/// Converts a delivery into a push frame once there is memory for it.
 async fn found(delivered: Delivered, app: &App, wanted: &Wanted) -> Found {
     let runs = || delivered.parts.iter().flat_map(|(_, runs)| runs);
     let records = runs().map(|run| u64::from(run.count)).sum();

@@ -1,5 +1,5 @@
-//! Keys, read; and what lists have in common. Pages of keyspaces are read in `scans`, what there is beside keys in
-//! `catalog`.
+//! Reads of keys, and functions shared by all lists. `scans` reads pages of keyspaces; `catalog` lists objects other
+//! than keys.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// `remaining` of what does not end.
+/// Value of `remaining` for a key that does not expire.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// `get`
+/// Handles a `get` request: replies with the value of one key.
 pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, get.keyspace)?;
     let found = look(turn.app, &keyspace, get.revision, get.values, get.key.0)?;
-    // Asked after the read, so that it covers what was read.
+    // The durability is read after the value, so that it covers the value.
     let durability = turn.app.db.blocking().visible_durability();
     let Found { revision, remaining, lease, value_bytes, value } = found;
     let head = wire::Value { durability, revision, remaining, lease, value_bytes, value: Rest(b"") };
@@ -46,14 +46,14 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> 
 
 /// Bytes of a value's frame before the value.
 const VALUE_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 8;
-/// Most keys of a multi get: as many as a commit can write.
+/// Maximum number of keys of a multi get, equal to the number of writes of a commit.
 const MAX_KEYS: usize = MAX_COMMIT_WRITES;
-/// Bytes of several keys' frame beside its entries: header, durability, how many.
+/// Bytes of a frame of several keys besides its entries: header, durability, number of entries.
 const ENTRIES_HEAD_BYTES: usize = HEADER_BYTES + 1 + 4;
-/// Bytes of an entry beside its value.
+/// Bytes of an entry besides its value.
 const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
 
-/// `multi get`
+/// Handles a `multi get` request: replies with the values of several keys.
 pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
     if wanted.keys.len() > MAX_KEYS {
@@ -67,7 +67,7 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
         return Ok(Handled::Replied);
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
-    // A value more than there is room for may be read before that shows.
+    // The read may load one value beyond the limit before it detects the excess.
     Ok(reply_off_thread(turn, request, MAX_VALUE_BYTES, move |out, id| {
         let found = look_at_all(&app, &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
         put_entries(&app, out, id, found)
@@ -88,12 +88,12 @@ fn look_at_all<'k>(
         let found = look(app, keyspace, revision, values, key)?;
         bytes += ENTRY_HEAD_BYTES + found.value.len();
         if bytes > max_bytes {
-            // Told before all of it is in memory.
+            // Rejected before all values are in memory.
             let message =
                 format!("the values are more than the {max_bytes} bytes that the client takes: ask for fewer keys");
             return Err(Failure::fix("result_too_large", message));
         }
-        // Counted as it grows: nobody knows how much it will be.
+        // The reservation grows with the values, because their total size is not known in advance.
         if bytes >= COUNTED_REPLY_BYTES && !held.grow_to(bytes as u64) {
             return Err(no_room());
         }
@@ -103,7 +103,7 @@ fn look_at_all<'k>(
     Ok(FoundAll { all, bytes, room })
 }
 
-/// Keys as they were read, about how large their frame is, and its room.
+/// Keys as they were read, with the approximate size of their frame in bytes and its memory reservation.
 struct FoundAll {
     all: Vec<Found>,
     bytes: usize,
@@ -116,7 +116,7 @@ fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result
     out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
 }
 
-/// The keyspace that a request names.
+/// Returns the keyspace with this id.
 pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
         let message = format!("there is no keyspace with id {id}: it was dropped, ask for its name's id anew");
@@ -124,7 +124,7 @@ pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     })
 }
 
-/// A key as it was read; revision 0: it has no value.
+/// Result of reading a key. Revision 0 means that it has no value.
 struct Found {
     revision: Revision,
     remaining: u64,
@@ -172,17 +172,17 @@ fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
     Ok(left.map_or(NEVER, |left| u64::try_from(left.as_micros()).unwrap_or(NEVER)))
 }
 
-/// About what one of a list takes.
+/// Approximate bytes of one item of a list.
 pub(crate) const LISTED_BYTES: usize = 512;
 
-/// How much a list shows that is asked for so much.
+/// Returns the number of items to list for a requested `limit`; 0 requests the default.
 pub(crate) fn listed(limit: u32) -> usize {
     let limit = if limit == 0 { DEFAULT_LISTED } else { limit.into() };
     limit.min(MAX_LISTED) as usize
 }
 
-/// A reply of about so many items and bytes: read on the spot if they are few, else on a blocking thread. `read` gives what puts
-/// the reply.
+/// Builds a reply of about `items` items and `bytes` bytes: immediately if they are few, else on a blocking thread.
+/// `read` returns a function that encodes the reply.
 pub(crate) fn on_the_spot_or_off_thread<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -200,8 +200,8 @@ where
     Ok(reply_off_thread(turn, request, bytes, move |out, id| read()?(out, id)))
 }
 
-/// A reply of about so many bytes that is read, and put together, on a blocking thread: so what waits for its turn is the frame,
-/// and counted.
+/// Reads and encodes a reply of about `bytes` bytes on a blocking thread. Only the finished frame waits for its turn,
+/// and its bytes are counted.
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,
@@ -214,7 +214,7 @@ pub(crate) fn reply_off_thread(
         let put = move || {
             let mut replies = aside.replies();
             put(&mut replies, id)?;
-            // Also if nobody waits for it any more.
+            // The read slot is released even if the request was cancelled in the meantime.
             drop(place);
             Ok(Reply::Aside(replies))
         };

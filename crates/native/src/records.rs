@@ -1,7 +1,7 @@
 //! Pages of a stream's records, as frames.
 //!
-//! A page shares the batches of the log, with a short head before each run of records; record bytes are not copied. A batch
-//! that is cut, because a reader begins or ends within it, becomes a slice.
+//! A page shares the batches of the log, with a short head before each run of records; record bytes are not copied. A
+//! reader that begins or ends within a batch gets a slice of it.
 
 use thalweg_engine::{RunLimits, Stream, StreamRun};
 use thalweg_serving::app::App;
@@ -13,36 +13,36 @@ use super::{
     replies::{Parts, Replies, Room},
 };
 
-/// Bytes of `records` and `tailed` before their runs: durability, next, high watermark, how many runs.
+/// Bytes of `records` and `tailed` before their runs: durability, next, high watermark, number of runs.
 const RECORDS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 /// Bytes of a run before its records.
 const RUN_HEAD_BYTES: usize = 8 + 8 + 4 + 4;
 
-/// Bytes of records, and of what stands before each run, that fit into one of the client's frames.
+/// Returns the bytes of records and run heads that fit into one frame of the client.
 pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
     max_frame_bytes.saturating_sub(RECORDS_HEAD_BYTES) as u64
 }
 
-/// What to read of a stream.
+/// Bounds of one read of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// Where it begins.
+    /// First offset to read.
     pub from: Offset,
-    /// Most records.
+    /// Maximum number of records to read.
     pub max_records: u64,
-    /// About so many bytes, and at least one append's.
+    /// Approximate maximum in bytes; the read returns at least one append.
     pub max_bytes: u64,
-    /// No append's records behind so many.
+    /// Number of records after which no further append is added.
     pub enough_records: u64,
-    /// At most so many bytes, even if that cuts an append's, and at least one record.
+    /// Strict maximum in bytes, even if it splits an append; the page has at least one record.
     pub hard_max_bytes: u64,
 }
 
 impl Page {
-    /// Reads it.
+    /// Reads the page from a stream, possibly from disk.
     pub(crate) fn read(&self, app: &App, stream: &Stream) -> Result<Shown, Failure> {
         let page = stream.read(self.from, self.max_records, self.max_bytes)?;
-        // Asked after the read, so that it covers all that was read.
+        // The durability is read after the records, so that it covers all of them.
         let durability = app.db.blocking().visible_durability();
         let high_watermark = page.high_watermark;
         let (runs, next) = page.into_runs(RunLimits {
@@ -54,20 +54,20 @@ impl Page {
     }
 }
 
-/// Records as a frame shows them.
+/// A page of records as its frame presents it.
 #[derive(Debug)]
 pub(crate) struct Shown {
     durability: Durability,
-    /// Where the next page begins.
+    /// First offset of the next page.
     pub next: Offset,
-    /// Where the stream ended.
+    /// End of the stream at the time of the read.
     pub high_watermark: Offset,
-    /// The records.
+    /// Runs of consecutive records on the page.
     pub runs: Vec<StreamRun>,
 }
 
 impl Shown {
-    /// Puts them into the outbox as a frame of that kind.
+    /// Puts the page into the outbox as a frame of this kind.
     pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
@@ -82,18 +82,18 @@ impl Shown {
         })
     }
 
-    /// Bytes of its records.
+    /// Returns the bytes of the records.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes.len() as u64).sum()
     }
 }
 
-/// Bytes of runs as a frame has them, without how many there are.
+/// Returns the encoded size of runs in bytes, without their count.
 pub(crate) fn runs_bytes(runs: &[StreamRun]) -> usize {
     runs.iter().map(|run| RUN_HEAD_BYTES + run.bytes.len()).sum()
 }
 
-/// Appends how many runs there are, and the runs: the layout of a list of record runs.
+/// Appends the number of runs and the runs in the layout of a list of record runs.
 pub(crate) fn put_runs(parts: &mut Parts<'_>, runs: Vec<StreamRun>) {
     let word = |len: usize| u32::try_from(len).expect("less than a frame").to_le_bytes();
     parts.bytes().extend_from_slice(&word(runs.len()));

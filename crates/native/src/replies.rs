@@ -1,10 +1,10 @@
-//! What a channel is about to send: replies, pushes, errors.
+//! Outgoing frames of a channel: replies, pushes, errors.
 //!
-//! Owns: putting frames into the channel's outbox, what the client takes at most, and that large frames count against
-//! `max_reply_bytes_in_flight` until they are sent. Does not own when they are written (`channel`).
+//! Owns: encoding frames into the channel's outbox, the client's maximum frame size, and counting large frames against
+//! `max_reply_bytes_in_flight` until they are sent. Does not own when frames are written (`channel`).
 //!
-//! Invariants: a frame is in the outbox whole or not at all. What of it is not counted, and waits, is less than
-//! [`COUNTED_REPLY_BYTES`] and [`OUTBOX_BYTES`], unless it is [counted elsewhere](Room::Elsewhere).
+//! Invariants: the outbox contains each frame completely or not at all. Its uncounted bytes are fewer than
+//! [`COUNTED_REPLY_BYTES`] plus [`OUTBOX_BYTES`], except for frames [counted elsewhere](Room::Elsewhere).
 
 use std::sync::Arc;
 
@@ -19,81 +19,83 @@ use thalweg_wire::{EncodeError, Frame, HEADER_BYTES, Header, Kind};
 
 use super::failure::Failure;
 
-/// What waits to be written to a channel.
+/// Frames that wait to be written to a channel.
 #[derive(Debug)]
 pub(crate) struct Replies {
     outbox: Outbox,
     max_frame_bytes: usize,
     room: Arc<Bound>,
-    /// A frame of so many bytes is counted.
+    /// Size in bytes from which a frame is counted.
     counted_from: usize,
 }
 
-/// Where the room for a large frame comes from.
+/// Source of the memory reservation for a large frame.
 #[derive(Debug)]
 pub(crate) enum Room {
-    /// It is asked for. Without room the frame is refused: of what has only been read.
+    /// Request a reservation, and reject the frame if there is none: used for replies to reads.
     Ask,
-    /// The frame is counted whatever waits: what it tells of has happened.
+    /// Count the frame even above the limit, because its event has already happened.
     Owed,
-    /// It was taken before.
+    /// Use this reservation, which the caller has taken before.
     Given(Held),
-    /// The frame is bounded and counted where it comes from.
+    /// The frame's source bounds and counts it.
     Elsewhere,
 }
 
 impl Replies {
-    /// To a client that takes frames of so many bytes. `room` is that of all large replies.
+    /// Creates an empty outbox for a client that takes frames of at most `max_frame_bytes`. `room` counts all large
+    /// replies.
     #[must_use]
     pub(crate) fn new(max_frame_bytes: u32, room: Arc<Bound>) -> Self {
         let max_frame_bytes = max_frame_bytes as usize;
         Self { outbox: Outbox::new(), max_frame_bytes, room, counted_from: COUNTED_REPLY_BYTES }
     }
 
-    /// What makes [`Replies`] elsewhere.
+    /// Returns a handle that creates [`Replies`] on other threads.
     #[must_use]
     pub(crate) fn aside(&self) -> Aside {
         Aside { max_frame_bytes: self.max_frame_bytes, room: Arc::clone(&self.room) }
     }
 
-    /// Puts frames that were made [aside](Self::aside) behind all that is here.
+    /// Appends frames that were encoded [aside](Self::aside).
     pub(crate) fn append(&mut self, aside: Self) {
         self.outbox.append(aside.outbox);
     }
 
-    /// Where it waits.
+    /// Returns the outbox, from which the channel writes to the socket.
     pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
 
-    /// Bytes that wait.
+    /// Number of bytes waiting to be written.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.outbox.len()
     }
 
-    /// Whether none do.
+    /// Returns true if no bytes wait to be written.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.outbox.is_empty()
     }
 
-    /// Whether more may be put in: less than [`OUTBOX_BYTES`] wait. One frame may pass that.
+    /// Returns true if fewer than [`OUTBOX_BYTES`] wait, so that another frame may be added. One frame may exceed the
+    /// limit.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         self.outbox.len() < OUTBOX_BYTES
     }
 
-    /// What the client takes in a frame, header not counted.
+    /// Maximum size in bytes of a frame that the client takes, without its header.
     #[must_use]
     pub(crate) fn max_frame_bytes(&self) -> usize {
         self.max_frame_bytes
     }
 
-    /// Answers a request that only reads; nothing is said to one without an id.
+    /// Answers a request that only reads. A request without an id gets no reply.
     ///
     /// # Errors
-    /// The client does not take so large a frame: `result_too_large`. There is no room for it: `overloaded`.
+    /// `result_too_large` if the client does not take frames of this size; `overloaded` without memory for it.
     #[inline]
     pub(crate) fn reply<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
         if id == 0 {
@@ -102,10 +104,11 @@ impl Replies {
         self.put(Room::Ask, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
-    /// As [`reply`](Self::reply), for a frame of about so many bytes, which then takes no more to encode, with room of its own.
+    /// Like [`reply`](Self::reply), for a frame of about `bytes` bytes, with its own reservation. Reserving the buffer
+    /// in advance keeps encoding from using more memory than that.
     ///
     /// # Errors
-    /// As of [`reply`](Self::reply).
+    /// Same errors as [`reply`](Self::reply).
     pub(crate) fn reply_sized<'f>(
         &mut self,
         id: u32,
@@ -122,11 +125,11 @@ impl Replies {
         self.put(room, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
-    /// Answers a request that has done something, with an encoder that says whether there is a frame. It is told of whatever
-    /// waits.
+    /// Answers a request that has taken effect, even above the memory limit. `encode` returns false if there is no
+    /// frame.
     ///
     /// # Errors
-    /// The client does not take so large a frame: `result_too_large`.
+    /// `result_too_large` if the client does not take frames of this size.
     pub(crate) fn told(
         &mut self,
         id: u32,
@@ -138,10 +141,10 @@ impl Replies {
         self.put(Room::Owed, encode)
     }
 
-    /// Pushes a frame to a subscription, or says something about the connection (id 0).
+    /// Pushes a frame to a subscription, or sends a frame about the connection (id 0).
     ///
     /// # Errors
-    /// As of [`told`](Self::told).
+    /// Same errors as [`told`](Self::told).
     pub(crate) fn push<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
         self.put(Room::Owed, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
@@ -176,11 +179,11 @@ impl Replies {
         Ok(there)
     }
 
-    /// Makes a piece of its own, with its room, of the frame at the buffer's end.
+    /// Moves the frame at the end of the buffer into a piece of its own, with its reservation.
     fn set_apart(&mut self, begin: usize, room: Room) -> Result<(), Failure> {
         let out = self.outbox.buffer();
         let mut frame = if begin == 0 { std::mem::take(out) } else { out.split_off(begin) };
-        // What it took to encode it is not kept.
+        // Spare capacity from encoding the frame is released.
         out.shrink_to(OUTBOX_BYTES);
         frame.shrink_to_fit();
         let frame = match self.admit(frame.len(), room)? {
@@ -191,7 +194,7 @@ impl Replies {
         Ok(())
     }
 
-    /// Takes room for a frame of so many bytes. `None`: it is not counted here.
+    /// Reserves memory for a frame of `bytes` bytes; `None` if this outbox does not count it.
     fn admit(&self, bytes: usize, room: Room) -> Result<Option<Held>, Failure> {
         if bytes < self.counted_from {
             return Ok(None);
@@ -204,10 +207,10 @@ impl Replies {
         }
     }
 
-    /// Puts a frame some of whose bytes are shared. `body_bytes` is the length of what `write` writes.
+    /// Puts a frame that shares some of its bytes. `body_bytes` is the length that `write` writes.
     ///
     /// # Errors
-    /// As of [`reply`](Self::reply); then `write` is not called.
+    /// Same errors as [`reply`](Self::reply); then `write` is not called.
     pub(crate) fn shared(
         &mut self,
         kind: Kind,
@@ -232,21 +235,21 @@ impl Replies {
         Ok(())
     }
 
-    /// Tells of a failure; also where nobody waits for a reply.
+    /// Sends a failure, also for a request without an id.
     pub(crate) fn fail(&mut self, id: u32, failure: &Failure) {
-        // Its parts are bounded far below what any client takes.
+        // All fields are bounded far below any client's maximum frame size.
         let encoded = failure.failed(|failed| self.push(id, failed));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 
-    /// Ends a subscription.
+    /// Ends a subscription with an `ended` frame as its last.
     pub(crate) fn end(&mut self, id: u32, failure: &Failure) {
         let encoded = failure.ended(|ended| self.push(id, ended));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 }
 
-/// Makes [`Replies`] for frames that are put together elsewhere than on the channel's task, and may wait long for their turn.
+/// Creates [`Replies`] for frames that are encoded outside the channel's task and may wait long for their turn.
 #[derive(Debug)]
 pub(crate) struct Aside {
     max_frame_bytes: usize,
@@ -254,7 +257,7 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// Empty. Beyond [`REQUEST_BYTES`] all that is put in is counted.
+    /// Creates an empty outbox. It counts all frames from [`REQUEST_BYTES`] on.
     #[must_use]
     pub(crate) fn replies(self) -> Replies {
         let Self { max_frame_bytes, room } = self;
@@ -262,15 +265,15 @@ impl Aside {
     }
 }
 
-/// The body of a frame as it is written.
+/// Body of a frame while it is being written.
 #[derive(Debug)]
 pub(crate) struct Parts<'o> {
     outbox: &'o mut Outbox,
-    /// `None`: the frame is not counted, and gathered in the outbox's buffer.
+    /// Buffer and reservation of a counted frame; `None` if the frame goes uncounted into the outbox's buffer.
     own: Option<Own>,
 }
 
-/// What is gathered of a frame that is counted, and its room.
+/// Bytes gathered for a counted frame, and its reservation.
 #[derive(Debug)]
 struct Own {
     bytes: Vec<u8>,
@@ -278,7 +281,7 @@ struct Own {
 }
 
 impl Parts<'_> {
-    /// Bytes of its own.
+    /// Returns the buffer for copied bytes.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         match &mut self.own {
             Some(own) => &mut own.bytes,
@@ -286,7 +289,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Bytes that are shared.
+    /// Appends shared bytes without copying them, unless they are few and the frame is counted.
     pub(crate) fn share(&mut self, bytes: Bytes) {
         match &mut self.own {
             Some(own) if bytes.len() < SHARED_FROM_BYTES => own.bytes.extend_from_slice(&bytes),
@@ -299,7 +302,7 @@ impl Parts<'_> {
         }
     }
 
-    /// What was gathered goes into the outbox: what is little there as it is, else with the room.
+    /// Moves the gathered bytes into the outbox: a small piece is copied, a large one keeps the reservation.
     fn flush(&mut self) {
         let Some(own) = &mut self.own else { return };
         if own.bytes.len() < SHARED_FROM_BYTES {
@@ -312,13 +315,13 @@ impl Parts<'_> {
     }
 }
 
-/// Room as large as a frame turned out to be.
+/// Resizes a reservation to the actual size of the frame.
 fn sized(mut held: Held, bytes: usize) -> Held {
     held.set(bytes as u64);
     held
 }
 
-/// There is none for a large reply.
+/// Failure of a large reply without memory for it.
 pub(crate) fn no_room() -> Failure {
     Failure::overloaded("too many bytes of replies wait for clients: retry later")
 }
@@ -339,7 +342,7 @@ mod tests {
         Replies::new(max_frame_bytes, Bound::new(room))
     }
 
-    /// A frame of so many bytes with its header.
+    /// Puts a frame of `bytes` bytes, header included.
     fn put(replies: &mut Replies, room: Room, bytes: usize) -> Result<bool, Failure> {
         replies.put(room, |out| {
             out.resize(out.len() + bytes, 7);
@@ -376,7 +379,7 @@ mod tests {
     #[test]
     fn all_parts_of_a_large_frame_are_counted_as_one() {
         let mut replies = replies(1 << 20, 1 << 20);
-        // Many that are copied, one that is shared, and few behind it.
+        // Many copied pieces, one shared piece, and a few bytes after it.
         let small = Bytes::from(vec![1; SHARED_FROM_BYTES - 1]);
         let body = 200 * small.len() + LARGE + 3;
         replies

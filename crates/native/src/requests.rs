@@ -1,13 +1,13 @@
-//! What is under way on a channel: which ids are in use, what they wait for, and how to stop it.
+//! Pending work of a channel: the ids in use, their futures, and how to stop them.
 //!
-//! Owns: ids, the futures of replies that are still to come, the steps of subscriptions, bounds on both. Does not own
-//! what they do, nor when they are polled (`channel`).
+//! Owns: ids, the futures of pending replies, the steps of subscriptions, limits on both. Does not own their work, nor
+//! when they are polled (`channel`).
 //!
-//! All futures are in one set that the channel's task polls: only those that were woken are looked at, and no request
-//! costs a task.
+//! The channel's task polls one set of all futures: it polls only those that were woken, and no request needs a task of
+//! its own.
 //!
-//! Invariants: an id is in the table from its request until its last frame is in the outbox; at most
-//! `max_requests` requests wait at a time, and each counts against the server's bound on requests in flight.
+//! Invariants: an id is in the table from its request until its last frame is in the outbox; at most `max_requests`
+//! requests are pending at a time, and each counts against the server's limit on requests in flight.
 
 use std::{
     collections::HashMap,
@@ -33,34 +33,34 @@ use super::{
     turn::{Later, Reply},
 };
 
-/// What an id is in use for.
+/// Current use of a frame id on a channel.
 #[derive(Debug)]
 pub(crate) enum Use {
-    /// A request whose reply is still to come. Some can be stopped.
+    /// A pending request. The handle exists if it can be stopped.
     Request(Option<Arc<Notify>>),
     /// A subscription that the channel feeds.
     Subscription(Box<Subscription>),
-    /// A subscription to subjects.
+    /// A subscription to subjects, which the broker feeds.
     Subject,
 }
 
-/// A request whose reply is still to come.
+/// A request whose reply is pending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// Its id.
+    /// Id of the request.
     pub id: u32,
-    /// What kind it is.
+    /// Kind of the request.
     pub kind: Kind,
-    /// When it came.
+    /// Time at which the request arrived.
     pub received: Instant,
 }
 
-/// What has ended.
+/// A completed future of the set.
 #[derive(Debug)]
 pub(crate) enum Finished {
-    /// A request.
+    /// A request, with its reply.
     Request(Waiting, Result<Reply, Failure>),
-    /// A subscription's step.
+    /// A step of a subscription, with its source and result.
     Step(u32, Source, Found),
 }
 
@@ -69,7 +69,7 @@ enum Work {
     Later(Later),
 }
 
-/// One future of the set.
+/// A pending future of the channel: a request or a step of a subscription.
 enum Task {
     Request { waiting: Waiting, work: Work, _held: Held },
     Step { id: u32, step: Step },
@@ -97,7 +97,7 @@ impl Future for Task {
     }
 }
 
-/// Ids are dense in practice; a client that makes them collide slows down its own channel only.
+/// Hasher for ids, which are dense in practice. A client that provokes collisions slows down only its own channel.
 #[derive(Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -115,7 +115,7 @@ impl Hasher for IdHasher {
     }
 }
 
-/// What is under way. See the module's documentation.
+/// Pending requests and subscriptions of a channel; see the module's documentation.
 pub(crate) struct Requests {
     tasks: FuturesUnordered<Task>,
     ids: HashMap<u32, Use, BuildHasherDefault<IdHasher>>,
@@ -131,7 +131,7 @@ impl fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// With room for so many requests.
+    /// Creates an empty table with room for `max_requests` requests.
     #[must_use]
     pub(crate) fn new(max_requests: u32) -> Self {
         Self {
@@ -143,44 +143,44 @@ impl Requests {
         }
     }
 
-    /// Whether an id is in use.
+    /// Returns true if an id is in use.
     #[inline]
     #[must_use]
     pub(crate) fn is_in_use(&self, id: u32) -> bool {
         !self.ids.is_empty() && self.ids.contains_key(&id)
     }
 
-    /// What an id is in use for.
+    /// Returns the current use of an id.
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Use> {
         self.ids.get_mut(&id)
     }
 
-    /// Requests that wait.
+    /// Number of pending requests.
     #[must_use]
     pub(crate) fn waiting(&self) -> usize {
         self.requests
     }
 
-    /// Whether there is room for another request.
+    /// Returns true if there is room for another request.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         self.requests < self.max_requests
     }
 
-    /// Subscriptions.
+    /// Number of subscriptions on the channel.
     #[must_use]
     pub(crate) fn subscriptions(&self) -> usize {
         self.subscriptions
     }
 
-    /// A command is under way. `Some`: it is done already, as one that waits for no fsync mostly is.
+    /// Adds a pending command. Returns its reply if it is already done, as is common without an fsync.
     pub(crate) fn write(
         &mut self,
         waiting: Waiting,
         mut write: CommandUnderWay,
         in_flight: &Arc<Bound>,
     ) -> Option<Result<Reply, Failure>> {
-        // Looked at without anybody to wake: what is not done is looked at again when the set is polled.
+        // Polled with a waker that does nothing; an unfinished write is polled again with the set.
         if let Poll::Ready(carried) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
             return Some(carried.map(Reply::Outcome).map_err(Failure::from));
         }
@@ -188,7 +188,7 @@ impl Requests {
         None
     }
 
-    /// A request is under way that writes, and that nothing stops; its client may wait for the reply so long only.
+    /// Adds a request that writes and that nothing stops. The client waits for its reply at most for `timeout`.
     pub(crate) fn unstoppable(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
         let reply = async move {
             match timeout {
@@ -202,7 +202,7 @@ impl Requests {
         self.begin(waiting, Work::Later(Box::pin(reply)), None, held);
     }
 
-    /// A request is under way that a cancel or its time stops.
+    /// Adds a request that a cancel or its timeout stops.
     pub(crate) fn later(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
         let stop = Arc::new(Notify::new());
         let reply = stoppable(later, Arc::clone(&stop), timeout);
@@ -217,18 +217,18 @@ impl Requests {
         self.tasks.push(Task::Request { waiting, work, _held: held });
     }
 
-    /// A subscription has begun.
+    /// Adds a subscription under its id.
     pub(crate) fn subscribed(&mut self, id: u32, used: Use) {
         self.subscriptions += 1;
         self.ids.insert(id, used);
     }
 
-    /// A subscription's step begins.
+    /// Adds the next step of a subscription.
     pub(crate) fn step(&mut self, id: u32, step: Step) {
         self.tasks.push(Task::Step { id, step });
     }
 
-    /// A subscription is over: its id is free again.
+    /// Removes a subscription; its id is free again.
     pub(crate) fn unsubscribed(&mut self, id: u32) {
         if self.ids.remove(&id).is_some() {
             self.subscriptions -= 1;
@@ -244,13 +244,13 @@ impl Requests {
         }
     }
 
-    /// Ids of all subscriptions.
+    /// Returns the ids of all subscriptions.
     #[must_use]
     pub(crate) fn subscribed_ids(&self) -> Vec<u32> {
         self.ids.iter().filter(|(_, used)| !matches!(used, Use::Request(_))).map(|(id, _)| *id).collect()
     }
 
-    /// The next that has ended.
+    /// Polls for the next completed future.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
         match Pin::new(&mut self.tasks).poll_next(context) {
             Poll::Ready(Some(finished)) => {

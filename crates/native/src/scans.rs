@@ -16,21 +16,21 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Versions in an answer if the request does not say, as over HTTP.
+/// Number of versions in an answer if the request has no limit; equal to HTTP's default.
 const DEFAULT_VERSIONS: usize = 10;
-/// Bytes of a pair beside its key and value.
+/// Bytes of a pair besides its key and value.
 const PAIR_HEAD_BYTES: usize = 8 + 4 + 4;
-/// Bytes of a page beside its pairs and cursor: durability, revision, two lengths.
+/// Bytes of a page besides its pairs and cursor: durability, revision, two lengths.
 const PAGE_HEAD_BYTES: usize = 1 + 8 + 4 + 4;
-/// Bytes of a version beside its value.
+/// Bytes of a version besides its value.
 const VERSION_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
-/// Bytes of a list of versions beside the versions.
+/// Bytes of a list of versions besides the versions.
 const VERSIONS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 
-/// `scan`
+/// Handles a `scan` request: replies with a page of key-value pairs and a cursor.
 pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, scan.keyspace)?;
-    // As over HTTP: what a page holds is bounded, and so is how many are read at a time.
+    // As over HTTP, both the size of a page and the number of concurrent scans are limited.
     let held = turn.app.admission.scans.take(1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     let mut iter = begin(&keyspace, scan)?;
@@ -39,7 +39,7 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
     let asked = if scan.max_bytes == 0 { NATIVE_PAGE_BYTES } else { scan.max_bytes.into() };
     let bytes = usize::try_from(asked).unwrap_or(usize::MAX).min(max_frame_bytes);
     let app = Arc::clone(turn.app);
-    // A page of large values is read elsewhere, also if it is one of few pairs.
+    // A page of large values is read on a blocking thread even if it has few pairs.
     let few = if bytes as u64 <= INLINE_READ_BYTES || scan.values == Values::Omit { items } else { usize::MAX };
     let few = if items == 1 { 1 } else { few };
     on_the_spot_or_off_thread(turn, request, few, bytes, move || {
@@ -73,7 +73,7 @@ fn pair((key, entry): &(Bytes, Entry)) -> Pair<'_> {
     Pair { revision: entry.revision, key, value: &entry.value }
 }
 
-/// A scan from its start, or from where a cursor says.
+/// Begins a scan from its start or from its cursor.
 fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> {
     let range = ScanRange {
         prefix: scan.prefix.to_vec(),
@@ -102,8 +102,8 @@ fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> 
     Ok(keyspace.resume(range, &cursor)?)
 }
 
-/// Leaves out pairs at the end that don't fit into a frame with the others; whether there were some. A page overshoots by
-/// one pair at most, and the cursor is as long as a key.
+/// Removes pairs at the end that don't fit into the frame; returns true if there were any. A page exceeds its limit by
+/// at most one pair, and the cursor is about as long as a key.
 fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, Failure> {
     let cursor = |last: &(Bytes, Entry)| last.0.len() + 128;
     let mut bytes = PAGE_HEAD_BYTES + pairs.iter().map(pair_bytes).sum::<usize>();
@@ -124,7 +124,7 @@ fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, 
     Ok(pairs.len() < before)
 }
 
-/// `versions`
+/// Handles a `versions` request: replies with a page of the retained versions of a key, newest first.
 pub(crate) fn versions(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -163,7 +163,7 @@ pub(crate) fn versions(
     )
 }
 
-/// How many versions fit into a frame; at least one, which then is too large if it must be.
+/// Returns the number of versions that fit into a frame, at least one even if it is too large.
 fn fitting(versions: &[engine::KeyVersion], max_frame_bytes: usize) -> usize {
     let mut bytes = VERSIONS_HEAD_BYTES;
     let fits = versions.iter().take_while(|version| {

@@ -1,7 +1,7 @@
-//! How the native port listens: which carriers, with which certificate.
+//! Setup of the native port's listener: transports and certificate.
 //!
-//! Owns: reading or making the certificate, reading it anew, telling what there is and whether it is valid. Does not own what is
-//! done with connections.
+//! Owns: reading or creating the certificate, reloading it, and logging its state and validity. Does not own
+//! connections.
 
 use std::{
     net::IpAddr,
@@ -18,10 +18,10 @@ use thalweg_transport::{
 };
 use thalweg_types::SpaceTime;
 
-/// A certificate with less time left is warned of.
+/// Remaining validity below which a certificate causes a warning.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// The listener's options as configured, for `address`.
+/// Returns the listener's options as configured, for `address`.
 pub fn options(config: &Config, address: IpAddr) -> Result<ListenOptions, IdentityError> {
     let mut options = ListenOptions::default();
     options.handshake_timeout = config.header_timeout.0;
@@ -39,11 +39,11 @@ pub fn options(config: &Config, address: IpAddr) -> Result<ListenOptions, Identi
 fn quic(config: &Config) -> QuicOptions {
     let window = u32::try_from(config.native_quic_window.0).unwrap_or(u32::MAX);
     QuicOptions {
-        // A channel that is not read shall hold up no other.
+        // A channel that the server does not read must not block the others.
         stream_window_bytes: window / 2,
         receive_window_bytes: window,
         send_window_bytes: window,
-        // The protocol's own keep-alive, which is derived from that, is to notice first.
+        // The protocol's keepalive, which is derived from the same setting, should detect a dead peer first.
         idle_timeout: QuicOptions::DEFAULTS.idle_timeout.max(config.idle_timeout.0),
         ..QuicOptions::DEFAULTS
     }
@@ -52,14 +52,14 @@ fn quic(config: &Config) -> QuicOptions {
 fn identity(config: &Config, address: IpAddr) -> Result<Identity, IdentityError> {
     match (&config.native_certificate, &config.native_key) {
         (PemFile::At(certificate), PemFile::At(key)) => Identity::from_pem_files(certificate, key),
-        // The configuration was checked: both are files, or none is. The command's data directory is there; a database that
-        // a program has opened may live elsewhere, or nowhere.
+        // The configuration check ensures that both or neither are files. The server command has a data directory; a
+        // database that a program opened may live elsewhere or only in memory.
         _ if config.data.is_dir() => Identity::development(&config.data, address),
         _ => Identity::ephemeral(address),
     }
 }
 
-/// The configured certificate of a port that serves it, to be read anew.
+/// The configured certificate of a port that uses it, for reloading.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     served: Identity,
@@ -68,7 +68,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// That of a listener; `None` if no files are configured, or nothing is served with them.
+    /// Returns the certificate of a listener; `None` if no files are configured or the port uses neither TLS nor QUIC.
     pub fn of(listener: &Listener, config: &Config) -> Option<Self> {
         match (&config.native_certificate, &config.native_key) {
             (PemFile::At(certificate), PemFile::At(key)) => {
@@ -78,8 +78,8 @@ impl Certificate {
         }
     }
 
-    /// Reads the files anew: for handshakes from now on; connections that are there stay. What cannot be used is an
-    /// error, and changes nothing. Blocks for the files.
+    /// Reloads the files for later handshakes; open connections stay. An unusable file is an error and changes nothing.
+    /// Blocks on file reads.
     pub fn reload(&self) -> Result<Fingerprint, IdentityError> {
         self.served.replace(&Identity::from_pem_files(&self.certificate, &self.key)?);
         warn_of(&self.served, now());
@@ -87,7 +87,7 @@ impl Certificate {
     }
 }
 
-/// Says in the log what the port serves, with how many threads, and what is not as it should be.
+/// Logs the port's transports, its number of threads, and configuration problems.
 pub fn announce(listener: &Listener, threads: usize, config: &Config) {
     let address = listener.local_addr();
     let tcp = if config.native_tls { "tls" } else { "plain" };
@@ -110,7 +110,7 @@ pub fn announce(listener: &Listener, threads: usize, config: &Config) {
     }
 }
 
-/// Says in the log if a certificate is not valid, or soon will not be.
+/// Logs a warning if a certificate is not valid now or expires soon.
 fn warn_of(identity: &Identity, now: Duration) {
     let Some(validity) = identity.validity() else {
         tracing::warn!(
@@ -124,7 +124,7 @@ fn warn_of(identity: &Identity, now: Duration) {
     }
 }
 
-/// Since 1970.
+/// Returns the time since 1970.
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -133,7 +133,7 @@ fn date(seconds: i64) -> String {
     rfc3339(SpaceTime(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000_000)))
 }
 
-/// How a certificate stands at a time.
+/// Validity of a certificate at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     NotYetValid,
@@ -155,7 +155,7 @@ impl Standing {
         if left < NEARLY_OVER.as_secs() { Self::NearlyOver { days: left / (24 * 3600) } } else { Self::Valid }
     }
 
-    /// What is wrong, and what to do.
+    /// Returns a warning with the problem and its remedy; `None` for a valid certificate.
     fn warning(self) -> Option<String> {
         const REPLACE: &str = "replace the files of native_certificate and native_key and send SIGHUP";
         match self {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(date(1_700_000_000), "2023-11-14T22:13:20.000000Z");
     }
 
-    /// A certificate that is valid from the begin of 2020 to that of 2040.
+    /// Creates a certificate that is valid from the start of 2020 to the start of 2040.
     fn certificate() -> Identity {
         let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         (params.not_before, params.not_after) = (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(2040, 1, 1));
@@ -211,7 +211,7 @@ mod tests {
         Identity::from_pem_files(&certificate, &private).unwrap()
     }
 
-    /// What is logged while `work` runs.
+    /// Returns the warnings logged while `work` runs.
     fn logged(work: impl FnOnce()) -> String {
         #[derive(Clone, Default)]
         struct Lines(std::sync::Arc<std::sync::Mutex<String>>);

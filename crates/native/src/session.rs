@@ -7,33 +7,33 @@ use thalweg_wire::handshake::{Agreed, ServerTerms};
 
 use super::Native;
 
-/// What holds on a connection, as each of its channels knows it.
+/// Terms of a connection that each of its channels has.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub app: Arc<App>,
-    /// What all native connections share.
+    /// State shared by all native connections.
     pub native: Arc<Native>,
-    /// Whether the channel is the connection's first: that one keeps it alive.
+    /// True for the connection's first channel, which runs the keepalive.
     pub is_first: bool,
-    /// Largest frame that the client takes.
+    /// Maximum frame size in bytes that the client takes.
     pub max_send_bytes: u32,
-    /// Largest frame that the server takes.
+    /// Maximum frame size in bytes that the server takes.
     pub max_frame_bytes: u32,
-    /// See [`KeepAlive`](thalweg_wire::handshake::KeepAlive).
+    /// Keepalive interval; see [`KeepAlive`](thalweg_wire::handshake::KeepAlive).
     pub keep_alive: Duration,
-    /// Requests under way on a channel.
+    /// Maximum number of pending requests of a channel.
     pub max_requests: u32,
-    /// Subscriptions of a channel.
+    /// Maximum number of subscriptions of a channel.
     pub max_subscriptions: u32,
-    /// Longest time for the rest of a frame.
+    /// Maximum time until the rest of a begun frame arrives.
     pub frame_timeout: Duration,
-    /// Longest time without the client taking a byte of what waits for it.
+    /// Maximum time without the client reading any of the bytes that wait for it.
     pub write_timeout: Duration,
 }
 
 impl Session {
-    /// Returns what holds after a handshake, for the first channel.
+    /// Returns the terms of the first channel after a handshake.
     pub(crate) fn new(native: &Arc<Native>, agreed: &Agreed, terms: &ServerTerms<'_>) -> Self {
         let config = &native.app.config;
         Self {
@@ -50,7 +50,7 @@ impl Session {
         }
     }
 
-    /// How often a channel looks at its clocks: a bound is passed by a quarter of the shortest at most.
+    /// Interval of a channel's timer checks. A timeout fires late by at most a quarter of the shortest one.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         let shortest = self.keep_alive.min(self.frame_timeout).min(self.write_timeout);

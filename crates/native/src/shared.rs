@@ -6,19 +6,19 @@ use thalweg_serving::app::App;
 
 use super::metrics::Metrics;
 
-/// State of the native protocol.
+/// State of the native protocol that all its connections share.
 #[derive(Debug)]
 pub struct Native {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Another number each time a server starts: ids of caches are of a run.
+    /// Number that differs after each start of the server; ids of caches are valid only for one run.
     pub(crate) run: u64,
-    /// Figures.
+    /// Metrics of native connections and requests.
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Native {
-    /// Over an app.
+    /// Creates the state of the native protocol for a server.
     #[must_use]
     pub fn new(app: &Arc<App>, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self { app: Arc::clone(app), run: app.new_number(), metrics })

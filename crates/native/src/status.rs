@@ -1,4 +1,4 @@
-//! What the node says of itself.
+//! Status of the node.
 
 use serde_json::Value;
 use thalweg_engine::Health;
@@ -11,7 +11,7 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// `read status`
+/// Handles a `read status` request: replies with the health and the figures of the node.
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
     let db = turn.app.db.blocking();
     let (health, reason) = match db.health() {
@@ -41,7 +41,8 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled
     Ok(Handled::Replied)
 }
 
-/// The whole numbers in an object, named by the way to them. Others are not figures, or are fields of their own.
+/// Collects the whole numbers in a JSON value, named by their path. Other values are no figures or have fields of their
+/// own.
 fn flatten(into: &mut Vec<(String, u64)>, name: String, value: &Value) {
     let below = |part: &str| if name.is_empty() { part.to_owned() } else { format!("{name}.{part}") };
     match value {

@@ -1,4 +1,5 @@
-//! A step of a subscription: its bounds ([`Wanted`]) and its result ([`Found`]). `subscription` decides when a step begins.
+//! A step of a subscription: its bounds ([`Wanted`]) and its result ([`Found`]). `subscription` decides when a step
+//! begins.
 
 use std::{fmt, sync::Arc};
 
@@ -13,33 +14,33 @@ use super::{
     replies::{Replies, Room},
 };
 
-/// Whether a step that finds nothing waits.
+/// Behaviour of a step that finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Until there is something, or it is told to stop.
+    /// Wait until there is something or the step is stopped.
     Wait,
-    /// No: what is there is all that is wanted.
+    /// Return immediately: a drain only takes pending messages.
     TakeWhatIsThere,
 }
 
-/// What a step may bring, and when it ends early.
+/// Bounds of a step, and its stop signal.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// At most so many messages: what is left of the subscription's limit.
+    /// Maximum number of messages: the remainder of the subscription's limit.
     pub max_messages: u64,
-    /// What is left of the credit: a frame may pass it, a larger one than this is not begun on purpose.
+    /// Remaining credit in messages and bytes. A frame may exceed it, but no step aims for a larger frame.
     pub credit: (u64, u64),
-    /// What the client takes in a frame.
+    /// Maximum frame size in bytes that the client takes.
     pub max_frame_bytes: usize,
-    /// Whether to wait.
+    /// Behaviour of the step if there are no messages.
     pub patience: Patience,
-    /// Notified when the step is to end with nothing.
+    /// Notified to end the step without a result.
     pub stop: Arc<Notify>,
 }
 
 impl Wanted {
-    /// Room for a frame of so many bytes, if it is a large one and there is some. Nothing of a subscription is shed: it waits,
-    /// unless it takes what is there to end.
+    /// Returns the reservation for a frame of `bytes` bytes; `None` if a large frame has to wait for memory. No frame
+    /// of a subscription is dropped: it waits, except that a drain exceeds the limit.
     pub(crate) fn room_for(&self, app: &App, bytes: u64) -> Option<Room> {
         if bytes <= NATIVE_PAGE_BYTES {
             return Some(Room::Elsewhere);
@@ -50,7 +51,7 @@ impl Wanted {
         }
     }
 
-    /// Lets others go on before there is another look whether there is room. Whether the step is to end instead.
+    /// Sleeps before the next check for memory. Returns true if the step was stopped instead.
     pub(crate) async fn pause(&self) -> bool {
         tokio::select! {
             biased;
@@ -59,8 +60,8 @@ impl Wanted {
         }
     }
 
-    /// Waits until there is [room](Self::room_for), with what the frame is made of in hand. One that is told to end waits no
-    /// longer.
+    /// Waits for a [reservation](Self::room_for) while it keeps the frame's data in memory. A stopped step does not
+    /// wait.
     pub(crate) async fn wait_for_room(&self, app: &App, bytes: u64) -> Room {
         loop {
             if let Some(room) = self.room_for(app, bytes) {
@@ -75,25 +76,25 @@ impl Wanted {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// What a step found.
+/// Result of a subscription's step.
 pub(crate) enum Found {
-    /// A frame, or several that belong together, and what it counts against the credit.
+    /// A frame, or several that belong together, with their cost in credit.
     Frame {
-        /// Messages, records or changes.
+        /// Number of messages, records or changes.
         messages: u64,
         /// Their bytes, as credit counts them.
         bytes: u64,
-        /// Puts it into the outbox.
+        /// Function that puts them into the outbox.
         encode: Encode,
     },
-    /// Nothing more for now.
+    /// There is nothing to send now.
     Nothing,
-    /// There will be nothing more.
+    /// The subscription has ended; no more messages will follow.
     Over(Failure),
 }
 
 impl Found {
-    /// A frame of so much.
+    /// Creates a frame of `messages` messages and `bytes` bytes.
     pub(crate) fn frame(
         messages: u64,
         bytes: u64,

@@ -1,4 +1,4 @@
-//! Streams, read and tailed: the requests. What goes out is in `records`, and how a tail goes on in `tail`.
+//! Requests to read and tail streams. `records` encodes pages, and `tail` runs the steps of a tail.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// `read`
+/// Handles a `read` request: replies with a page of a stream's records.
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(read.stream);
     let from = begin(&stream, &read.from)?;
@@ -37,7 +37,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     }))
 }
 
-/// `tail`
+/// Handles a `tail` request: begins a subscription to a stream's records.
 pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(tail.stream);
     let next = begin(&stream, &tail.from)?;
@@ -53,7 +53,7 @@ pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail
     Ok(Handled::Began(Source::Tail(Box::new(tail))))
 }
 
-/// `find offset`
+/// Handles a `find offset` request: replies with the first offset at or after a time.
 pub(crate) fn find_offset(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -65,7 +65,7 @@ pub(crate) fn find_offset(
     Ok(Handled::Replied)
 }
 
-/// Where reading begins.
+/// Returns the offset at which reading begins.
 fn begin(stream: &Stream, from: &Position) -> Result<Offset, Failure> {
     Ok(match *from {
         Position::Offset { offset } => offset,

@@ -1,4 +1,4 @@
-//! Requests about subjects: publish, ask, subscribe. `subjects` keeps the state that they change.
+//! Handlers of requests about subjects: publish, ask, subscribe. They change the state in `subjects`.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// `publish`
+/// Handles a `publish` request: publishes batches of messages to subscribers.
 pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let (count, mut batches) = (publish.batches.len(), publish.batches.iter());
@@ -34,12 +34,12 @@ pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publ
         let batch = Publishing::keep(request, &checked)?;
         return publish_all(turn, request, [batch]);
     }
-    // All are checked before any is published.
+    // All batches are checked before the first is published.
     let batches = kept(subjects, request, publish.batches.iter())?;
     publish_all(turn, request, batches)
 }
 
-/// Batches as the broker takes them, all checked.
+/// Returns all batches, checked, in the form that the broker takes.
 pub(crate) fn kept<'f>(
     subjects: &mut Subjects,
     request: &Request<'_>,
@@ -73,7 +73,7 @@ fn publish_all(
     }
 }
 
-/// `ask`
+/// Handles an `ask` request: publishes a message and replies with the first answer to it.
 pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let checked = subjects.publishing.check(ask.batch.0)?;
@@ -85,7 +85,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     let now = turn.app.views.moment(request.received);
     let (answered, answer) = oneshot::channel();
     let asks = subjects.asks()?;
-    // Those whose time is up, or who have cancelled, make room.
+    // Expired and cancelled asks free their slots first.
     asks.expire(now, drop);
     let reply_to = asks.begin(now, wait, answered).map_err(|(_, error)| Failure::of(&error))?;
     let records = checked.batch.records().len();
@@ -122,7 +122,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     }))
 }
 
-/// Fails if a request has reached nobody.
+/// Fails if a request reached no subscriber.
 fn nobody(published: Published) -> Result<(), Failure> {
     match published {
         Published { delivered: 0, missed: 0 } => Err(Failure::of(&RequestError::NoResponders)),
@@ -131,7 +131,7 @@ fn nobody(published: Published) -> Result<(), Failure> {
     }
 }
 
-/// The first message of what was published as an answer.
+/// Answers an ask with the first message of the published batch.
 fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure> {
     if id == 0 {
         return Ok(());
@@ -140,7 +140,7 @@ fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure>
     out.shared(Kind::Answer, id, bytes.len(), Room::Owed, |parts| parts.share(bytes))
 }
 
-/// `subscribe`
+/// Handles a `subscribe` request: begins a subscription to a pattern of subjects.
 pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subscribe<'_>) -> Result<Handled, Failure> {
     let pattern = Pattern::parse(frame.pattern.0)?;
     let policy = match frame.policy {
@@ -162,7 +162,7 @@ pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subs
     subjects.subscriptions.insert(request.id, Subscription { credit, left, draining: false });
     let SubscribeOptions { max_messages: queue_messages, max_bytes: queue_bytes, .. } = options;
     turn.out.reply(request.id, &Subscribed { queue_messages, queue_bytes })?;
-    // One with a limit of 0 ends at once.
+    // A subscription with a limit of 0 ends in the next turn.
     subjects.bell.rung.store(true, Ordering::Relaxed);
     Ok(Handled::BeganSubject)
 }

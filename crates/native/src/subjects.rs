@@ -1,12 +1,13 @@
-//! A channel's part in subjects: what it publishes, what it is subscribed to, what it asks.
+//! Subject state of a channel: its publishing, subscriptions and asks.
 //!
-//! Owns: the channel's link to the broker, its subscriptions' credit, limits and ends, answers to what it asks. The
-//! channel asks in each turn what there is to send ([`Subjects::deliver`]) while its outbox has room, and hands on what the
-//! client permits or cancels.
+//! Owns: the channel's link to the broker, the credit, limits and ends of its subscriptions, and the answers to its
+//! asks. In each turn with room in the outbox the channel calls [`Subjects::deliver`], and it forwards the client's
+//! credits and cancels.
 //!
-//! A publish goes from the publisher's channel task into the queues of the links that want it, and from there into their
-//! channels' outboxes, by their own tasks: one hand-over. What is in the outbox are the few bytes before the batch, and
-//! a share in the batch. No more leaves the queues than the outbox has room for, since policies work on what is in them.
+//! The publisher's channel task puts a publish into the queues of the interested links; their own channel tasks move it
+//! to their outboxes: one hand-over. The outbox contains the few bytes before the batch and a reference to the batch. A
+//! channel takes no more from the queues than its outbox has room for, because queue policies only act on queued
+//! messages.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -38,24 +39,24 @@ use super::{
     replies::{Replies, Room},
 };
 
-/// The subscription for answers: no client can have that id.
+/// Subscription for answers. Client ids have 32 bits, so none can equal it.
 const INBOX: SubscriptionId = SubscriptionId(u64::MAX);
 
-/// Batches that are taken from the link at a time.
+/// Maximum number of batches taken from the link in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
-/// What a channel's subscriptions to subjects have come to in a turn.
+/// Result of a turn for a channel's subject subscriptions.
 #[derive(Debug, Default)]
 pub(crate) struct Delivered {
-    /// Whether something was put into the outbox, or published.
+    /// True if a frame was put into the outbox or a batch published.
     pub moved: bool,
-    /// Subscriptions whose last frame was.
+    /// Subscriptions whose last frame is in the outbox.
     pub ended: Vec<u32>,
-    /// The channel is given up because a subscription's queue was full, and its policy says so: why.
+    /// Reason for closing the channel: the queue of a subscription with policy `disconnect` was full.
     pub disconnect: Option<String>,
 }
 
-/// Wakes the channel's task, and says that there is something to look at.
+/// Wakes the channel's task and marks that there is something to deliver.
 #[derive(Default)]
 pub(crate) struct Bell {
     waker: AtomicWaker,
@@ -69,31 +70,31 @@ impl Notify for Bell {
     }
 }
 
-/// A subscription of the client's.
+/// Subscription of the client to a pattern of subjects.
 pub(crate) struct Subscription {
     pub(crate) credit: SendCredit,
-    /// Messages until it ends by itself; and why it does.
+    /// Messages until the subscription ends, and the reason to report then.
     pub(crate) left: Option<(u64, Failure)>,
-    /// What is left is what waited when it was cancelled: it ends when nothing more can be sent.
+    /// True while a cancelled subscription drains its queue: it ends when it can send nothing more.
     pub(crate) draining: bool,
 }
 
-/// A channel's part in subjects.
+/// Publishing, subscriptions and asks of a channel on subjects.
 pub(crate) struct Subjects {
     pub(crate) app: Arc<App>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) waiter: Arc<dyn Notify>,
     pub(crate) publishing: Publishing,
-    /// Opened with the first subscription.
+    /// Link to the broker, opened by the first subscription or ask.
     link: Option<Link>,
     pub(crate) subscriptions: HashMap<u32, Subscription>,
-    /// Those that have a limit or are drained.
+    /// Subscriptions with a limit or being drained.
     pub(crate) counted: BTreeSet<u32>,
-    /// Who waits for answers, once something was asked.
+    /// Asks waiting for answers; created by the first ask.
     asks: Option<Requests<oneshot::Sender<Batch>>>,
-    /// Scratch for what is taken from the link.
+    /// Reused buffer for batches taken from the link.
     taken: Vec<Outbound>,
-    /// The link has more than was taken.
+    /// True if the link has more batches than were taken.
     more: bool,
 }
 
@@ -116,7 +117,7 @@ impl From<TooManyLinks> for Failure {
 }
 
 impl Subjects {
-    /// Without subscriptions.
+    /// Creates the state without subscriptions.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>) -> Self {
         let bell = Arc::new(Bell::default());
@@ -151,44 +152,45 @@ impl Subjects {
         Ok(self.asks.as_mut().expect("just made"))
     }
 
-    /// The channel's task is polled: this is how to wake it when there is something to deliver.
+    /// Registers the waker of the channel's task, to be woken when there is something to deliver.
     pub(crate) fn woken_by(&mut self, cx: &Context<'_>) {
         self.bell.waker.register(cx.waker());
     }
 
-    /// Whether what the channel has published waits for somebody's room: no further frame is looked at meanwhile.
+    /// Returns true if a published batch waits for room at a subscriber. The channel then handles no further frame.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked()
     }
 
-    /// The client says goodbye: what it has published before goes out.
+    /// Publishes all gathered messages before a goodbye takes effect.
     pub(crate) fn flush(&mut self) {
         self.publishing.flush(&To { broker: &self.app.views.broker, waiter: &self.waiter });
     }
 
-    /// Whether all that the channel has published is out.
+    /// Returns true if all messages of the channel have been published.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {
         self.publishing.is_done()
     }
 
-    /// Ends all subscriptions; what waits for them is gone.
+    /// Ends all subscriptions and drops their queues.
     pub(crate) fn close(&mut self) {
         (self.link, self.asks) = (None, None);
         self.subscriptions = HashMap::new();
         self.counted = BTreeSet::new();
     }
 
-    /// The receiver of a subscription permits more.
+    /// Adds credit of the client to a subscription.
     pub(crate) fn credit(&mut self, id: u32, credit: &Credit) {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return };
         let more = subscription.credit.raise(credit);
-        // One that has been given up is not there any more.
+        // The broker may have removed the subscription already.
         let _ = link.grant(SubscriptionId(id.into()), Grant { messages: more.messages, bytes: more.bytes });
     }
 
-    /// Ends a subscription. True if its `ended` is in the outbox; else [`deliver`](Self::deliver) tells when it is.
+    /// Ends a subscription. Returns true if its `ended` is in the outbox; else [`deliver`](Self::deliver) reports it
+    /// later.
     pub(crate) fn cancel(&mut self, id: u32, mode: CancelMode, out: &mut Replies) -> bool {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return true };
         let waits = link.queue_stats(SubscriptionId(id.into())).map_or(0, |stats| stats.messages);
@@ -217,7 +219,7 @@ impl Subjects {
         }
     }
 
-    /// Publishes what is due, and puts what waits into the outbox, as far as it has room.
+    /// Publishes due batches, and moves pending batches into the outbox as far as it has room.
     pub(crate) fn deliver(&mut self, cx: &mut Context<'_>, input: Input, out: &mut Replies) -> Delivered {
         let to = To { broker: &self.app.views.broker, waiter: &self.waiter };
         let moved = self.publishing.go_on(&to, &self.app.views, input, cx);
@@ -230,7 +232,7 @@ impl Subjects {
             let bytes = (OUTBOX_BYTES - out.len()) as u64;
             self.more = link.take(&mut taken, Budget { batches: BATCHES_AT_ONCE, bytes }) == Taken::More;
             delivered.moved |= !taken.is_empty();
-            // Some may end while this is gone through, so it is decided before.
+            // Subscriptions may end in this loop, so the condition is evaluated before it.
             let plain = self.counted.is_empty() && self.asks.is_none();
             for item in taken.drain(..) {
                 self.put(item, plain, out, &mut delivered);
@@ -272,11 +274,11 @@ impl Subjects {
         }
     }
 
-    /// Whether a subscription gets the whole batch with the others; if not, it has got what it gets.
+    /// Returns true if a subscription gets the whole batch like the others; else its part was delivered here.
     fn counts(&mut self, id: SubscriptionId, batch: &Batch, out: &mut Replies) -> bool {
         if id == INBOX {
             let waiting = self.asks.as_mut().and_then(|asks| asks.complete(batch.subject()));
-            // Nobody waits any more for what comes too late.
+            // A late answer has no waiting ask and is dropped.
             waiting.map(|waiting| waiting.send(batch.clone()));
             return false;
         }
@@ -289,13 +291,13 @@ impl Subjects {
         }
         let first = std::mem::take(left) as usize;
         if first > 0 {
-            // If it is too large for the client, it ends all the same.
+            // A message that is too large for the client is dropped; the subscription ends in either case.
             let _ = put_deliver(out, &cut(batch, 0, first), &[id]);
         }
         false
     }
 
-    /// Sends a batch to subscriptions, once for all of them, if need be in parts.
+    /// Sends a batch once to all of these subscriptions, split if the client does not take it whole.
     fn send(&mut self, batch: &Batch, to: &[SubscriptionId], out: &mut Replies, delivered: &mut Delivered) {
         for ids in to.chunks(MAX_DELIVER_SUBSCRIPTIONS) {
             if put_deliver(out, batch.encoded(), ids).is_ok() {
@@ -311,7 +313,7 @@ impl Subjects {
         }
     }
 
-    /// Ends subscriptions that have had all that they wanted, or are drained as far as credit goes.
+    /// Ends subscriptions that reached their limit, and drained ones without credit or pending messages.
     fn end_those_done(&mut self, out: &mut Replies, delivered: &mut Delivered) {
         let more = self.more;
         let done = |subscription: &Subscription| match &subscription.left {
@@ -329,12 +331,12 @@ impl Subjects {
     }
 }
 
-/// Ids of clients have 32 bits; only the inbox has another.
+/// Returns the client's id, which has 32 bits; only the inbox has a larger one.
 fn client_id(id: SubscriptionId) -> u32 {
     u32::try_from(id.0).unwrap_or_default()
 }
 
-/// A deliver frame: a few bytes, and a share in the batch.
+/// Puts a deliver frame: a few bytes and a reference to the batch.
 fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Result<(), Failure> {
     if ids.is_empty() {
         return Ok(());
@@ -348,9 +350,9 @@ fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Resu
     })
 }
 
-/// Some messages of a batch as a batch of their own.
+/// Returns `count` messages of a batch, after `skip`, as a batch of their own.
 pub(crate) fn cut(batch: &Batch, skip: usize, count: usize) -> Bytes {
-    // What was published was checked.
+    // All published batches were checked.
     let whole = wire::Batch::decode(batch.encoded()).expect("checked when it was published");
     let mut writer = BatchWriter::new(whole.subject(), whole.reply()).expect("it was in a batch");
     for message in whole.messages().skip(skip).take(count).flatten() {
@@ -362,7 +364,7 @@ pub(crate) fn cut(batch: &Batch, skip: usize, count: usize) -> Bytes {
     writer.into_shared(Checksum::Without).map(|shared| shared.bytes).unwrap_or_default()
 }
 
-/// A batch in parts for a client that does not take it whole.
+/// Splits a batch for a client whose maximum frame is smaller than the batch.
 fn parts(batch: &Batch, max_frame_bytes: usize) -> impl Iterator<Item = Result<Bytes, Failure>> + use<'_> {
     const PREFIX_BYTES: usize = 4 + 4 * MAX_DELIVER_SUBSCRIPTIONS;
     let whole = wire::Batch::decode(batch.encoded()).expect("checked when it was published");

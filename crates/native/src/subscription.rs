@@ -1,11 +1,12 @@
 //! Subscriptions that the channel feeds itself: tails, pushes, watches.
 //!
-//! A [`Source`] is asked for one frame at a time, in a *step*: a future that owns the source while it runs and gives it
-//! back with what it found. A step begins only while credit is left, and the next only when the last one's frame is in the
-//! outbox: so a subscription holds one frame in memory beside that, and a source whose receiver permits nothing costs
-//! nothing.
+//! A [`Source`] supplies one frame at a time, in a *step*: a future that owns the source while it runs and returns it
+//! with its result. A step begins only while credit is left, and after the previous step's frame is in the outbox. A
+//! subscription therefore holds one frame in memory besides the outbox, and costs nothing while its receiver grants no
+//! credit.
 //!
-//! Owns: the account of credit and limit, stopping. Does not own what is in the frames (`tail`, `push`, `watching`).
+//! Owns: the accounting of credit and limit, stopping. Does not own the contents of frames (`tail`, `push`,
+//! `watching`).
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -22,18 +23,18 @@ use super::{
     watching::Watching,
 };
 
-/// Where a subscription's frames come from.
+/// Source of a subscription's frames.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// A stream.
+    /// Records of a stream.
     Tail(Box<Tail>),
-    /// A consumer group.
+    /// Deliveries of a consumer group.
     Push(Box<Pushing>),
-    /// A keyspace.
+    /// Changes of a keyspace.
     Watch(Box<Watching>),
 }
 
-/// A step under way.
+/// Future of a running step, which returns the source with its result.
 pub(crate) type Step = Pin<Box<dyn Future<Output = (Source, Found)> + Send>>;
 
 impl Source {
@@ -56,7 +57,7 @@ impl Source {
         })
     }
 
-    /// Where a later subscription goes on, if it can.
+    /// Position at which a later subscription can resume, if the source has one.
     fn next(&self) -> Option<u64> {
         match self {
             Self::Tail(tail) => Some(tail.next().0),
@@ -66,34 +67,35 @@ impl Source {
     }
 }
 
-/// A subscription that the channel feeds.
+/// Subscription that the channel feeds: a tail, a push or a watch.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// `None` while a step runs.
+    /// Source of the frames; `None` while a step runs.
     source: Option<Source>,
-    /// Where a later one goes on, if it can: behind what is in the outbox, though a step may have found more.
+    /// Position at which a later subscription can resume: after the frames in the outbox, even if a step has read
+    /// further.
     next: Option<u64>,
     credit: SendCredit,
-    /// Messages until it ends by itself.
+    /// Number of messages left until the limit of the subscription.
     left: u64,
-    /// Why it is about to end.
+    /// Reason and mode of a requested end.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     _held: Held,
 }
 
-/// What to do with a subscription next.
+/// Next action for a subscription.
 pub(crate) enum Next {
-    /// This step.
+    /// Run this step, which produces the next frame.
     Step(Step),
-    /// Nothing, until a step ends or more is permitted.
+    /// Wait until a step completes or the client adds credit.
     Rest,
-    /// It is over.
+    /// End the subscription and report this reason.
     End(Failure),
 }
 
 impl Subscription {
-    /// Over a source; `limit` is the request's.
+    /// Creates a subscription to a source; `limit` is the request's.
     #[must_use]
     pub(crate) fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Held) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
@@ -101,7 +103,7 @@ impl Subscription {
         Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), _held: held }
     }
 
-    /// What to do now.
+    /// Returns the next action for the subscription.
     pub(crate) fn next(&mut self, max_frame_bytes: usize) -> Next {
         let Some(source) = self.source.take() else { return Next::Rest };
         if self.left == 0 {
@@ -123,10 +125,10 @@ impl Subscription {
         Next::Step(source.step(Wanted { max_messages, credit, max_frame_bytes, patience, stop }))
     }
 
-    /// A step has ended: puts what it found into the outbox. `Some`: the subscription is over.
+    /// Puts the result of a completed step into the outbox. Returns the reason if the subscription has ended.
     pub(crate) fn stepped(&mut self, id: u32, source: Source, found: Found, out: &mut Replies) -> Option<Failure> {
         let over = match found {
-            // What came too late for a client that wants nothing more.
+            // The client cancelled before this frame was ready.
             Found::Frame { .. } if matches!(self.ending, Some((_, CancelMode::Now))) => None,
             Found::Frame { messages, bytes, encode } => {
                 self.credit.sent(messages, bytes);
@@ -150,21 +152,21 @@ impl Subscription {
         over.map(|failure| self.told(failure))
     }
 
-    /// The receiver permits more.
+    /// Adds credit granted by the receiver.
     pub(crate) fn permit(&mut self, credit: &Credit) {
         self.credit.raise(credit);
     }
 
-    /// Ends it, for a reason. What is drained already is not drained anew; a drain may be cut short.
+    /// Ends the subscription for a reason. A second drain changes nothing but the reason; `Now` cuts a drain short.
     pub(crate) fn end(&mut self, why: Failure, mode: CancelMode) {
         if !matches!(self.ending, Some((_, CancelMode::Now))) {
             self.ending = Some((why, mode));
-            // A permit is kept if the step does not wait at this moment.
+            // `Notify` keeps the permit if the step is not waiting at this moment.
             self.stop.notify_one();
         }
     }
 
-    /// A failure that says where to go on.
+    /// Adds the position at which to resume to a failure.
     fn told(&self, failure: Failure) -> Failure {
         match self.next {
             Some(next) if !failure.has("next") => failure.with("next", next),

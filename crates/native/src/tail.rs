@@ -18,30 +18,30 @@ use super::{
     step::{Found, Patience, Wanted},
 };
 
-/// A tail.
+/// Tail of a stream, as a source of a subscription.
 #[derive(Debug)]
 pub(crate) struct Tail {
     app: Arc<App>,
     stream: Stream,
     next: Offset,
-    /// More was there than the last page held: the next read may go to the disk.
+    /// True if the last page did not reach the end, so that the next read may go to disk.
     behind: bool,
 }
 
 impl Tail {
-    /// A tail from `next` on; `behind` if records are there already.
+    /// Creates a tail from `next` on; `behind` is true if records exist there already.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, stream: Stream, next: Offset, behind: bool) -> Self {
         Self { app: Arc::clone(app), stream, next, behind }
     }
 
-    /// Where it goes on.
+    /// Offset at which a later tail resumes.
     #[must_use]
     pub(crate) fn next(&self) -> Offset {
         self.next
     }
 
-    /// The next page of records.
+    /// Returns the next page of records.
     pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         loop {
             let from = self.next;
@@ -50,7 +50,7 @@ impl Tail {
                 Ok(Some(shown)) => match wanted.room_for(&self.app, shown.bytes()) {
                     Some(room) => return found(shown, room),
                     None => {
-                        // Read again when there is room: what waits holds nothing meanwhile.
+                        // The page is dropped and read again when there is memory, so that a waiting tail holds none.
                         drop(shown);
                         (self.next, self.behind) = (from, true);
                         match wanted.pause().await {
@@ -72,7 +72,7 @@ impl Tail {
         }
     }
 
-    /// A page, if there are records: read on the spot at the end of the stream, where they are fresh in memory, else on a
+    /// Reads a page if there are records: immediately at the end of the stream, where records are in memory, else on a
     /// blocking thread.
     async fn look(&mut self, wanted: &Wanted) -> Result<Option<Shown>, Failure> {
         let hard_max_bytes = room_for_records(wanted.max_frame_bytes);
@@ -103,7 +103,7 @@ impl Tail {
     }
 }
 
-/// A page as a tail's frame.
+/// Converts a page into a tail's frame.
 fn found(shown: Shown, room: Room) -> Found {
     let records = shown.runs.iter().map(|run| u64::from(run.count)).sum();
     Found::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))

@@ -1,4 +1,4 @@
-//! The context of a handler, and its answers. The crate's documentation describes how they work together.
+//! Context and results of handlers. The crate's documentation describes their use.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -8,40 +8,41 @@ use thalweg_wire::{Frame, put_outcome};
 
 use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source};
 
-/// What every handler may use while a frame is dealt with.
+/// Context of a handler while it handles a frame.
 pub(crate) struct Turn<'t> {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub app: &'t Arc<App>,
-    /// Where replies go.
+    /// Outbox of the channel for replies.
     pub out: &'t mut Replies,
     /// The channel's subscriptions to subjects.
     pub subjects: &'t mut Subjects,
-    /// Nobody else has been at work lately: what blocks for a moment holds up nobody.
+    /// True if no other channel has been active recently, so that a short block delays no other client.
     pub is_alone: bool,
 }
 
-/// A reply that is still to come.
+/// Future of a pending reply.
 pub(crate) type Later = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
-/// How a request goes on.
+/// Result of a handler: how its request is answered.
 pub(crate) enum Handled {
-    /// Its reply is in the outbox, or none is wanted.
+    /// The reply is in the outbox, or the client wants none.
     Replied,
-    /// A command is under way, and its outcome is the reply. Can't be stopped.
+    /// A command is pending, and its outcome is the reply. Nothing stops it.
     Write(CommandUnderWay),
-    /// The reply comes with this future. A cancel drops it, and the answer is `cancelled`; so does the request's timeout.
+    /// The future returns the reply. A cancel or the request's timeout drops it, and the channel answers with that
+    /// failure.
     Later(Later),
-    /// The reply comes with this future, and nothing stops it: it writes. If the request's time is up it goes on unheard.
+    /// The future returns the reply. It writes, so nothing stops it; after the request's timeout its reply is
+    /// discarded.
     Unstoppable(Later),
-    /// The same as [`Later`](Self::Later), and no further frame of the channel is looked at before it is done: for publishers that must wait.
-    /// A subscription has begun: its begin is in the outbox, and the channel feeds it from this source.
+    /// A subscription has begun: its first frame is in the outbox, and the channel feeds it from this source.
     Began(Source),
     /// A subscription has begun that [`Subjects`] feeds.
     BeganSubject,
 }
 
 impl Handled {
-    /// Answered by a future.
+    /// Returns a result whose reply comes from a future.
     pub(crate) fn later(reply: impl Future<Output = Result<Reply, Failure>> + Send + 'static) -> Self {
         Self::Later(Box::pin(reply))
     }
@@ -62,30 +63,30 @@ impl fmt::Debug for Handled {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// A reply that came later.
+/// Reply of a pending request.
 pub(crate) enum Reply {
-    /// What a command came to.
+    /// Durability and outcome of a command.
     Outcome(Carried),
-    /// A frame, or several, put into the outbox by this.
+    /// Function that puts one or more frames into the outbox.
     Frame(Encode),
-    /// What was put together aside.
+    /// Frames that were encoded outside the channel's task.
     Aside(Replies),
 }
 
 impl Reply {
-    /// A frame that borrows nothing.
+    /// Creates a reply from a frame that borrows nothing.
     #[must_use]
     pub(crate) fn frame(frame: impl for<'f> Frame<'f> + Send + 'static) -> Self {
         Self::encode(move |out, id| out.reply(id, &frame))
     }
 
-    /// A frame that is encoded when it is its turn.
+    /// Creates a reply whose frame is encoded when it enters the outbox.
     #[must_use]
     pub(crate) fn encode(encode: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static) -> Self {
         Self::Frame(Box::new(encode))
     }
 
-    /// Puts it into the outbox.
+    /// Puts the reply into the outbox.
     pub(crate) fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),

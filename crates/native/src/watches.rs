@@ -1,4 +1,4 @@
-//! Watches: the request. How a watch goes on is in `watching`.
+//! Requests to watch keys. `watching` runs the steps of a watch.
 
 use std::ops::Bound;
 
@@ -15,7 +15,7 @@ use super::{
     watching::Watching,
 };
 
-/// `watch`
+/// Handles a `watch` request: begins a subscription to changes of keys.
 pub(crate) fn watch(turn: &mut Turn<'_>, request: &Request<'_>, watch: &wire::Watch<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, watch.keyspace)?;
     let from = (watch.from != Revision::ZERO).then_some(watch.from);

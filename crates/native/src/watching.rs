@@ -16,37 +16,37 @@ use super::{
     step::{Found, Patience, Wanted},
 };
 
-/// Bytes of a change beside its key and value: kind, revision, time, two lengths.
+/// Bytes of a change besides its key and value: kind, revision, time, two lengths.
 const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
-/// Bytes of `changes` beside the changes: durability, next, how many.
+/// Bytes of `changes` besides the changes: durability, next, number of changes.
 const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
-/// A watch.
+/// Watch of keys, as a source of a subscription.
 #[derive(Debug)]
 pub(crate) struct Watching {
     app: Arc<App>,
-    /// `None` only while it is looked at on another thread.
+    /// Watch of the engine; `None` only while another thread polls it.
     watch: Option<thalweg_engine::Watch>,
-    /// The client knows that nothing below is missing.
+    /// Revision below which the client has been notified of all changes.
     said: Revision,
-    /// Nothing below is missing.
+    /// Revision below which the watch has taken all changes.
     position: Revision,
 }
 
 impl Watching {
-    /// A watch that has begun, at `next`.
+    /// Creates a watch that has begun at `next`.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, watch: thalweg_engine::Watch, next: Revision) -> Self {
         Self { app: Arc::clone(app), watch: Some(watch), said: next, position: next }
     }
 
-    /// Where a later watch goes on: what the client has been told.
+    /// Revision at which a later watch resumes: the last one that the client was notified of.
     #[must_use]
     pub(crate) fn next(&self) -> Revision {
         self.said
     }
 
-    /// The next changes, or how far none were missed.
+    /// Returns the next changes, or the progress without changes.
     pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         loop {
             match self.look().await {
@@ -68,7 +68,7 @@ impl Watching {
         }
     }
 
-    /// Takes what waits on the spot; reads the log on a blocking thread.
+    /// Takes pending changes immediately; reads of the log run on a blocking thread.
     async fn look(&mut self) -> Result<Option<WatchBatch>, Failure> {
         let Some(mut watch) = self.watch.take() else { return Err(failure::stopping()) };
         let (found, watch) = if watch.is_behind() {
@@ -80,13 +80,13 @@ impl Watching {
         self.watch = Some(watch);
         match found {
             Ok(batch) => Ok(batch),
-            // An end like that of a server that stops.
+            // The client sees the same end as from a stopping server.
             Err(WatchError::Closed) => Err(failure::stopping()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// A frame without changes: nothing was missed so far.
+    /// Returns a frame without changes: nothing was missed up to the position.
     fn progress(&mut self) -> Found {
         self.said = self.position;
         let (next, durability) = (self.position, self.app.db.blocking().visible_durability());
@@ -97,26 +97,26 @@ impl Watching {
         let WatchBatch { mut events, mut next } = batch;
         let limit = usize::try_from(wanted.max_messages).unwrap_or(usize::MAX);
         if events.len() > limit {
-            // What is cut off comes again to whoever goes on from here, with the whole of its commit.
+            // A client that resumes at `next` gets the removed changes again, with the whole of their commit.
             next = events[limit].revision;
             events.truncate(limit);
         }
         self.said = next;
-        // Asked after the changes were taken, so that it covers all of them.
+        // The durability is read after the changes were taken, so that it covers all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
         let (max, room) = (wanted.max_frame_bytes, wanted.wait_for_room(&self.app, bytes).await);
         Found::frame(events.len() as u64, bytes, move |out, id| {
             let put = put(out, id, durability, next, &events, max);
-            // Its frames have room of their own by now.
+            // The frames have reservations of their own by now.
             drop(room);
             put
         })
     }
 }
 
-/// Puts changes into as few frames as the client's limit allows. Up to its last frame a commit's `next` is its own
-/// revision: whoever loses the connection in between gets all of it anew.
+/// Puts changes into as few frames as the client's limit allows. Until the last frame of a commit, `next` is the
+/// commit's own revision, so a client that reconnects in between gets the whole commit again.
 fn put(
     out: &mut Replies,
     id: u32,
@@ -137,8 +137,8 @@ fn put(
     Ok(())
 }
 
-/// How many changes go into a frame: whole commits if at least one fits, else as much of it as does, and at least one
-/// change.
+/// Returns the number of changes for one frame: whole commits if at least one fits, else as much of the first commit as
+/// fits, and at least one change.
 fn fitting(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
     let (mut bytes, mut whole) = (CHANGES_HEAD_BYTES, 0);
     for (at, event) in events.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Writes: commands as bytes, checked and proposed as they are.
+//! Writes: encoded commands, checked and proposed without decoding.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// `write`
+/// Handles a `write` request: proposes a command and replies with its outcome.
 pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
     propose(turn.app, write.level, write.command.0).map(Handled::Write)
 }
 
-/// `write and publish`: the batches go out once the command was carried out at its level, and never more than once.
+/// Handles a `write and publish` request. The batches are published once the command was carried out at its level, and
+/// at most once.
 pub(crate) fn write_and_publish(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -32,10 +33,10 @@ pub(crate) fn write_and_publish(
     let batches = subject_requests::kept(turn.subjects, request, wanted.batches.iter())?;
     let write = propose(turn.app, wanted.level, wanted.command.0)?;
     let app = Arc::clone(turn.app);
-    // Published also if the connection is gone meanwhile: so it is no part of what dies with the channel.
+    // The batches are published even if the connection is lost, so the task does not belong to the channel.
     let published = tokio::spawn(async move {
         let carried = write.await?;
-        // A repetition has been published before, or its first try was told to somebody who is gone.
+        // The first attempt of a duplicate may have published already, and a commit is published at most once.
         if !matches!(carried.1, Some(Outcome::Duplicate { .. })) {
             app.views.publish_committed(&batches);
         }
@@ -49,7 +50,7 @@ pub(crate) fn write_and_publish(
     })))
 }
 
-/// Proposes a client's command. The channel has what it queued committed at the end of its turn.
+/// Proposes a client's command. The channel commits its queued commands at the end of its turn.
 fn propose(app: &App, level: Level, command: &[u8]) -> Result<CommandUnderWay, Failure> {
     let checked = ClientCommand::check(command).map_err(|refused| Failure::of(&refused))?;
     let wanted = level.0.unwrap_or(app.config.durability);

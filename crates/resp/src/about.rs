@@ -1,7 +1,7 @@
-//! What the server says of itself: `COMMAND` and `INFO`.
+//! Descriptions of the server: `COMMAND` and `INFO`.
 //!
-//! `INFO` has the fields that tools and clients read, with Redis's names, where they mean something here; more is in
-//! `/metrics`.
+//! `INFO` has the fields that tools and clients read, with Redis's names, as far as they have a meaning here;
+//! `/metrics` has more.
 
 use std::{fmt::Write as _, process};
 
@@ -15,10 +15,10 @@ use thalweg_transport::Outbox;
 
 use super::{out::To, pubsub::Kind, session::Session};
 
-/// What is claimed to be spoken: clients choose by it what they send.
+/// Redis version that the server reports; clients choose their commands by it.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
-/// What `COMMAND HELP` says.
+/// Reply to `COMMAND HELP`.
 const HELP: &[&str] = &[
     "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "(no subcommand)",
@@ -37,10 +37,10 @@ const HELP: &[&str] = &[
     "    Print this help.",
 ];
 
-/// A command or a subcommand, as it was asked for.
+/// A command with the subcommand that the request names.
 type Named = (&'static Command, Option<&'static Subcommand>);
 
-/// `COMMAND`
+/// Handles `COMMAND`: describes the supported commands.
 pub(crate) fn command(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let named = || arguments[2..].iter().map(|name| find_full(name));
     let every = || all().map(|command| (command, None));
@@ -83,7 +83,7 @@ fn info_of(writer: &mut Writer<To<'_>>, name: &str, arity: i16, flags: Flags, ke
         writer.integer(number.into());
     }
     names(writer, flags.categories());
-    // Tips, specifications of keys.
+    // Empty arrays for the tips and the key specifications.
     (0..2).for_each(|_| writer.array(0));
     writer.array(subcommands.len());
     for of in subcommands {
@@ -97,7 +97,7 @@ fn names(writer: &mut Writer<To<'_>>, names: impl Iterator<Item = &'static str>)
     names.iter().for_each(|name| writer.simple(name));
 }
 
-/// What a command is about.
+/// Returns the group of a command in Redis's documentation.
 fn group(command: &Command) -> &'static str {
     match command.name {
         "multi" | "exec" | "discard" | "watch" | "unwatch" => "transactions",
@@ -134,7 +134,7 @@ fn docs(writer: &mut Writer<To<'_>>, commands: &[Named]) {
     }
 }
 
-/// Four fields.
+/// Writes the documentation of a command as four fields.
 fn doc(writer: &mut Writer<To<'_>>, command: &Command) {
     let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md says what differs");
     let pairs =
@@ -191,10 +191,10 @@ fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     }
 }
 
-/// Writes the fields of a section.
+/// Function that writes the fields of an `INFO` section.
 type Section = fn(&Session, &mut String);
 
-/// `INFO`
+/// Handles `INFO`: reports the state of the server in sections.
 pub(crate) fn info(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     let wants = |section: &str| {
         let named = &arguments[1..];
@@ -276,7 +276,7 @@ fn memory(_session: &Session, text: &mut String) {
     );
 }
 
-/// What the process has in memory; 0 where the system does not say.
+/// Returns the resident memory of the process in bytes; 0 where the system does not report it.
 fn resident_bytes() -> u64 {
     let pages =
         std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());

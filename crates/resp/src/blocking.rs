@@ -1,17 +1,17 @@
-//! Reads that wait: `XREAD` and `XREADGROUP` with `BLOCK`, outside of `MULTI`.
+//! Blocking reads: `XREAD` and `XREADGROUP` with `BLOCK`, outside of `MULTI`.
 //!
-//! Owns: waiting, until a key has changed, the time is up, or the client is gone. Does not own what is waited for
-//! ([`Blocked`]), nor who tells of changes ([`waiting`](super::waiting)).
+//! Owns: the wait until a key changes, the timeout expires, or the client disconnects. Does not own the condition of
+//! the wait ([`Blocked`]), nor the notification of changes ([`waiting`](super::waiting)).
 //!
-//! In order: the client registers for its keys; its command is done as it was given; if it answers nothing, the client
-//! waits to be told of a change, looks, and does the command again when that would answer something. Of several who wait
-//! for one consumer group's entry the quickest gets it, not the first.
+//! Sequence: the client registers for its keys, then its command runs. If the command finds nothing, the client waits
+//! for a notification, checks its keys, and runs the command again if that would return something. If several clients
+//! wait for an entry of one consumer group, the first to run its command gets it, not the first that waited.
 //!
-//! Entries of a keyspace's streams come from Redis clients only, who tell of them; those of native streams are told by the
-//! log. So nobody polls for entries. Only that a group's stream is there no more (it ended, or HTTP has written the key) is
-//! told by nobody: readers of groups look after it each `RECHECK`.
+//! Entries of a keyspace's streams come only from Redis clients, which notify waiting readers; the log notifies of
+//! entries of native streams. Nothing polls for entries. Only the loss of a group's stream (it expired, or an HTTP
+//! client overwrote its key) causes no notification: readers of groups check for it every `RECHECK`.
 //!
-//! Bound: each counts as a tail (`max_tails`).
+//! Limit: each blocked read counts as a tail (`max_tails`).
 
 use std::{
     future::Future,
@@ -34,12 +34,12 @@ use super::{
     wait::Wait,
 };
 
-/// How soon a reader of a group finds out that its stream has ended, or was overwritten or removed by a client of another
-/// protocol. Redis clients tell at once. One look at a key and a group each time.
+/// Interval at which a reader of a group checks whether its stream has expired, or a client of another protocol has
+/// overwritten or removed it. Redis clients notify immediately. Each check costs one lookup of a key and of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// A reading command that may wait; none: it does not.
+    /// Runs a reading command that may block. Returns `None` if it does not block.
     pub(super) fn blocking_command(
         &mut self,
         command: &'static Command,
@@ -70,7 +70,7 @@ impl Session {
         let depends = blocked.has_group() && matches!(self.store(), Database::Batched(_));
         let recheck = depends.then(|| Box::pin(tokio::time::sleep(RECHECK)));
         let wait = Box::new(Wait { blocked, waiter, others, until, recheck, muted: self.muted, _held: held });
-        // What changed before it was registered has rung for nobody.
+        // A change between the read and the registration caused no notification, so the first poll checks the keys.
         wait.waiter.ring();
         Some(self.try_to_read(command, arguments, wait, out))
     }
@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Does the command, and waits if it answers nothing.
+    /// Runs the command, and waits if it finds nothing.
     fn try_to_read(
         &mut self,
         command: &'static Command,
@@ -114,7 +114,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Goes on with a read that waits. Whether something came of it.
+    /// Polls a blocked read. Returns true if there was progress.
     pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let unblock = self.client().take_unblock();
         let Some(wait) = &mut self.blocked else { return false };
@@ -144,7 +144,7 @@ impl Session {
         is_over
     }
 
-    /// Ends the wait if there won't be anything any more.
+    /// Ends the wait if the stream or group no longer exists.
     fn look_for_the_end(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
         let reply = match self.store().read(|read| wait.blocked.poll(read)) {
@@ -158,11 +158,11 @@ impl Session {
 
     fn look_again(&mut self, out: &mut Outbox) {
         let Some(mut wait) = self.blocked.take() else { return };
-        // Those of before are over, and from now on is what the look below does not see.
+        // The old notifications have fired; new ones cover all changes that the check below does not see.
         wait.others = self.appended_by_others(&wait.blocked);
         let found = self.store().read(|read| wait.blocked.poll(read));
         if matches!(found, Ok(Found::Waiting)) {
-            // As if it had not looked: who told it meanwhile to stop waiting is heard.
+            // The client stays blocked as before, so a concurrent `CLIENT UNBLOCK` still takes effect.
             self.blocked = Some(wait);
             return;
         }
@@ -187,7 +187,7 @@ impl Session {
     }
 }
 
-/// The reply to a read that was told to stop waiting.
+/// Returns the reply to a read ended by `CLIENT UNBLOCK`.
 fn told_to_stop(why: Unblock) -> Reply {
     match why {
         Unblock::Timeout => Reply::NullArray,

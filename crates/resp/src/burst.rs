@@ -1,85 +1,85 @@
-//! Commands that are to be committed together, and where their replies go.
+//! Commands to be committed together, and the order of their replies.
 //!
-//! Owns: the order of replies. A burst begins with a command that writes, to a database that answers later; from then on
-//! all that comes with the same read joins it, reads too, for they are to see what was written before them. What is
-//! answered without the database (`PING`) is kept as the bytes of its reply.
+//! Owns: the order of replies. A burst begins with a command that writes to a batched database. All later commands of
+//! the same read join it, including reads, which must see the earlier writes. Commands that need no database (`PING`)
+//! keep the encoded bytes of their reply.
 //!
 //! ```text
 //! SET a 1 · GET a · PING · MULTI · INCR a · EXEC          one command of one entry, with three commands:
 //!   Outcome  Outcome  Held  Held    Held   Group(1) Outcome
 //! ```
 //!
-//! Bounds: [`MAX_BURST_BYTES`], [`MAX_REDIS_COMMANDS`]; what does not fit waits in the receive buffer for the next.
+//! Limits: [`MAX_BURST_BYTES`], [`MAX_REDIS_COMMANDS`]. Further requests wait in the receive buffer for the next burst.
 
 use thalweg_types::limits::MAX_REDIS_COMMANDS;
 
 use super::{commands::Commands, database::Watched};
 
-/// Bytes of commands from which on nothing joins a burst. One command may pass it.
+/// Size of the commands in bytes from which no more join a burst. One command may exceed it.
 const MAX_BURST_BYTES: usize = 1024 * 1024;
-/// Replies from which on nothing joins a burst.
+/// Number of replies from which no more commands join a burst.
 const MAX_SLOTS: usize = MAX_REDIS_COMMANDS;
 
-/// Where a reply comes from.
+/// Source of one reply of a burst.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// The next of those that the database gives; of a scan, whose cursor is to be translated.
+    /// The next reply of the database; the cursor in a scan's reply needs translation.
     Outcome {
-        /// A scan's.
+        /// True if the command is a scan.
         is_scan: bool,
-        /// The client does not want it.
+        /// True if the client wants no reply.
         muted: bool,
     },
-    /// So many bytes are there already.
+    /// This number of bytes already encoded in `held`.
     Held(u32),
-    /// Begins the reply of `EXEC`, with so many replies in it.
+    /// Begin of the reply of `EXEC`.
     Group {
-        /// How many slots follow that belong to it.
+        /// Number of following slots that belong to the reply.
         len: u32,
-        /// The client does not want it.
+        /// True if the client wants no reply.
         muted: bool,
     },
-    /// This error.
+    /// An error reply to a rejected command.
     Refused {
-        /// Its text.
+        /// Text of the error reply.
         error: &'static str,
-        /// The client does not want it.
+        /// True if the client wants no reply.
         muted: bool,
     },
-    /// A command of the connection within a transaction: done when its turn comes.
+    /// A command of the connection within a transaction, which runs when its reply is due.
     Session {
-        /// Its arguments.
+        /// Arguments of the command, its name first.
         arguments: Box<[Box<[u8]>]>,
-        /// The client does not want the reply.
+        /// True if the client wants no reply.
         muted: bool,
     },
 }
 
-/// See the module's documentation.
+/// Commands and reply slots of one burst; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
-    /// Which database's.
+    /// Index of the database that the burst is for.
     pub database: usize,
-    /// What it is to do.
+    /// Commands to propose to the database.
     pub commands: Commands,
-    /// Only if these have not changed. Then there is nothing in the burst but one transaction.
+    /// Keys that must be unchanged. If there are any, the burst consists of one transaction.
     pub watched: Vec<Watched>,
-    /// Replies in order.
+    /// Reply slots in order.
     pub slots: Vec<Slot>,
-    /// Bytes of [`Slot::Held`], one behind the other.
+    /// Bytes of all [`Slot::Held`], concatenated.
     pub held: Vec<u8>,
-    /// Who waits for changes of its keys is to be told.
+    /// Keys whose waiting readers are notified once the burst is applied.
     pub touched: super::waiting::Touched,
 }
 
 impl Burst {
-    /// Whether no reply waits for it.
+    /// Returns true if the burst has no reply slots.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Whether something may join it that has so many commands and bytes.
+    /// Returns true if this number of commands with this number of bytes may join the burst.
     #[must_use]
     pub(crate) fn has_room(&self, commands: usize, bytes: usize) -> bool {
         self.is_empty()
@@ -88,10 +88,10 @@ impl Burst {
                 && self.slots.len() + commands < MAX_SLOTS)
     }
 
-    /// Keeps a reply that was appended to `held`.
+    /// Adds a slot for a reply of `bytes` bytes that was appended to `held`.
     pub(crate) fn hold(&mut self, bytes: usize) {
         match self.slots.last_mut() {
-            // Replies fit into 4 GiB: they are small, and their number is bounded.
+            // The total stays below 4 GiB: replies are small, and their number is bounded.
             Some(Slot::Held(before)) => *before += bytes as u32,
             _ => self.slots.push(Slot::Held(bytes as u32)),
         }
@@ -102,7 +102,7 @@ impl Burst {
 mod tests {
     use super::*;
 
-    /// With so many commands, whose arguments are together so many bytes.
+    /// Creates a burst with this number of commands, whose arguments have `bytes` bytes in total.
     fn burst(commands: usize, bytes: usize) -> Burst {
         let mut burst = Burst::default();
         let append = thalweg_redis::find(b"append").unwrap();
@@ -118,16 +118,16 @@ mod tests {
     fn what_does_not_fit_waits_for_the_next_one() {
         let empty = Burst::default();
         assert!(empty.has_room(1, 100 * MAX_BURST_BYTES), "one command may be as large as it likes");
-        // By commands: as many as a command of the log takes, be they one by one or a transaction of many.
+        // Limit by commands: as many as a command of the log takes, as single commands or as one transaction.
         let few = burst(10, 100);
         assert!(few.has_room(MAX_REDIS_COMMANDS - 11, 0) && !few.has_room(MAX_REDIS_COMMANDS - 9, 0));
         let many = burst(MAX_REDIS_COMMANDS - 2, 0);
         assert!(many.has_room(1, 0) && !many.has_room(3, 0));
-        // By bytes, with what each command takes around its arguments.
+        // Limit by bytes, including the overhead of each command.
         let large = burst(1, MAX_BURST_BYTES - 100);
         let left = MAX_BURST_BYTES - large.commands.bytes();
         assert!(large.has_room(1, left) && !large.has_room(1, left + 1));
-        // By replies, those that no command of the log has included.
+        // Limit by replies, including those without a command of the log.
         let mut held = burst(1, 0);
         held.slots.resize(MAX_SLOTS - 2, Slot::Refused { error: "", muted: false });
         assert!(held.has_room(1, 0));

@@ -1,17 +1,16 @@
 //! A cache as a database of Redis clients: strings only, in memory, with deadlines.
 //!
-//! Owns: [`Cached`], over one of the node's caches. Does not own the cache: other protocols read and write the same
-//! entries, and it forgets the least used ones when it is full.
+//! Owns: [`Cached`], a view of one of the node's caches. Does not own the cache: other protocols read and write the
+//! same entries, and a full cache evicts the least recently used ones.
 //!
-//! Reads take a shard of the cache for each key, and nothing else. Whoever writes has the database to itself among the
-//! Redis clients that write, so that what a command, or a transaction, reads and then writes is not changed by another of
-//! them in between; of several keys, readers may see some of the changes before the others. Clients of other protocols
-//! take no part in that.
+//! A read locks one shard of the cache per key. A writing Redis client locks the database against other writing Redis
+//! clients, so none of them changes a key between the read and the write of a command or transaction. Readers may see
+//! some changes of a transaction before the others. Clients of other protocols take no part in this lock.
 //!
-//! Time: Redis's deadlines are of the wall clock, the cache's of a clock that never goes back. The distance between the
-//! two is measured at the start, and again when the wall clock has been set; what lives until then keeps its time to live.
+//! Time: Redis's deadlines use the wall clock, the cache's a monotonic clock. Their distance is measured at the start,
+//! and again after the wall clock was set; existing entries keep their remaining time to live.
 //!
-//! What a GET costs here: the moment (25 ns), a hash and a shard's mutex (30 ns), a copy of a short value (30 ns).
+//! A GET costs the clock (25 ns), a hash and a shard's mutex (30 ns), and a copy of a short value (30 ns).
 
 use std::{
     borrow::Cow,
@@ -34,22 +33,22 @@ use thalweg_redis::{
 };
 use thalweg_types::limits::MAX_CACHE_SCAN_KEYS;
 
-/// Longer values are shared with the cache, and not copied.
+/// Maximum size in bytes of a value that is copied; larger values are shared with the cache.
 const MAX_COPIED_BYTES: usize = 4096;
-/// Keys that a scan asks the cache for at first; each page is twice as large as the one before.
+/// Number of keys that a scan first reads from the cache; each page has twice as many as the previous one.
 const FIRST_PAGE_KEYS: usize = 256;
 /// Bytes of keys in a page.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// The wall clock was set if it is off by more.
+/// Difference in nanoseconds from which the wall clock counts as set.
 const MAX_DRIFT_NANOS: u64 = 500_000_000;
 
-/// See the module's documentation.
+/// A cache that serves as a database; see the module's documentation.
 pub struct Cached {
     cache: Arc<Cache>,
     now: Box<dyn Fn() -> Moment + Send + Sync>,
-    /// Who writes.
+    /// Lock that serializes writing Redis clients.
     writing: Mutex<()>,
-    /// What the wall clock said when the cache's began, in nanoseconds.
+    /// Wall-clock time of the start of the cache's clock, in nanoseconds.
     began: AtomicU64,
     seeds: AtomicU64,
 }
@@ -66,14 +65,14 @@ fn wall_nanos() -> u64 {
 }
 
 impl Cached {
-    /// Over a cache, whose clock says `now`. `seed` begins the numbers to choose by.
+    /// Creates a database over a cache, whose clock `now` reads. `seed` starts the sequence of random seeds.
     pub fn new(cache: Arc<Cache>, now: impl Fn() -> Moment + Send + Sync + 'static, seed: u64) -> Self {
         let began = wall_nanos().saturating_sub(now().nanos());
         let (began, seeds) = (AtomicU64::new(began), AtomicU64::new(seed));
         Self { cache, now: Box::new(now), writing: Mutex::default(), began, seeds }
     }
 
-    /// When the cache's clock began by the wall clock.
+    /// Returns the wall-clock time of the start of the cache's clock.
     fn began(&self, now: Moment) -> u64 {
         let (known, measured) = (self.began.load(Ordering::Relaxed), wall_nanos().saturating_sub(now.nanos()));
         if known.abs_diff(measured) <= MAX_DRIFT_NANOS {
@@ -87,14 +86,14 @@ impl Cached {
         Shown { cached: self, now: (self.now)(), began: OnceCell::new() }
     }
 
-    /// Shows it for reading.
+    /// Passes a view for reading to `act`.
     pub fn read<R>(&self, act: impl FnOnce(&dyn Read) -> R) -> R {
         act(&self.shown())
     }
 
-    /// Shows it for writing, to nobody else meanwhile who writes.
+    /// Passes a view for writing to `act`, with other writers locked out.
     pub fn write<'a, R>(&self, act: impl FnOnce(&mut dyn Store<'a>) -> R) -> R {
-        // Nothing is half done when a command panics: each of its changes is one of the cache's.
+        // A panicking command leaves nothing half done, since each of its changes is one change of the cache.
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut self.shown());
         drop(writing);
@@ -102,11 +101,11 @@ impl Cached {
     }
 }
 
-/// The database at one moment.
+/// View of the database at one point in time.
 struct Shown<'c> {
     cached: &'c Cached,
     now: Moment,
-    /// Asked for once, if at all.
+    /// Start of the cache's clock, computed at the first use.
     began: OnceCell<u64>,
 }
 
@@ -116,17 +115,17 @@ impl Shown<'_> {
     }
 
     fn deadline_of(&self, moment: Moment) -> Option<u64> {
-        // Never before it is.
+        // Rounded up, so that no entry is reported expired before it is.
         (moment != Moment::NEVER).then(|| moment.nanos().saturating_add(self.began()).div_ceil(1_000_000))
     }
 
-    /// Until when; `None`: that has passed.
+    /// Converts a deadline; returns `None` if it has passed.
     fn expiry(&self, deadline: Option<u64>) -> Option<Expiry> {
         let Some(deadline) = deadline else { return Some(Expiry::Never) };
         if deadline <= self.now() {
             return None;
         }
-        // One below what stands for none.
+        // The maximum value means no deadline, so this stays one below it.
         let nanos = deadline.saturating_mul(1_000_000).saturating_sub(self.began()).min(u64::MAX - 1);
         Some(Expiry::At(Moment::from_nanos(nanos)))
     }
@@ -136,7 +135,7 @@ impl Shown<'_> {
         Look { kind: Kind::String, deadline, version: entry.version.0, len: entry.value.len() }
     }
 
-    /// What is there, without a use being counted.
+    /// Looks at a key without counting it as used.
     fn peek(&self, key: &[u8]) -> Option<Look> {
         let look = |entry: Option<&CacheEntry>| (Update::Keep, entry.map(|entry| self.look_of(entry)));
         self.cached.cache.update(self.now, key, look).ok()?.1
@@ -171,7 +170,7 @@ impl Read for Shown<'_> {
     }
 
     fn seed(&self) -> u64 {
-        // Weyl's sequence, mixed: neighbours have nothing in common.
+        // A Weyl sequence, mixed so that successive seeds are unrelated.
         let step = self.cached.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let mixed = (step ^ (step >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
         mixed ^ (mixed >> 32)
@@ -247,7 +246,7 @@ impl<'a> Store<'a> for Shown<'_> {
 
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
         let expiry = self.expiry(deadline);
-        // Put anew: it has another version then.
+        // Putting the value again gives it another version.
         let update = |entry: Option<&CacheEntry>| match (entry, expiry) {
             (None, _) => (Update::Keep, ()),
             (Some(_), None) => (Update::Delete, ()),
@@ -301,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    /// A database over a cache, and its clock.
+    /// Creates a database over a cache, with its clock.
     fn cached(max_bytes: u64) -> (Arc<Cached>, Arc<AtomicU64>) {
         let clock = Arc::new(AtomicU64::new(1_000_000_000));
         let of = Arc::clone(&clock);

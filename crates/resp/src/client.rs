@@ -1,7 +1,7 @@
 //! Connected clients, as `CLIENT LIST` shows them and `CLIENT KILL` ends them.
 //!
-//! Owns: the table of clients by id, what is known of each, that one is to end. Does not own connections.
-//! Bounded by the server's bound on connections, and by [`MAX_NAME_BYTES`] for what a client says of itself.
+//! Owns: the table of clients by id, the data about each, and the request to end one. Does not own connections. Bounded
+//! by the server's limit on connections, and by [`MAX_NAME_BYTES`] for the names that a client sets.
 
 use std::{
     collections::BTreeMap,
@@ -22,92 +22,92 @@ const BLOCKED: u8 = 1;
 const TIMED_OUT: u8 = 2;
 const GIVEN_UP: u8 = 3;
 
-/// Longest name that a client gives itself, or its library.
+/// Maximum size in bytes of a client's name, library name and library version.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// Why a client is to stop waiting before its time.
+/// Outcome of a blocking read that `CLIENT UNBLOCK` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unblock {
-    /// As if its time were up.
+    /// The read ends like after its timeout.
     Timeout,
-    /// With an error.
+    /// The read ends with an error.
     Error,
 }
 
-/// What a client has said of itself.
+/// Names that a client has set for itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Said {
-    /// `CLIENT SETNAME`
+    /// Name set with `CLIENT SETNAME`.
     pub name: String,
-    /// `CLIENT SETINFO LIB-NAME`
+    /// Name set with `CLIENT SETINFO LIB-NAME`.
     pub library: String,
-    /// `CLIENT SETINFO LIB-VER`
+    /// Version set with `CLIENT SETINFO LIB-VER`.
     pub library_version: String,
 }
 
-/// A connection, as others see it.
+/// Data about a connection that other connections can read.
 #[derive(Debug)]
 pub(crate) struct Client {
-    /// From 1, never used again.
+    /// Id, starting at 1 and never reused.
     pub id: u64,
-    /// Whose it is.
+    /// Remote address of the client.
     pub peer: SocketAddr,
-    /// Where it was accepted.
+    /// Address at which the server accepted it.
     pub local: SocketAddr,
-    /// What it has said of itself.
+    /// Names that the client has set.
     pub said: Mutex<Said>,
-    /// Number of its database.
+    /// Number of the selected database.
     pub database: AtomicU64,
-    /// 2 or 3.
+    /// RESP version, 2 or 3.
     pub protocol: AtomicU64,
-    /// Commands queued by `MULTI`, and one; 0 outside of one.
+    /// Number of commands queued by `MULTI` plus one; 0 outside of a transaction.
     pub queued: AtomicUsize,
-    /// Keys watched.
+    /// Number of watched keys.
     pub watched: AtomicUsize,
-    /// Whether it waits in a blocking read, and whether it is to go on: see [`Client::unblock`].
+    /// State of a blocking read, and of a request to end it: see [`Client::unblock`].
     blocked: AtomicU8,
-    /// Its subscriptions by name, by pattern, and to sharded channels.
+    /// Number of subscriptions to channels, to patterns, and to sharded channels.
     pub subscribed: [AtomicUsize; 3],
-    /// Name of the last command.
+    /// Name of the last command that the client sent.
     pub last: Mutex<&'static str>,
-    /// When something was heard of it, in milliseconds since it came.
+    /// Time of the last request, in milliseconds since the connection began.
     heard: AtomicU64,
     since: Instant,
     killed: AtomicBool,
     has_turn: AtomicBool,
-    /// Rung when it is to look whether it was killed, and when it has its turn.
+    /// Bell rung when the client is killed and when it gets its turn.
     pub bell: Bell,
 }
 
 impl Client {
-    /// It is to end.
+    /// Requests the end of the connection.
     pub(crate) fn kill(&self) {
         self.killed.store(true, Relaxed);
         self.bell.ring();
     }
 
-    /// It is its turn to be sent messages.
+    /// Gives the client its turn to receive messages.
     pub(crate) fn give_turn(&self) {
         self.has_turn.store(true, Relaxed);
         self.bell.ring();
     }
 
-    /// Whether it was given its turn, which is over with that.
+    /// Returns true if the client was given its turn, and ends the turn.
     pub(crate) fn has_turn(&self) -> bool {
         self.has_turn.swap(false, Relaxed)
     }
 
-    /// Whether it is to end.
+    /// Returns true if the connection is to end.
     pub(crate) fn is_killed(&self) -> bool {
         self.killed.load(Relaxed)
     }
 
-    /// It begins to wait, or does so no longer.
+    /// Records the begin or end of a blocking read.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
         self.blocked.store(if is_blocked { BLOCKED } else { LISTENING }, Relaxed);
     }
 
-    /// Has it stop waiting; false: it does not wait.
+    /// Ends a blocking read. Returns false if the client is not blocked.
     pub(crate) fn unblock(&self, how: Unblock) -> bool {
         let to = match how {
             Unblock::Timeout => TIMED_OUT,
@@ -120,7 +120,7 @@ impl Client {
         was_blocked
     }
 
-    /// Whether it was told to stop waiting.
+    /// Returns the request to end the blocking read, if there is one.
     pub(crate) fn take_unblock(&self) -> Option<Unblock> {
         match self.blocked.load(Relaxed) {
             TIMED_OUT => Some(Unblock::Timeout),
@@ -129,28 +129,28 @@ impl Client {
         }
     }
 
-    /// Whether it is subscribed to anything.
+    /// Returns true if the client has any subscription.
     pub(crate) fn is_subscriber(&self) -> bool {
         self.subscribed.iter().any(|count| count.load(Relaxed) > 0)
     }
 
-    /// Something was heard of it.
+    /// Records the time and the name of the last command.
     pub(crate) fn heard(&self, now: Instant, last: &'static str) {
         self.heard.store((now - self.since).as_millis() as u64, Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
     }
 
-    /// What it has said of itself.
+    /// Returns the names that the client has set.
     pub(crate) fn said(&self) -> Said {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what it says of itself.
+    /// Changes the names that the client has set.
     pub(crate) fn say(&self, change: impl FnOnce(&mut Said)) {
         change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Its line of `CLIENT LIST`.
+    /// Appends the client's line of `CLIENT LIST`.
     pub(crate) fn describe(&self, out: &mut String, now: Instant) {
         let Said { name, library, library_version } = self.said();
         let age = now.saturating_duration_since(self.since);
@@ -184,7 +184,7 @@ impl Client {
     }
 }
 
-/// All clients.
+/// Table of all connected Redis clients.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
@@ -192,7 +192,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// A new one.
+    /// Adds a new client to the table.
     pub(crate) fn add(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr, now: Instant) -> Registered {
         let client = Arc::new(Client {
             id: self.last.fetch_add(1, Relaxed) + 1,
@@ -216,27 +216,27 @@ impl Clients {
         Registered { clients: Arc::clone(self), client }
     }
 
-    /// All of them, oldest first.
+    /// Returns all clients, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// The one of that number.
+    /// Returns the client with this id.
     pub(crate) fn of(&self, id: u64) -> Option<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// How many.
+    /// Number of connected clients.
     pub(crate) fn count(&self) -> usize {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
-/// A client that is in the table until this is dropped.
+/// A client in the table; dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct Registered {
     clients: Arc<Clients>,
-    /// The client.
+    /// The registered client.
     pub client: Arc<Client>,
 }
 

@@ -15,7 +15,7 @@ use super::{
 
 const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
-/// What `CLIENT HELP` says.
+/// Reply to `CLIENT HELP`.
 const HELP: &[&str] = &[
     "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "GETREDIR",
@@ -49,7 +49,7 @@ const HELP: &[&str] = &[
     "    Print this help.",
 ];
 
-/// `CLIENT`
+/// Handles `CLIENT`: reads and changes the state of connections.
 pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "help" => session.answer(&help(HELP), out),
@@ -62,7 +62,7 @@ pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
             let said = session.client().said().name;
             session.say(out, |writer| if said.is_empty() { writer.null() } else { writer.bulk(said.as_bytes()) });
         }
-        // Nobody's keys are tracked.
+        // The server tracks no keys for client-side caching.
         "getredir" => session.say(out, |writer| writer.integer(-1)),
         "setname" => {
             if set_name(session, arguments[2], out) {
@@ -78,8 +78,8 @@ pub(crate) fn client(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
         "list" => list(session, &arguments[2..], out),
         "kill" => return kill(session, &arguments[2..], out),
         "reply" => reply(session, arguments[2], out),
-        // Clients are never disconnected for their memory, and reads change nothing about what stays in a cache but that they
-        // happened: both wishes are granted as they are.
+        // The server never disconnects clients to free memory, and reads affect a cache only through its record of
+        // uses, so both settings are accepted without effect.
         "no-evict" | "no-touch" => {
             match [&b"on"[..], b"off"].iter().any(|known| arguments[2].eq_ignore_ascii_case(known)) {
                 true => session.say(out, |writer| writer.ok()),
@@ -111,7 +111,7 @@ fn visible(text: &[u8]) -> Option<String> {
     fits.then(|| String::from_utf8_lossy(text).into_owned())
 }
 
-/// Gives the client a name; false: it is none, and it was told so.
+/// Sets the client's name. Answers an invalid name with an error and returns false.
 pub(crate) fn set_name(session: &mut Session, name: &[u8], out: &mut Outbox) -> bool {
     match visible(name) {
         Some(name) => session.client().say(|said| said.name = name),
@@ -156,12 +156,12 @@ fn number(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Which clients are meant.
+/// Type of client that a filter selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {
     Normal,
     Subscriber,
-    /// There are none.
+    /// Replication peers, which do not exist here.
     Peer,
 }
 
@@ -215,7 +215,7 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
     session.say(out, |writer| writer.verbatim(&text));
 }
 
-/// Which clients are to end.
+/// Filter for the clients to end.
 #[derive(Debug, Default)]
 struct Filter {
     id: Option<u64>,
@@ -223,7 +223,7 @@ struct Filter {
     local: Option<String>,
     of_type: Option<Type>,
     spare_me: bool,
-    /// By `CLIENT KILL address`: one, and an error if there is none.
+    /// True for `CLIENT KILL address`, which ends one client and fails if there is none.
     is_old_form: bool,
 }
 
@@ -284,6 +284,6 @@ fn kill(session: &mut Session, options: &[&[u8]], out: &mut Outbox) -> Flow {
         (true, _) => session.say(out, |writer| writer.ok()),
         (false, count) => session.say(out, |writer| writer.integer(count as i64)),
     }
-    // Its reply is sent first.
+    // The reply is sent before the connection ends.
     if kills_me { Flow::End } else { Flow::Done }
 }

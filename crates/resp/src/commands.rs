@@ -1,15 +1,15 @@
-//! Commands kept with their arguments, one behind the other: of a transaction, or on their way to the log.
+//! Commands kept with their arguments in one buffer: of a transaction, or on their way to the log.
 
 use thalweg_redis::Command;
 
-/// Arguments of most commands.
+/// Number of arguments that most commands do not exceed.
 const FEW: usize = 16;
 
-/// Commands in order. Keeps its memory when it is cleared, up to a bound.
+/// Commands in order. Clearing keeps the memory, up to a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     bytes: Vec<u8>,
-    /// Where each argument ends in `bytes`.
+    /// End of each argument in `bytes`.
     ends: Vec<u32>,
     list: Vec<Kept>,
 }
@@ -20,7 +20,7 @@ struct Kept {
     arguments: u32,
 }
 
-/// Memory that an empty one keeps.
+/// Bytes of memory that an empty list keeps.
 const IDLE_BYTES: usize = 4 * 1024;
 
 impl Commands {
@@ -29,31 +29,31 @@ impl Commands {
         let kept = Kept { command, arguments: arguments.len() as u32 };
         for argument in arguments {
             self.bytes.extend_from_slice(argument);
-            // Bounded by whoever pushes, far below 4 GiB.
+            // Callers limit the size far below 4 GiB.
             self.ends.push(self.bytes.len() as u32);
         }
         self.list.push(kept);
     }
 
-    /// How many commands.
+    /// Number of commands in the list.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no commands.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Bytes that they take in an entry of the log, about.
+    /// Approximate size of the commands in an entry of the log, in bytes.
     #[must_use]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + 4 * (self.ends.len() + self.list.len())
     }
 
-    /// Forgets them, and gives back memory beyond what few commands take.
+    /// Removes all commands, and releases memory above the idle size.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -63,12 +63,12 @@ impl Commands {
         self.list.shrink_to(IDLE_BYTES / 16);
     }
 
-    /// The commands themselves.
+    /// Returns the commands without their arguments.
     pub(crate) fn list(&self) -> impl ExactSizeIterator<Item = &'static Command> + '_ {
         self.list.iter().map(|kept| kept.command)
     }
 
-    /// Shows each with its arguments, as slices that live as long as these commands.
+    /// Passes each command with its arguments to `show`; the slices borrow from this list.
     pub(crate) fn each<'a>(&'a self, mut show: impl FnMut(&'static Command, &[&'a [u8]])) {
         let (mut many, mut begin, mut ends) = (Vec::new(), 0, self.ends.iter());
         for kept in &self.list {

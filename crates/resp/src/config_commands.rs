@@ -1,4 +1,4 @@
-//! `CONFIG GET`: what tools ask for of Redis's configuration, as far as it means something here.
+//! `CONFIG GET`: the parameters of Redis's configuration that tools read and that have a meaning here.
 
 use thalweg_redis::{command::help, errors::wrong_subcommand};
 use thalweg_transport::Outbox;
@@ -9,7 +9,7 @@ use thalweg_types::{
 
 use super::session::Session;
 
-/// What `CONFIG HELP` says.
+/// Reply to `CONFIG HELP`.
 const HELP: &[&str] = &[
     "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "GET <pattern>",
@@ -24,7 +24,7 @@ const HELP: &[&str] = &[
     "    Print this help.",
 ];
 
-/// Names in Redis's configuration, and what is to be said of them.
+/// Returns the supported parameters of Redis's configuration with their values.
 fn parameters(session: &Session) -> Vec<(&'static str, String)> {
     let config = &session.resp.app.config;
     let sync = match config.durability {
@@ -52,7 +52,7 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// `CONFIG`
+/// Handles `CONFIG`: parameters can be read but not changed.
 pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "get" => get(session, &arguments[2..], out),

@@ -1,18 +1,19 @@
-//! The task of a connection: reads, has the session do what came, writes.
+//! The task of a connection: reads, passes commands to the session, writes.
 //!
-//! Owns: the order in which that happens, back-pressure, silence, the end. Does not own what commands do
-//! ([`session`](super::session)), nor the socket and its clocks (`served`).
+//! Owns: the order of these steps, backpressure, timeouts, the end of the connection. Does not own the execution of
+//! commands ([`session`](super::session)), nor the socket and its timers (`served`).
 //!
 //! ```text
-//! one turn:  what is under way ─► commands ─► read, commands (twice at most) ─► write
+//! one turn:  pending work ─► commands ─► read, commands (twice at most) ─► write
 //! ```
-//! So what came with one read is answered with one write, and the second read, which mostly finds nothing, leaves the task to
-//! be woken by its socket. Turns follow each other until none of the steps moves anything, or none could;
-//! the task is then woken by its socket, by what is under way, or by its clock.
+//! Commands that arrive in one read are therefore answered in one write. The second read mostly finds nothing and
+//! registers the task to be woken by its socket. Turns repeat until no step makes progress, or none could. Then the
+//! task sleeps until its socket, its pending work or its timer wakes it.
 //!
-//! Back-pressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, no command of it is
-//! looked at, and while `MAX_UNREAD_BYTES` wait to be looked at, nothing is read. A client that does not take its replies
-//! is cut off after `write_timeout`, one that sends half a request after `body_timeout`. One that is silent stays.
+//! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, the session
+//! handles no command; while `MAX_UNREAD_BYTES` wait to be handled, the task reads nothing. A client that does not read
+//! its replies is disconnected after `write_timeout`, one that sends an incomplete request after `body_timeout`. An
+//! idle client stays connected.
 
 use std::{
     task::{Context, Poll},
@@ -30,39 +31,39 @@ use thalweg_transport::{Channel, Outbox};
 
 use super::session::Session;
 
-/// Bytes that wait to be looked at from which on nothing is read, unless they are less than a request.
+/// Number of unhandled bytes from which the task reads no more, unless they are less than one request.
 const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 
-/// How far the connection is.
+/// State of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Requests are taken.
+    /// The session takes requests.
     Open,
-    /// None are taken any more: what is under way is answered and sent. From then on the [socket](Served) lingers.
+    /// The session takes no more requests; pending ones are answered and sent. After that the [socket](Served) lingers.
     Finishing,
 }
 
-/// A connection and all that is under way on it.
+/// A connection with its pending work.
 pub(crate) struct Connection {
     session: Session,
     socket: Served,
     input: Input,
     out: Outbox,
-    /// Room for the request that is arriving, if it is a large one.
+    /// Memory reservation for the request that is arriving, if it is a large one.
     arriving: Option<Held>,
     arriving_bytes: usize,
-    /// The place of a client that has not authenticated yet.
+    /// Slot of a client that has not authenticated yet.
     place: Option<Held>,
     phase: Phase,
-    /// Since when the oldest command is being done whose reply is not sent.
+    /// Arrival of the oldest command whose reply is not sent yet.
     turn_since: Option<Instant>,
 }
 
 impl Connection {
-    /// `place` is among those that are not known yet, if this client must authenticate.
+    /// Creates the task of a connection. `place` is its slot before authentication, if this client must authenticate.
     pub(crate) fn new(session: Session, io: Channel, place: Option<Held>) -> Self {
         let app = &session.resp.app;
-        // A bound is passed by a quarter of the shortest at most.
+        // A timeout fires late by at most a quarter of the shortest one.
         let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
         let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
         let write_timeout = app.config.write_timeout.0;
@@ -80,7 +81,7 @@ impl Connection {
         }
     }
 
-    /// Does all that can be done now. Ready when the connection is over.
+    /// Makes all progress that is possible now. Ready when the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.session.client().bell.poll(cx).is_ready() && self.session.client().is_killed() {
             return Poll::Ready(());
@@ -91,7 +92,7 @@ impl Connection {
             moved |= self.session.settle(cx, &mut self.out);
             if self.receive(cx) {
                 moved = true;
-                // What has been proposed may be done already: then its replies go with the others.
+                // A proposed burst may be done already; then its replies leave in the same write.
                 self.session.settle(cx, &mut self.out);
             }
             moved |= self.send(cx);
@@ -103,13 +104,13 @@ impl Connection {
                 return Poll::Pending;
             }
         }
-        // Others on this thread have a turn first.
+        // Yields to the other tasks of this thread.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    /// Whether one more turn would find nothing to do, which is plain after most requests: all has been read, done or
-    /// proposed, and sent.
+    /// Returns true if another turn would certainly find nothing to do, because everything was read, done or proposed,
+    /// and sent. This is the case after most requests.
     fn is_at_rest(&self) -> bool {
         let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
         let is_quiet = self.phase == Phase::Open && !self.socket.has_alarms() && !self.session.wants_a_turn();
@@ -137,7 +138,7 @@ impl Connection {
             return self.socket.linger(cx);
         }
         let mut moved = self.pump();
-        // The second read mostly finds nothing, and has the socket wake this task.
+        // The second read mostly finds nothing and registers the task's waker with the socket.
         for _ in 0..2 {
             let is_full = !self.is_hungry() && self.input.pending_bytes() >= MAX_UNREAD_BYTES;
             if self.phase != Phase::Open || self.socket.is_drained() || is_full {
@@ -147,7 +148,7 @@ impl Connection {
                 // An idle connection keeps no buffer.
                 Received::Nothing => spare::keep(self.input.release()),
                 Received::End => {
-                    // What only waits, waits for nobody.
+                    // Blocking reads are dropped: the client can't receive their replies.
                     self.phase = Phase::Finishing;
                     self.session.stop_waiting();
                     moved = true;
@@ -165,12 +166,12 @@ impl Connection {
         moved
     }
 
-    /// Whether more must be read before anything can be done.
+    /// Returns true if the session can do nothing before more bytes arrive.
     fn is_hungry(&self) -> bool {
         self.session.listens() && self.out.is_empty() && !self.input.is_unread()
     }
 
-    /// Has the session do what has come.
+    /// Passes the received commands to the session.
     fn pump(&mut self) -> bool {
         if self.phase != Phase::Open {
             return false;
@@ -189,7 +190,7 @@ impl Connection {
         moved
     }
 
-    /// Room for a large request that is arriving; without any the connection ends.
+    /// Reserves memory for a large request that is arriving; without room the connection ends.
     fn admit(&mut self) {
         let wanted = self.input.wanted_bytes();
         if wanted <= READ_BYTES {
@@ -258,7 +259,7 @@ impl Connection {
         self.socket.ticked(&mut self.out);
     }
 
-    /// Says why, and nothing after it.
+    /// Ends the connection; the reason is its last reply.
     fn leave(&mut self, why: &str) {
         tracing::debug!(peer = %self.socket.peer(), why, "Redis client's connection ends");
         self.session.farewell(why, &mut self.out);

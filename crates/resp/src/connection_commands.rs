@@ -1,6 +1,6 @@
-//! Commands of the connection: what it speaks, who it is, in which database it is, what it asks about the server.
+//! Commands of the connection: protocol version, authentication, database selection, queries about the server.
 //!
-//! Owns: which of them is done how, and the small ones. The large ones have modules of their own.
+//! Owns: the dispatch of these commands, and the small ones. The large ones have modules of their own.
 
 use std::{
     sync::atomic::Ordering,
@@ -29,7 +29,7 @@ const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already a
                            version at the same time";
 
 impl Session {
-    /// A command of the connection.
+    /// Runs a command of the connection.
     pub(super) fn session_command(&mut self, command: &Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         let joins = matches!(
             command.name,
@@ -103,7 +103,7 @@ impl Session {
         });
     }
 
-    /// No replica will come that could be waited for: so the answer is known at once.
+    /// Handles `WAIT`. There are no Redis replicas, so the answer is immediately 0.
     fn wait(&mut self, replicas: &[u8], timeout: &[u8], out: &mut Outbox) {
         let reply = match (parse_integer(replicas), parse_integer(timeout)) {
             (None, _) => Reply::error(NOT_AN_INTEGER),
@@ -116,11 +116,11 @@ impl Session {
 
     // ----- databases
 
-    /// The index of the database of a number; none: there is none of it. An error: it is no number.
+    /// Returns the index of the database with this number, `None` if there is no such database, an error for no number.
     pub(super) fn index_of(&self, number: &[u8]) -> Result<Option<usize>, ()> {
         let text = std::str::from_utf8(number).map_err(|_| ())?;
         let number: i32 = text.parse().map_err(|_| ())?;
-        // As Redis reads numbers: no plus, no leading zeros.
+        // Redis accepts numbers only without plus sign and leading zeros.
         if number.to_string() != text {
             return Err(());
         }
@@ -145,9 +145,9 @@ impl Session {
         self.client().database.store(number.into(), Ordering::Relaxed);
     }
 
-    // ----- who it is, and what it speaks
+    // ----- authentication and protocol version
 
-    /// Whether that is the password of that user. Without a configured one any will do.
+    /// Returns true if this is the password of this user. Without a configured password any is accepted.
     fn is_password(&self, user: &[u8], password: &[u8]) -> bool {
         let right = self.resp.app.config.resp_password.is(password);
         user == b"default" && (right || !self.resp.app.config.resp_password.is_set())
@@ -231,7 +231,7 @@ impl Session {
         self.client().protocol.store(protocol.number() as u64, Ordering::Relaxed);
     }
 
-    /// As if the client had just come.
+    /// Resets the connection to the state of a new one.
     fn reset(&mut self, out: &mut Outbox) {
         self.subscriber.clear(&self.resp.subscriptions);
         self.end_transaction();

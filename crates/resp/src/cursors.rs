@@ -1,8 +1,8 @@
-//! Cursors of scans: Redis's are numbers, ours are positions.
+//! Cursors of scans: Redis's cursors are numbers, those of the databases are positions.
 //!
-//! Owns: which number stands for which position, for all connections of a server, at most [`MAX_RESP_CURSORS`] and
-//! [`MAX_RESP_CURSOR_BYTES`] of them. At the bound the oldest are forgotten: a scan that goes on with one is told
-//! `invalid cursor` and begins anew. So is one that goes on after the server was restarted.
+//! Owns: the mapping of numbers to positions for all connections of a server, at most [`MAX_RESP_CURSORS`] and
+//! [`MAX_RESP_CURSOR_BYTES`] of them. At the limit it drops the oldest: a scan with a dropped cursor gets `invalid
+//! cursor` and must start again. The same applies after a restart of the server.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,24 +13,24 @@ use bytes::Bytes;
 use thalweg_redis::Reply;
 use thalweg_serving::limits::{MAX_RESP_CURSOR_BYTES, MAX_RESP_CURSORS};
 
-/// What is said of a cursor that stands for nothing.
+/// Error for a cursor without a position.
 pub(crate) const INVALID_CURSOR: &str = "ERR invalid cursor";
 
 #[derive(Debug, Default)]
 struct Table {
     positions: HashMap<u64, Bytes>,
-    /// From the oldest on.
+    /// Numbers of the cursors, oldest first.
     numbers: VecDeque<u64>,
     bytes: usize,
     last: u64,
 }
 
-/// The table.
+/// Table of the cursors in use.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors(Mutex<Table>);
 
 impl Cursors {
-    /// The position that a client's cursor stands for; 0 is the begin, and nothing otherwise known is an error.
+    /// Returns the position of a client's cursor: the start for 0, `None` for an unknown cursor.
     pub(crate) fn position(&self, cursor: &[u8]) -> Option<Bytes> {
         let number: u64 = std::str::from_utf8(cursor).ok()?.parse().ok()?;
         if number == 0 {
@@ -39,7 +39,7 @@ impl Cursors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).positions.get(&number).cloned()
     }
 
-    /// The cursor for a position: 0 for the end, which is empty.
+    /// Returns a cursor for a position: 0 for the empty position, which means the end.
     pub(crate) fn number(&self, position: &Bytes) -> u64 {
         if position.is_empty() {
             return 0;
@@ -57,12 +57,12 @@ impl Cursors {
         table.last
     }
 
-    /// A scan's reply with the position that it begins with as a cursor.
+    /// Replaces the position at the start of a scan's reply by a cursor.
     pub(crate) fn translate(&self, reply: Reply) -> Reply {
         match reply {
             Reply::Array(mut items) => {
                 if let Some(Reply::Bulk(position)) = items.first() {
-                    // Not a part of a larger buffer, which would be kept along.
+                    // Copied, because a slice would keep a larger buffer in memory.
                     let own = Bytes::copy_from_slice(position);
                     items[0] = Reply::Bulk(self.number(&own).to_string().into());
                 }
@@ -73,7 +73,7 @@ impl Cursors {
     }
 }
 
-/// Which argument of a command is a cursor.
+/// Returns the index of a command's cursor argument, if it has one.
 pub(crate) fn cursor_argument(command: &str) -> Option<usize> {
     match command {
         "scan" => Some(1),

@@ -1,6 +1,7 @@
-//! What a session needs of a database: two kinds, by when a command's reply is known.
+//! Interface between sessions and databases. There are two kinds, which differ in when a command's reply is known.
 //!
-//! Owns: the traits. Does not own where keys are, nor which number is which database ([`databases`](super::databases)).
+//! Owns: the traits. Does not own the storage of keys, nor the numbering of databases
+//! ([`databases`](super::databases)).
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
@@ -8,19 +9,19 @@ use thalweg_redis::{Read, Reply, Store, StoreError};
 
 use super::{cache::Cached, commands::Commands, failure::Failure};
 
-/// What commands of a [`Batched`] database came to: their replies in order; `None`: a watched key had changed, and
-/// nothing happened.
+/// Result of commands of a [`Batched`] database: their replies in order, or `None` if a watched key had changed and
+/// nothing was done.
 pub(crate) type Outcome = Result<Option<Vec<Reply>>, Failure>;
-/// Commands on their way. Dropping it does not take them back.
+/// Pending commands. Dropping the future does not undo them.
 pub(crate) type UnderWay = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-/// A key, and the version that it must have; 0: it must not be there.
+/// A key and the version that it must have; 0 means that it must not exist.
 pub(crate) type Watched = (Box<[u8]>, u64);
 
-/// See [`Batched::appended`].
+/// Future that completes after an append; see [`Batched::appended`].
 pub(crate) struct Appended(pub Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Appended {
-    /// Whether it is ready; once it is, it is not asked again.
+    /// Polls the future. Returns true once it completes; it must not be polled again after that.
     pub(crate) fn is_ready(&mut self, cx: &mut Context<'_>) -> bool {
         self.0.as_mut().poll(cx).is_ready()
     }
@@ -32,12 +33,12 @@ impl fmt::Debug for Appended {
     }
 }
 
-/// A database whose commands happen at once: a cache.
+/// Database whose commands run immediately: a cache.
 pub(crate) trait Immediate: fmt::Debug + Send + Sync {
-    /// Shows it for reading. `act` is called once.
+    /// Passes a view for reading to `act`, which is called once.
     fn read(&self, act: &mut dyn FnMut(&dyn Read));
-    /// Shows it for writing, to nobody else meanwhile who writes. `act` is called once. `'a` is for how long the
-    /// arguments of commands live.
+    /// Passes a view for writing to `act`, which is called once, with other writers locked out. `'a` is the lifetime of
+    /// the commands' arguments.
     fn write<'a>(&self, act: &mut dyn FnMut(&mut dyn Store<'a>));
 }
 
@@ -51,30 +52,31 @@ impl Immediate for Cached {
     }
 }
 
-/// A database whose writes are answered later, many together: a keyspace, whose commands go through the log.
+/// Database that answers writes later, many together: a keyspace, whose commands go through the log.
 pub(crate) trait Batched: fmt::Debug + Send + Sync {
-    /// Shows one view of what is applied. `act` may be called again with a newer view: then what it came to before does not
-    /// count.
+    /// Passes one view of the applied state to `act`. `act` may be called again with a newer view; then only its last
+    /// result counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
-    /// Proposes commands, all of which happen with nothing in between, or none if a watched key has changed.
+    /// Proposes commands, which all run without interruption by others, or not at all if a watched key has changed.
     fn propose(&self, commands: &Commands, watched: &[Watched]) -> UnderWay;
-    /// Ready when somebody who is no Redis client has appended to this stream after now; none: nobody else does.
+    /// Returns a future that completes after an append to this stream by a client of another protocol; `None` if there
+    /// are no such clients.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {
         None
     }
 }
 
-/// A database of either kind.
+/// Database of either kind: immediate (a cache) or batched (a keyspace or the native streams).
 #[derive(Clone, Debug)]
 pub(crate) enum Database {
-    /// See [`Immediate`].
+    /// Database whose commands run immediately.
     Immediate(Arc<dyn Immediate>),
-    /// See [`Batched`].
+    /// Database whose writes are answered later.
     Batched(Arc<dyn Batched>),
 }
 
 impl Database {
-    /// Shows one view of it. `act` may be called again with a newer one.
+    /// Passes one view of the database to `act`, which may be called again with a newer view.
     pub(crate) fn read<R>(&self, mut act: impl FnMut(&dyn Read) -> Result<R, StoreError>) -> Result<R, Failure> {
         let mut result = None;
         match self {

@@ -1,4 +1,4 @@
-//! Which number is which database.
+//! Numbering of the databases.
 
 use std::sync::Arc;
 
@@ -9,43 +9,43 @@ use thalweg_types::{Action, Classified};
 
 use super::{cache::Cached, database::Database, keyspaces::Durable, native_streams::NativeStreams};
 
-/// A database under its number.
+/// A database with its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbered {
-    /// As `SELECT` takes it.
+    /// Number as `SELECT` takes it.
     pub(crate) number: u32,
-    /// Where its keys are.
+    /// Database that stores the keys.
     pub(crate) database: Database,
 }
 
-/// All databases. Never empty; the first has number 0, and is the one that clients begin in.
+/// All databases. Never empty; the first has number 0 and is selected for new clients.
 #[derive(Clone, Debug)]
 pub struct Databases {
-    /// Them.
+    /// Databases in the order of the configuration.
     pub(crate) list: Vec<Numbered>,
 }
 
-/// A database that can't be served.
+/// Error of a database that can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// Its keyspace can't be created.
+    /// The keyspace of the database can't be created.
     #[error("database {number} of Redis clients: the keyspace {name:?} can't be created: {error}")]
     Keyspace {
-        /// Which.
+        /// Number of the database.
         number: u32,
-        /// Its keyspace.
+        /// Name of the keyspace.
         name: String,
-        /// Why.
+        /// Cause of the failure.
         error: WriteError,
     },
-    /// Its cache can't be created.
+    /// The cache of the database can't be created.
     #[error("database {number} of Redis clients: the cache {name:?} can't be created: {error}")]
     Cache {
-        /// Which.
+        /// Number of the database.
         number: u32,
-        /// Its cache.
+        /// Name of the cache.
         name: String,
-        /// Why.
+        /// Cause of the failure.
         error: CreateCacheError,
     },
 }
@@ -67,14 +67,15 @@ impl Classified for DatabaseError {
 }
 
 impl Databases {
-    /// Those of the configuration; what is missing is created.
+    /// Opens the configured databases, and creates missing keyspaces and caches.
     pub async fn open(app: &Arc<App>) -> Result<Self, DatabaseError> {
         let mut list = Vec::new();
         for (number, wanted) in &app.config.resp_databases.0 {
             let number = *number;
             let database = match wanted {
                 RespDatabase::Keyspace(name) => {
-                    // One that is there is not asked for in the log, which may take nothing: a server on a full disk starts.
+                    // An existing keyspace needs no command of the log, which a full disk would reject: so the server
+                    // can still start.
                     let keyspace = match app.db.blocking().find_keyspace(name) {
                         Some(found) => found,
                         None => {

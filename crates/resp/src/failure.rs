@@ -1,19 +1,19 @@
 //! Errors of the layers below, as error replies.
 //!
-//! Clients look at the first word: `ERR` is what they should mend, `BUSY` what may be tried again, `MISCONF` what an
-//! operator must look at (Redis says so when it can't write to its disk).
+//! Clients evaluate the first word: `ERR` for requests to be fixed, `BUSY` for requests to be retried, `MISCONF` for
+//! states that an operator must fix (Redis uses it when it can't write to its disk).
 
 use std::borrow::Cow;
 
 use thalweg_redis::{Reply, StoreError};
 use thalweg_types::{Action, Classified};
 
-/// An error reply's text.
+/// Text of an error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure(pub Cow<'static, str>);
 
 impl Failure {
-    /// A typed error.
+    /// Creates the text for a typed error.
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         let first = match error.action() {

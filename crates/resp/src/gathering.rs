@@ -1,19 +1,20 @@
-//! When what a thread's Redis clients write is committed, and by whom: together, by the thread.
+//! Group commit of the writes of one thread's Redis clients.
 //!
 //! Owns: `commit_soon`, and the task that commits. Does not own the threads ([`threads`](thalweg_serving::threads)).
 //!
 //! ```text
-//! poll sockets ─► every connection that has something: parse, do, propose ─► poll sockets ─► nothing new: commit all, one fsync
-//!      ▲                                                                                            │
-//!      └───────────────── replies, each connection's with one write ◄───────────────────────────────┘
+//! poll sockets ─► all ready connections: parse, do, propose ─► poll sockets ─► nothing new: commit all, one fsync
+//!      ▲                                                                                      │
+//!      └────────────── replies, each connection's with one write ◄────────────────────────────┘
 //! ```
-//! Whose request comes while others' are done goes along with them, for `MAX_GATHERING` at most. Where one round after the other
-//! has held one command alone, the second look is mostly left out: it finds nothing, and a lone client waits for it. Nobody on the thread is
-//! served during that fsync: those who come meanwhile are the next round's, together. That is redis-server's bargain;
-//! native clients' commands are committed by the log's committer instead, while their thread serves others.
+//! A request that arrives while others are being handled joins their commit, for at most `MAX_GATHERING`. After a
+//! series of rounds with a single command each, the second poll is mostly omitted: it would find nothing, and a lone
+//! client would wait for it. The thread serves no client during the fsync; requests that arrive then form the next
+//! round. redis-server makes the same trade-off. For native clients the log's committer commits instead, while their
+//! thread serves others.
 //!
-//! Invariant: what was proposed on one of these threads is committed though nobody else proposes anything, and however
-//! busy others keep the thread: who commits is a task among theirs.
+//! Invariant: a command proposed on one of these threads is committed even if no other is proposed, and however busy
+//! the thread is: the committer is a task among those of the clients.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,19 +25,19 @@ use std::{
 
 use thalweg_engine::AsyncDatabase;
 
-/// How long what is proposed waits for more of it.
+/// Maximum time for which proposed commands wait for more.
 const MAX_GATHERING: Duration = Duration::from_millis(1);
-/// After so many rounds of one command each there is no second look, except in one of as many.
+/// Number of consecutive rounds with one command after which the second poll is done only once per that many rounds.
 const LONE_ROUNDS: u32 = 64;
 
 thread_local! {
     static GATHERED: Gathered = const { Gathered { commands: Cell::new(0), committer: RefCell::new(None) } };
 }
 
-/// What this thread has proposed and nobody has committed.
+/// Commands that this thread has proposed and not yet committed.
 struct Gathered {
     commands: Cell<u64>,
-    /// Who commits; none: this is not one of these threads.
+    /// Waker of the committing task; `None` on other threads.
     committer: RefCell<Option<Waker>>,
 }
 
@@ -50,7 +51,7 @@ impl Gathered {
     }
 }
 
-/// Something was proposed on this thread, to be committed with all that the thread proposes in this round.
+/// Schedules the commit of a command proposed on this thread, together with all others of this round.
 pub(crate) fn commit_soon(db: &AsyncDatabase) {
     GATHERED.with(|gathered| match &*gathered.committer.borrow() {
         None => db.commit_queued(),
@@ -63,17 +64,17 @@ pub(crate) fn commit_soon(db: &AsyncDatabase) {
     });
 }
 
-/// However the committer ends, what comes after it is committed by the log's.
+/// Guard that hands later commits to the log's committer, however the committing task ends.
 struct Committing;
 
 impl Drop for Committing {
     fn drop(&mut self) {
-        // The thread may be past its end.
+        // The thread-local data may be destroyed already.
         let _ = GATHERED.try_with(|gathered| *gathered.committer.borrow_mut() = None);
     }
 }
 
-/// Commits what the thread proposes, once nothing more of it is there. Runs on each of the threads.
+/// Commits the proposed commands of a thread once no more arrive. Runs on each of the threads.
 pub async fn commit_gathered(db: AsyncDatabase) {
     let _committing = Committing;
     let commands = || GATHERED.with(|gathered| gathered.commands.get());
@@ -89,12 +90,12 @@ pub async fn commit_gathered(db: AsyncDatabase) {
     }
 }
 
-/// Waits while each look at the sockets brings more.
+/// Waits while each poll of the sockets brings more commands.
 async fn gather(commands: impl Fn() -> u64) {
     let begun = Instant::now();
     loop {
         let before = commands();
-        // Comes back when the sockets were polled, behind those who have been woken by that.
+        // Returns after the sockets were polled and the tasks woken by that have run.
         tokio::task::yield_now().await;
         if commands() == before || begun.elapsed() >= MAX_GATHERING {
             break;
@@ -134,7 +135,7 @@ mod tests {
         let (_dir, db, keyspace) = database();
         let threads = start(&db);
         let (runtime, _place) = threads.place();
-        // The committer is there once a round is over.
+        // The committer exists once a round has ended.
         let (first, space) = ((db.clone(), keyspace.clone()), (db.clone(), keyspace.clone()));
         runtime.spawn(async move { put(&first.0, &first.1, b"first").await }).await.unwrap();
         let before = db.blocking().stats().entries;
@@ -167,7 +168,7 @@ mod tests {
         runtime.spawn(alone).await.unwrap();
         let before = db.blocking().stats().entries;
         let database = db.clone();
-        // Two that are ready when the thread next looks, as two sockets would be.
+        // Two tasks that are ready when the thread next polls, like two sockets.
         let rounds = async move {
             for _ in 0..2 {
                 let puts = [b"one", b"two"].map(|key| {

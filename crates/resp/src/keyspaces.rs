@@ -14,7 +14,7 @@ use super::{
     gathering,
 };
 
-/// See the module's documentation.
+/// A keyspace that serves as a database; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Durable {
     db: AsyncDatabase,
@@ -23,12 +23,13 @@ pub(crate) struct Durable {
 }
 
 impl Durable {
-    /// Writes reach `level` before they are answered, and `os` at least: below that nobody knows what they came to.
+    /// Creates a database whose writes are answered at `level`, but at least at `os`: below that their outcome is
+    /// unknown.
     pub(crate) fn new(db: &AsyncDatabase, keyspace: &Keyspace, level: Durability) -> Self {
         Self { db: db.clone(), keyspace: keyspace.id(), level: level.max(Durability::Os) }
     }
 
-    /// How a keyspace is created that may hold hashes and streams.
+    /// Returns the configuration of a new keyspace, which may contain hashes and streams.
     #[must_use]
     pub(crate) fn config() -> KeyspaceConfig {
         KeyspaceConfig { exact_counts: true, ..KeyspaceConfig::default() }
@@ -47,7 +48,7 @@ impl Durable {
             }
         });
         pushed?;
-        // What only removes is taken though the disk is full.
+        // Commands that only remove data are accepted even if the disk is full.
         Ok((builder.finish(), if brings_data { Purpose::Data } else { Purpose::Reclaim }))
     }
 }

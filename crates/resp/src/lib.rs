@@ -1,37 +1,36 @@
-//! Redis clients, served: RESP2 and RESP3 over TCP. `docs/redis.md` says which commands there are and what differs;
-//! `thalweg-redis` does them.
+//! Server of the Redis protocol: RESP2 and RESP3 over TCP. `docs/redis.md` lists the commands and the differences from
+//! Redis; `thalweg-redis` implements them.
 //!
-//! Owns: connections from accept to end, sessions (transactions, watched keys, databases by number, blocking reads, cursors),
-//! and which commands are committed together. Does not own commands on keys, nor where keys are: a database is one of two
-//! kinds (`database`), by when a command's reply is known.
+//! Owns: connections from accept to end, sessions (transactions, watched keys, databases by number, blocking reads,
+//! cursors), and the grouping of commands into commits. Does not own commands on keys, nor the storage of keys: a
+//! database is one of two kinds (`database`), which differ in when a command's reply is known.
 //!
-//! # How a command goes through
+//! # Path of a command
 //!
-//! One task a connection does all for it (`connection`), on one thread
-//! ([`threads`](thalweg_serving::threads), [`gathering`]). What came with one read is parsed where it lies and given to the
-//! `session`, command by command. In a cache, and while a burst has not written yet, a command is done there and then,
-//! and its reply is put into the outbox. The first command that writes to a keyspace begins a `burst`: from then on all
-//! that came along is proposed as one command of the log, at the end of what was read; its replies are written when it is
-//! durable. What all connections of a thread have proposed becomes one entry when the thread has nothing else to do. The outbox
-//! is written once a turn. While a burst is on its way its client is not listened to, but read: so what
-//! a client sends meanwhile is the next burst, and the slower the disk the larger it is.
+//! Each connection has one task (`connection`) on one thread ([`threads`](thalweg_serving::threads), [`gathering`]).
+//! The commands of one read are parsed in place and passed to the `session` one by one. In a cache, and while a burst
+//! has not begun, a command runs immediately and its reply goes into the outbox. The first command that writes to a
+//! keyspace begins a `burst`: all later commands of the same read are proposed with it as one command of the log, and
+//! their replies are written once it is durable. The commands that all connections of a thread have proposed become one
+//! entry when the thread has nothing else to do. The outbox is written once a turn. While a burst is pending, its
+//! client's requests are read but not handled. They form the next burst, so bursts grow as the disk gets slower.
 //!
-//! # Bounds
+//! # Limits
 //!
-//! Connections count against HTTP's; bursts on their way against `max_requests_in_flight`, blocked reads against `max_tails`.
-//! A connection holds at most twice [`READ_BYTES`](thalweg_redis::wire::READ_BYTES) of requests, one request above that (larger
-//! than 64 KiB it counts against `max_body_bytes_in_flight` from its announcement on), a transaction that is being queued (above
-//! 64 KiB it counts there, too) and 1 MiB of watched keys, a burst, and about
-//! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) and the replies of one burst for its client. When it is idle, nothing but
-//! its state.
+//! Connections count against HTTP's limit, pending bursts against `max_requests_in_flight`, and blocked reads against
+//! `max_tails`. A connection holds at most twice [`READ_BYTES`](thalweg_redis::wire::READ_BYTES) of requests, one
+//! request beyond that (from 64 KiB on it counts against `max_body_bytes_in_flight` as soon as its size is announced),
+//! a queued transaction (above 64 KiB it counts there, too), 1 MiB of watched keys, a burst, and about
+//! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) plus the replies of one burst for its client. An idle
+//! connection holds only its state.
 //!
-//! # What it should cost
+//! # Expected cost
 //!
-//! Estimates, for a measurement to confirm or refute. A cache `GET` with one in flight: reading and writing the socket 5 µs,
-//! being woken 1 µs, parsing, finding the command, looking it up and writing the reply 0.2 µs: so 150 k/s for a core, and
-//! redis-server the same with one thread. Pipelined by 16: the calls and the wake are shared, 0.4 µs + 0.2 µs a command, 1.6
-//! M/s for a core. A durable `SET`: its arguments are copied three times (burst, command, frame), 0.1 µs; its share of the
-//! entry 0.5 µs, and of the fsync.
+//! Estimates to be confirmed or refuted by measurement. A cache `GET` with one request in flight: 5 µs to read and
+//! write the socket, 1 µs for the wakeup, 0.2 µs to parse, find the command, look up the key and write the reply. That
+//! is 150 k/s for a core, the same as redis-server with one thread. Pipelined by 16: calls and wakeup are shared, 0.4
+//! µs + 0.2 µs a command, 1.6 M/s for a core. A durable `SET`: three copies of its arguments (burst, command, frame),
+//! 0.1 µs, and 0.5 µs for its share of the entry, plus its share of the fsync.
 
 #![warn(unreachable_pub)]
 

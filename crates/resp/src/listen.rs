@@ -1,7 +1,7 @@
 //! Listening for Redis clients.
 //!
-//! Owns: the bounds on connections (HTTP's: a connection is a connection) and, where a password is asked for, on
-//! those that have not given it (`max_handshakes`, and `header_timeout` to do so), one task a connection, on one of the
+//! Owns: the limits on connections (shared with HTTP) and, if a password is configured, on unauthenticated connections
+//! (`max_handshakes`, with `header_timeout` to authenticate), and one task per connection on one of the
 //! [`threads`](thalweg_serving::threads).
 
 use std::{future::poll_fn, sync::Arc, time::Instant};
@@ -19,10 +19,11 @@ use tokio::{
 
 use super::{Resp, connection::Connection, session::Session};
 
-/// To the log.
+/// Name of the clients in log lines.
 const WHOSE: &str = "Redis clients";
 
-/// Accepts until the server stops, then waits until all connections have ended. Dropped, it cuts those that have not.
+/// Accepts until the server stops, then waits until all connections have ended. Dropping the future cuts open
+/// connections.
 pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
     let mut stopping = resp.app.stopping.clone();
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
@@ -41,7 +42,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &m
     let Some(held) = admission.connections.take(1).filter(|_| !matches!(place, Some(None))) else {
         return turn_away(stream, b"-ERR max number of clients reached\r\n");
     };
-    // Its readiness is to be told to the thread that it goes to, not to this one.
+    // The socket must be registered with the poller of the thread that serves it, not with this one's.
     let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);
     let (runtime, seat) = threads.place();
@@ -53,7 +54,7 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, threads: &Threads, connections: &m
         let mut connection = Connection::new(Session::new(&resp, client), io, place.flatten());
         resp.metrics.connections.open();
         poll_fn(|cx| connection.poll(cx)).await;
-        // Its place among the clients is free when it is counted as ended.
+        // The client leaves the table before the connection counts as closed.
         drop(connection);
         resp.metrics.connections.close();
         drop((held, seat));

@@ -1,7 +1,7 @@
-//! Figures of Redis clients.
+//! Metrics of Redis clients.
 //!
-//! Invariant: counting a command costs a comparison while the same one comes again and again; once a turn, and where another
-//! one comes, a few relaxed additions.
+//! Invariant: counting a command costs one comparison while the same command repeats. A different command, and the end
+//! of a turn, cost a few relaxed additions.
 
 use std::{
     fmt,
@@ -24,18 +24,18 @@ use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 /// Counters of all Redis clients.
 #[derive(Debug)]
 pub struct Metrics {
-    /// The histogram of turns.
+    /// Histogram of the time to answer the commands of one read.
     turns: Shards,
     commands: Box<[AtomicU64]>,
     errors: AtomicU64,
-    /// Connections.
+    /// Counters of connections.
     pub(crate) connections: Connections,
     not_authenticated: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
 }
 
-/// Commands by where their descriptions are in memory, with their places among the counters.
+/// Addresses of the command descriptions in memory, with the indexes of their counters.
 static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
     let mut places: Vec<_> =
         all().enumerate().map(|(place, command)| (std::ptr::from_ref(command).addr(), place)).collect();
@@ -43,7 +43,7 @@ static PLACES: LazyLock<Vec<(usize, usize)>> = LazyLock::new(|| {
     places
 });
 
-/// Where a command's counter is.
+/// Returns the index of a command's counter.
 fn place(command: &'static Command) -> usize {
     let address = std::ptr::from_ref(command).addr();
     let found = PLACES.binary_search_by_key(&address, |(address, _)| *address);
@@ -71,55 +71,55 @@ impl Metrics {
         }
     }
 
-    /// What was read at once was answered.
+    /// Records the time to answer the commands of one read.
     pub(crate) fn turn(&self, took: Duration) {
         self.turns.record(0, 0, took);
     }
 
-    /// A client did not say in time who it is.
+    /// Counts a client that did not authenticate in time.
     pub(crate) fn not_authenticated(&self) {
         self.not_authenticated.fetch_add(1, Relaxed);
     }
 
-    /// Commands done.
+    /// Number of commands run, over all clients.
     pub(crate) fn all_commands(&self) -> u64 {
         self.commands.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// Errors answered.
+    /// Number of error replies, over all clients.
     pub(crate) fn errors(&self) -> u64 {
         self.errors.load(Relaxed)
     }
 
-    /// Bytes came.
+    /// Adds bytes received from clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes went.
+    /// Adds bytes sent to clients.
     pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes that came, and that went.
+    /// Returns the number of received bytes and of sent bytes.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         (self.received_bytes.load(Relaxed), self.sent_bytes.load(Relaxed))
     }
 }
 
-/// What a session has counted and not told yet.
+/// Counts of a session that are not yet in the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// The last one, and the place of its counter.
+    /// The last command, and the index of its counter.
     last: Option<(&'static Command, usize)>,
-    /// How often it came and was not told.
+    /// Number of uncounted repetitions of the last command.
     count: u64,
     told: Vec<(usize, u64)>,
     errors: u64,
 }
 
 impl Tally {
-    /// A command was done, or proposed.
+    /// Counts a command that was run or proposed.
     #[inline]
     pub(crate) fn command(&mut self, command: &'static Command) {
         match self.last {
@@ -137,12 +137,12 @@ impl Tally {
         self.count = 1;
     }
 
-    /// An error was answered.
+    /// Counts an error reply.
     pub(crate) fn error(&mut self) {
         self.errors += 1;
     }
 
-    /// Tells what was counted. Gives the last command, if there was one since it last told.
+    /// Adds the counts to the metrics. Returns the last command, if there was one since the previous call.
     pub(crate) fn tell(&mut self, metrics: &Metrics) -> Option<&'static str> {
         for (place, count) in self.told.drain(..) {
             metrics.commands(place, count);
@@ -157,7 +157,7 @@ impl Tally {
     }
 }
 
-/// What a scrape reads.
+/// Collector that encodes the metrics for a scrape.
 #[derive(Debug)]
 pub struct Scraped(pub Arc<Metrics>);
 

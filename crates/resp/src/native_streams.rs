@@ -1,12 +1,12 @@
-//! The native streams as a database: what is appended here is read over HTTP and the native protocol, and the other way
-//! round.
+//! The native streams as a database: HTTP and native clients read the entries that Redis clients append, and vice
+//! versa.
 //!
-//! Owns: in which order commands happen, and that `XADD`s that follow each other are one commit. Does not own how records
-//! show as entries (`thalweg_redis::streams::native`), nor how they are read (`RedisStreams` of the engine).
+//! Owns: the order of commands, and the commit of consecutive `XADD`s as one. Does not own the conversion of records to
+//! entries (`thalweg_redis::streams::native`), nor reading them (`RedisStreams` of the engine).
 //!
-//! A burst is done by a task of its own, so that nobody who goes away stops it in between. Only the `XADD`s that follow each
-//! other happen with nothing in between; a trim comes after its `XADD`, for itself. `WATCH` is refused: nothing could be
-//! held to it.
+//! Each burst runs in a task of its own, so that a client that disconnects does not stop it halfway. Only consecutive
+//! `XADD`s are atomic; a trim follows its `XADD` as a separate command. `WATCH` is rejected, since these streams could
+//! not guarantee it.
 
 use thalweg_engine::{Ack, AsyncDatabase, Stream, WriteError};
 use thalweg_redis::{
@@ -28,7 +28,7 @@ use super::{
 
 const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATCH: use a keyspace's database";
 
-/// See the module's documentation.
+/// The native streams as a database; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct NativeStreams {
     db: AsyncDatabase,
@@ -36,7 +36,8 @@ pub(crate) struct NativeStreams {
 }
 
 impl NativeStreams {
-    /// Writes reach `level` before they are answered, and `os` at least: below that nobody knows what they came to.
+    /// Creates a database whose writes are answered at `level`, but at least at `os`: below that their outcome is
+    /// unknown.
     pub(crate) fn new(db: &AsyncDatabase, level: Durability) -> Self {
         Self { db: db.clone(), level: level.max(Durability::Os) }
     }
@@ -66,7 +67,7 @@ impl Batched for NativeStreams {
         let stream = self.db.blocking().find_stream(str::from_utf8(key).ok()?)?;
         let appended = self.db.wait_for(stream.id(), stream.info().ok()?.next);
         Some(Told(Box::pin(async move {
-            // A stream that is deleted has nothing more to tell.
+            // A deleted stream never completes the wait.
             if !appended.await {
                 std::future::pending::<()>().await;
             }
@@ -76,7 +77,7 @@ impl Batched for NativeStreams {
 
 type Wanted = (&'static Command, Vec<Vec<u8>>);
 
-/// An append that is part of a commit.
+/// Append that is part of a commit.
 struct Appended {
     reply: usize,
     stream: Stream,
@@ -105,7 +106,7 @@ impl Doing {
                             }
                             bytes += needed;
                             run.push(Appended { reply: replies.len(), stream, trim, batch });
-                            // Until the commit says more.
+                            // Placeholder until the commit fills in the id.
                             Reply::Null
                         }
                         Ok(None) => Reply::Null,
@@ -134,7 +135,7 @@ impl Doing {
         replies
     }
 
-    /// The stream, made if it is missing, and the batch.
+    /// Returns the stream, created if it is missing, and the batch.
     async fn prepare(
         &self,
         name: &str,
@@ -151,7 +152,7 @@ impl Doing {
         Ok(Some((stream, batch)))
     }
 
-    /// Commits appends, and puts their replies. If they are refused together, each for itself.
+    /// Commits appends and sets their replies. If they are rejected together, commits each one alone.
     async fn commit(&self, run: &mut Vec<Appended>, replies: &mut [Reply]) {
         if run.is_empty() {
             return;
@@ -182,7 +183,7 @@ impl Doing {
     async fn answer(&self, run: &[Appended], ack: &Ack, replies: &mut [Reply]) {
         let mut time = None;
         for (one, appended) in run.iter().zip(&ack.appends) {
-            // All have the time of their entry. Who can't read it any more, because it was trimmed, says the stream's last.
+            // All appends have the time of their entry. If trimming removed it already, the stream's last time is used.
             let found = time.or_else(|| one.stream.time_of(appended.first).ok().flatten());
             time = found.or_else(|| one.stream.info().ok().map(|info| info.last_time));
             let id = id_of(time.unwrap_or(SpaceTime(0)), appended.first);
@@ -193,7 +194,7 @@ impl Doing {
         }
     }
 
-    /// How many records went.
+    /// Trims a stream. Returns the number of removed records.
     async fn trim(&self, stream: &Stream, trim: Trimmed) -> Reply {
         let first = trim.first_id().map(|id| stream.offset_of_id(id)).transpose();
         let (first, info) = match (first, stream.info()) {

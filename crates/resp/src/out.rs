@@ -4,11 +4,11 @@ use bytes::Bytes;
 use thalweg_redis::wire::Out;
 use thalweg_transport::Outbox;
 
-/// Where replies go.
+/// Destination of encoded replies.
 pub(crate) enum To<'a> {
-    /// To the client.
+    /// The client's outbox.
     Outbox(&'a mut Outbox),
-    /// To be kept, or thrown away.
+    /// Buffer for replies that are kept or discarded.
     Buffer(&'a mut Vec<u8>),
 }
 
@@ -30,5 +30,5 @@ impl Out for To<'_> {
     }
 }
 
-/// Replies from this size on are not copied.
+/// Size in bytes from which replies are shared instead of copied.
 const SHARED_FROM_BYTES: usize = 16 * 1024;

@@ -9,12 +9,12 @@ use super::{
     session::{Flow, Session},
 };
 
-/// A subscriber asks publishers to wait, and nothing can wait within a transaction.
+/// Error of a publish in a transaction, which can't wait for a subscriber whose policy blocks publishers.
 const BLOCKED: &str =
     "ERR a subscriber has no room and asks publishers to wait: nobody got the message, publish it again";
 
 impl Session {
-    /// `PUBLISH` and `SPUBLISH`, as they come: gathered.
+    /// Handles `PUBLISH` and `SPUBLISH` outside of transactions: gathers the messages.
     pub(crate) fn publish(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         if !self.burst.is_empty() {
             return Flow::Again;
@@ -38,13 +38,13 @@ impl Session {
         Flow::Done
     }
 
-    /// The same within a transaction, or where no reply is wanted: published at once or not at all.
+    /// Handles a publish within a transaction or without a reply: publishes immediately or not at all.
     pub(crate) fn publish_alone(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         let batch = self.publishing.begin(arguments[1], arguments[2]).and_then(Run::finish);
         match batch.map(|batch| (try_publish(&self.resp.app.views, &batch, None), batch)) {
             Ok((Some(published), batch)) => {
                 let count = receivers(published, batch.subject(), &self.resp.subscriptions);
-                // Who publishes to itself is sent the message before the reply.
+                // A client that is its own subscriber gets the message before the reply.
                 self.deliver(out);
                 self.say(out, |writer| writer.integer(count));
             }
@@ -54,7 +54,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Publishes what was gathered, and answers it; or keeps it until there is room.
+    /// Publishes the gathered messages and answers them, or keeps them until subscribers have room.
     pub(crate) fn flush_published(&mut self, out: &mut Outbox) {
         let Some(run) = self.publishing.run.take() else { return };
         let count = run.writer.count();
@@ -67,11 +67,11 @@ impl Session {
         }
     }
 
-    /// Publishes what waits for room, if there is some now. Whether it was.
+    /// Publishes the batch that waits for room, if there is room now. Returns true if it was published.
     pub(crate) fn retry_published(&mut self, out: &mut Outbox) -> bool {
         let Some(batch) = &self.publishing.blocked else { return false };
         let views = &self.resp.app.views;
-        // Nearly always there is room, and then no waiter is needed.
+        // There is nearly always room, and then no waiter is needed.
         let published = match (try_publish(views, batch, None), &mut self.publishing.waiter) {
             (Some(published), _) => Some(published),
             (None, waiter) => {

@@ -6,23 +6,23 @@ use thalweg_serving::admission::{Bound, Held};
 
 use super::commands::Commands;
 
-/// What was queued since `MULTI`.
+/// Commands queued since `MULTI`.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    /// Its commands.
+    /// The queued commands with their arguments.
     pub commands: Commands,
-    /// One of its commands was no command: `EXEC` does nothing.
+    /// True if one of the commands was rejected: `EXEC` then discards the transaction.
     pub is_refused: bool,
-    /// Room for what is queued, if that is much.
+    /// Memory reservation for a large transaction.
     held: Option<Held>,
     held_bytes: usize,
 }
 
-/// Bytes by which a transaction asks for room. As many may be queued without any.
+/// Step in bytes by which a transaction reserves memory. The first step needs no reservation.
 const ROOM_STEP_BYTES: usize = 64 * 1024;
 
 impl Transaction {
-    /// Whether there is room for so many bytes of commands.
+    /// Returns true if there is memory for commands of this total size in bytes.
     pub(crate) fn has_room(&mut self, bytes: usize, room: &Arc<Bound>) -> bool {
         if bytes <= ROOM_STEP_BYTES.max(self.held_bytes) {
             return true;
@@ -43,13 +43,13 @@ impl Transaction {
     }
 }
 
-/// A watched key.
+/// A key watched for a transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
-    /// Index of its database.
+    /// Index of the key's database.
     pub database: usize,
-    /// The key.
+    /// Name of the key.
     pub key: Box<[u8]>,
-    /// Its version when it was watched; 0: it was not there.
+    /// Version of the key when it was watched; 0 if it did not exist.
     pub version: u64,
 }

@@ -1,12 +1,12 @@
-//! A client's session: what its commands do and in which order they are answered.
+//! A client's session: the execution of its commands and the order of their replies.
 //!
-//! Owns: the database it is in, its transaction and watched keys, its burst, what it waits for. Does not own the socket
-//! ([`connection`](super::connection)), nor what single commands of the connection answer (the modules beside this one).
+//! Owns: the selected database, the transaction and watched keys, the burst, the blocking read. Does not own the socket
+//! ([`connection`](super::connection)), nor the replies of single connection commands (the modules beside this one).
 //!
 //! Invariants:
-//! * Replies are in the order of commands. What is answered at once while others wait for the log is held with them.
-//! * While a burst is on its way, or the client waits in a blocking read, no further command is looked at.
-//! * A command that can't be done yet ([`Flow::Again`]) has done nothing.
+//! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
+//! * While a burst is pending or the client is blocked in a read, the session handles no further command.
+//! * A command that can't run yet ([`Flow::Again`]) has had no effect.
 
 use std::{
     sync::Arc,
@@ -37,63 +37,63 @@ use super::{
     wait::Wait,
 };
 
-/// What became of a command.
+/// Progress of a command after an attempt to run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// It is done, or its place among the replies is kept.
+    /// The command is done, or its reply has a slot in the burst.
     Done,
-    /// It can't be done before the burst is: nothing has happened.
+    /// The command must wait for the end of the burst. It has had no effect.
     Again,
-    /// It is in the burst, which nothing else may join.
+    /// The command is in the burst, and nothing else may join it.
     Send,
-    /// It is done, and the connection ends when its reply is sent.
+    /// The command is done, and the connection ends when its reply is sent.
     End,
 }
 
-/// Whether the client wants replies.
+/// Replies that the client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quiet {
-    /// It does.
+    /// The client wants all replies.
     No,
-    /// Not until it says so.
+    /// The client wants no replies until it turns them on.
     Off,
-    /// Not to the next command.
+    /// The client wants no reply to the next command.
     Next,
 }
 
-/// A session.
+/// State of a client's session: database, transaction, burst, subscriptions.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// What all sessions share.
+    /// State shared by all sessions.
     pub resp: Arc<Resp>,
     pub(super) registered: Registered,
-    /// What it speaks.
+    /// RESP version of the client.
     pub protocol: Protocol,
-    /// Index of its database.
+    /// Index of the selected database.
     pub database: usize,
-    /// Whether it has authenticated, or need not.
+    /// Authentication state of the client.
     pub trust: Trust,
     pub(super) transaction: Option<Transaction>,
     pub(super) watched: Vec<Watch>,
     pub(super) quiet: Quiet,
-    /// The reply to the command under way is not wanted.
+    /// True if the client wants no reply to the current command.
     pub(super) muted: bool,
     pub(super) burst: Burst,
     under_way: Option<OnItsWay>,
-    /// What the client is blocked in.
+    /// Blocking read in which the client waits.
     pub(super) blocked: Option<Box<Wait>>,
-    /// A blocking read that is in the burst alone: what it waits for if it finds nothing.
+    /// Wait to begin if the blocking read, which is alone in the burst, finds nothing.
     pub(super) may_block: Option<Box<Wait>>,
-    /// Its client has gone, or the server stops: it begins no wait any more.
+    /// True once the client has disconnected or the server stops: no blocking read begins any more.
     waits_no_more: bool,
-    /// What it is subscribed to.
+    /// Channel and pattern subscriptions of the client.
     pub(super) subscriber: Subscriber,
-    /// What it publishes.
+    /// Messages that the client publishes.
     pub(super) publishing: Publishing,
-    /// Nothing more is taken from this client.
+    /// True if the session takes no more commands.
     pub is_ending: bool,
     scratch: Vec<u8>,
-    /// Room for the large replies that the client has not taken.
+    /// Memory reservation for large replies that the client has not read.
     replies: Option<Held>,
     pub(super) tally: Tally,
 }
@@ -110,7 +110,7 @@ impl std::fmt::Debug for OnItsWay {
 }
 
 impl Session {
-    /// Of a client that has just come.
+    /// Creates the session of a new client.
     pub(crate) fn new(resp: &Arc<Resp>, registered: Registered) -> Self {
         Self {
             trust: resp.first_trust(),
@@ -136,47 +136,47 @@ impl Session {
         }
     }
 
-    /// The client as others see it.
+    /// Returns the data about the client that other connections can read.
     pub(crate) fn client(&self) -> &Client {
         &self.registered.client
     }
 
-    /// Whether commands are looked at.
+    /// Returns true if the session may handle the next command.
     pub(crate) fn listens(&self) -> bool {
         self.under_way.is_none() && self.blocked.is_none() && !self.publishing.is_blocked() && !self.is_ending
     }
 
-    /// Whether something is under way whose reply is still to come.
+    /// Returns true if a reply is pending.
     pub(crate) fn is_busy(&self) -> bool {
         self.under_way.is_some() || self.blocked.is_some() || self.publishing.is_blocked()
     }
 
-    /// Whether a burst is on its way to the log.
+    /// Returns true if a burst is pending in the log.
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Whether there may be something to do once all is sent: messages may come, or wait to be published, or the room of
-    /// large replies is to be given back.
+    /// Returns true if there may be work after all replies are sent: messages to deliver or to publish, or a memory
+    /// reservation of large replies to release.
     pub(crate) fn wants_a_turn(&self) -> bool {
         self.subscriber.is_subscribed() || self.publishing.is_blocked() || self.replies.is_some()
     }
 
-    /// It stops waiting, without a reply: there is nobody to take it. Nor does it begin to: a read that is under way answers
-    /// what it finds.
+    /// Ends the blocking read without a reply, since the client can't receive it, and prevents new waits: a read in
+    /// progress answers with what it finds.
     pub(crate) fn stop_waiting(&mut self) {
         self.waits_no_more = true;
         self.set_blocked(None);
     }
 
-    /// The database it is in.
+    /// Returns the selected database.
     pub(crate) fn store(&self) -> &Database {
         &self.resp.databases.list[self.database].database
     }
 
     // ----- commands
 
-    /// Does what has come, as far as it can be done now. Whether something was.
+    /// Handles the received commands as far as possible. Returns true if there was progress.
     pub(crate) fn pump(&mut self, input: &mut Input, out: &mut Outbox) -> bool {
         let mut moved = false;
         while self.listens() && out.len() < OUTBOX_BYTES {
@@ -190,7 +190,7 @@ impl Session {
                     flow
                 }
                 Err(error) => {
-                    // What came before it is answered before.
+                    // Earlier commands are answered first.
                     self.flush_published(out);
                     if self.publishing.is_blocked() {
                         break;
@@ -231,7 +231,7 @@ impl Session {
     #[inline]
     fn dispatch(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         if self.subscriber.has_news() {
-            // What came before its command is sent before the reply.
+            // Messages that arrived before the command are sent before its reply.
             self.deliver(out);
         }
         if self.publishing.is_gathering() && !is_publish(arguments[0]) {
@@ -266,9 +266,9 @@ impl Session {
         flow
     }
 
-    /// No command, or none with these arguments; within a transaction none of it will be done.
+    /// Rejects an unknown command or wrong arguments. Within a transaction this discards the transaction.
     fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
-        // A browser that was sent here by a page of somebody else: nothing of what follows is to be looked at.
+        // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
             tracing::warn!(peer = %self.client().peer, "an HTTP request came to the port for Redis clients");
             return Flow::End;
@@ -288,7 +288,7 @@ impl Session {
         Flow::Done
     }
 
-    /// An error; within a transaction none of it will be done.
+    /// Answers with an error. Within a transaction this discards the transaction.
     pub(super) fn refuse(&mut self, text: &str, out: &mut Outbox) -> Flow {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
@@ -297,7 +297,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Commands on keys.
+    /// Handles a command on keys in the selected database.
     #[inline]
     fn data_command(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         if matches!(command.name, "xread" | "xreadgroup")
@@ -352,7 +352,8 @@ impl Session {
         Flow::Done
     }
 
-    /// Counts what is read if it is large. Without room it is not sent: nothing has happened but that it was read.
+    /// Reserves memory for a large reply. Without room the reply is not sent; only reads come here, so nothing has
+    /// changed.
     #[inline]
     fn has_room_for(&mut self, reply: &Reply) -> bool {
         if matches!(reply, Reply::Bulk(bytes) if bytes.len() < COUNTED_REPLY_BYTES) {
@@ -366,7 +367,7 @@ impl Session {
         self.replies.get_or_insert_with(|| self.resp.app.admission.reply_bytes.nothing())
     }
 
-    /// A command joins the burst.
+    /// Adds a command to the burst.
     #[inline]
     fn join(&mut self, command: &'static Command, arguments: &[&[u8]], is_scan: bool, out: &mut Outbox) -> Flow {
         let bytes = arguments.iter().map(|argument| 4 + argument.len()).sum();
@@ -377,7 +378,7 @@ impl Session {
         Flow::Done
     }
 
-    /// Makes the burst one of this database, with room; or says what is to be done instead.
+    /// Prepares the burst for commands of this database and size; returns the flow to follow if they can't join now.
     pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<Flow> {
         if self.burst.is_empty() {
             if !self.resp.app.admission.requests.has_room() {
@@ -391,7 +392,7 @@ impl Session {
         None
     }
 
-    /// Puts a command into the burst.
+    /// Appends a command to the burst.
     #[inline]
     pub(super) fn push(&mut self, command: &'static Command, arguments: &[&[u8]], is_scan: bool) {
         let is_first = self.burst.commands.is_empty();
@@ -402,20 +403,20 @@ impl Session {
 
     // ----- bursts
 
-    /// Proposes what is in the burst. Its replies stay until that is done.
+    /// Proposes the burst. Its reply slots stay until its outcome is known.
     pub(super) fn send_burst(&mut self) {
         if self.burst.is_empty() || self.under_way.is_some() {
             return;
         }
         let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
         let commands = database.propose(&self.burst.commands, &self.burst.watched);
-        // They are on their way; what waits for them needs their replies' places only.
+        // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
         self.under_way = Some(OnItsWay { commands, _held: self.resp.app.admission.requests.count() });
     }
 
-    /// Goes on with what is under way. Whether something came of it.
+    /// Continues pending work. Returns true if there was progress.
     pub(crate) fn settle(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);
@@ -435,7 +436,8 @@ impl Session {
                 self.settled(outcome, out);
                 let large = out.len() - before;
                 if large >= COUNTED_REPLY_BYTES {
-                    // What was read behind a write is sent whatever waits: the write has happened.
+                    // Replies to reads after a write are sent even above the memory limit, because the write has
+                    // happened.
                     self.replies_held().count(large as u64);
                 }
             } else if self.blocked.is_some() {
@@ -470,7 +472,7 @@ impl Session {
         (self.burst.slots, self.burst.held) = (slots, held);
     }
 
-    /// Answers all that was in a burst.
+    /// Writes the replies of a burst.
     pub(super) fn write_slots(&mut self, slots: &[Slot], held: &[u8], outcome: Outcome, out: &mut Outbox) {
         let (mut replies, instead) = match outcome {
             Ok(Some(replies)) => (replies.into_iter(), None),
@@ -522,7 +524,7 @@ impl Session {
 
     // ----- replies
 
-    /// Writes something of the reply to the command under way: to the client, or behind the replies that wait.
+    /// Writes part of the reply to the current command: to the client, or behind the replies that wait.
     #[inline]
     pub(super) fn say(&mut self, out: &mut Outbox, write: impl FnOnce(&mut Writer<To<'_>>)) {
         if self.muted {
@@ -538,7 +540,7 @@ impl Session {
         }
     }
 
-    /// A whole reply.
+    /// Writes a complete reply.
     #[inline]
     pub(super) fn answer(&mut self, reply: &Reply, out: &mut Outbox) {
         if matches!(reply, Reply::Error(_)) {
@@ -547,7 +549,7 @@ impl Session {
         self.say(out, |writer| writer.reply(reply));
     }
 
-    /// The last that is said.
+    /// Writes the last reply and ends the session.
     pub(crate) fn farewell(&mut self, why: &str, out: &mut Outbox) {
         self.stop_waiting();
         self.muted = false;
@@ -555,7 +557,7 @@ impl Session {
         self.error(why, out);
     }
 
-    /// An error.
+    /// Writes an error reply.
     pub(super) fn error(&mut self, text: &str, out: &mut Outbox) {
         self.tally.error();
         self.say(out, |writer| writer.error(text.as_bytes()));
@@ -574,17 +576,17 @@ impl Drop for Session {
     }
 }
 
-/// Whether messages of it may be gathered with others.
+/// Returns true for commands whose messages may be gathered into batches.
 fn is_publish(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"publish") || name.eq_ignore_ascii_case(b"spublish")
 }
 
-/// The commands that are not queued by a transaction.
+/// Returns true for commands that a transaction runs instead of queueing.
 fn ends_queueing(name: &str) -> bool {
     matches!(name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }
 
-/// Never seen: a database gives a reply for each command.
+/// Returns the error for a missing reply; unreachable, since a database replies to each command.
 fn nothing_came() -> Reply {
     Reply::error("ERR the database gave no reply: its state is unknown")
 }

@@ -9,29 +9,29 @@ use super::{
     client::Clients, cursors::Cursors, databases::Databases, metrics::Metrics, pubsub::Registry, waiting::Waiting,
 };
 
-/// State of the Redis protocol.
+/// State of the Redis protocol that all its connections share.
 #[derive(Debug)]
 pub struct Resp {
-    /// Database, configuration, admission.
+    /// State of the server: database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Databases by number.
+    /// Databases that `SELECT` chooses from.
     pub(crate) databases: Databases,
-    /// Who is connected.
+    /// Table of connected clients.
     pub(crate) clients: Arc<Clients>,
-    /// Scans under way.
+    /// Cursors of scans in progress.
     pub(crate) cursors: Cursors,
-    /// Who waits for keys.
+    /// Clients waiting for changes of keys.
     pub(crate) waiting: Arc<Waiting>,
-    /// What clients are subscribed to.
+    /// Table of channel subscriptions of all clients.
     pub(crate) subscriptions: Registry,
-    /// Another number each time a server starts.
+    /// Number that differs after each start of the server.
     pub(crate) run: u64,
-    /// Figures.
+    /// Metrics of Redis clients.
     pub(crate) metrics: Arc<Metrics>,
 }
 
 impl Resp {
-    /// Over databases.
+    /// Creates the state of the Redis protocol over these databases.
     #[must_use]
     pub fn new(app: &Arc<App>, databases: Databases, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
@@ -46,7 +46,7 @@ impl Resp {
         })
     }
 
-    /// How far a client is trusted that has just come.
+    /// Returns the authentication state of a new client.
     #[must_use]
     pub(crate) fn first_trust(&self) -> Trust {
         if self.app.config.resp_password.is_set() { Trust::Unknown } else { Trust::Known }

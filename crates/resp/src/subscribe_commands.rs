@@ -1,4 +1,4 @@
-//! `SUBSCRIBE`, `UNSUBSCRIBE` and their kinds, `PUBSUB`, and what a subscriber may still do that speaks RESP2.
+//! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, `PUBSUB`, and the commands allowed to a subscriber that speaks RESP2.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::{
     session::{Flow, Session},
 };
 
-/// What `PUBSUB HELP` says.
+/// Reply to `PUBSUB HELP`.
 const HELP: [&str; 14] = [
     "PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "CHANNELS [<pattern>]",
@@ -34,7 +34,7 @@ const HELP: [&str; 14] = [
     "    Prints this help.",
 ];
 
-/// Whether a client that is subscribed may give it although it speaks RESP2.
+/// Returns true if a subscribed client may send the command over RESP2.
 fn is_for_subscribers(name: &str) -> bool {
     matches!(
         name,
@@ -51,12 +51,12 @@ fn is_for_subscribers(name: &str) -> bool {
 }
 
 impl Session {
-    /// Whether the client can do nothing but subscribe, because what is not a message would be taken for one.
+    /// Returns true for a RESP2 client with subscriptions: it would mistake other replies for messages.
     pub(crate) fn is_subscriber_only(&self) -> bool {
         self.protocol == Protocol::Resp2 && self.subscriber.is_subscribed()
     }
 
-    /// Refuses what a subscriber can't do.
+    /// Rejects a command that a subscriber must not send; returns `None` for the others.
     pub(crate) fn refuse_subscriber(
         &mut self,
         command: &Command,
@@ -77,7 +77,7 @@ impl Session {
         Some(self.refuse(&text, out))
     }
 
-    /// `PING` of a subscriber that speaks RESP2: it looks like a message.
+    /// Answers a `PING` of a RESP2 subscriber in the format of a message.
     pub(crate) fn ping_subscriber(&mut self, text: &[u8], out: &mut Outbox) {
         self.say(out, |writer| {
             writer.array(2);
@@ -86,7 +86,7 @@ impl Session {
         });
     }
 
-    /// `SUBSCRIBE`, `PSUBSCRIBE`, `SSUBSCRIBE`
+    /// Handles `SUBSCRIBE`, `PSUBSCRIBE` and `SSUBSCRIBE`: subscribes to each name and confirms it.
     pub(crate) fn subscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
         for name in names {
             let client = Arc::clone(&self.registered.client);
@@ -98,9 +98,9 @@ impl Session {
         Flow::Done
     }
 
-    /// `UNSUBSCRIBE`, `PUNSUBSCRIBE`, `SUNSUBSCRIBE`
+    /// Handles `UNSUBSCRIBE`, `PUNSUBSCRIBE` and `SUNSUBSCRIBE` for the given names, or for all names of the kind.
     pub(crate) fn unsubscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> Flow {
-        // What came before is delivered before the client is told that nothing more comes.
+        // Earlier messages are delivered before the confirmation, after which none may follow.
         if self.subscriber.deliver(self.protocol, out) == Delivery::TooSlow {
             return Flow::End;
         }
@@ -116,7 +116,7 @@ impl Session {
         Flow::Done
     }
 
-    /// What a subscription has come to: no reply but a message, so it is sent whether replies are wanted or not.
+    /// Confirms a change of subscriptions. This is a message and no reply, so it is sent even if replies are off.
     fn told(&mut self, what: &str, name: Option<&[u8]>, kind: Kind, out: &mut Outbox) {
         let mut writer = Writer::new(To::Outbox(out), self.protocol);
         writer.push(3);
@@ -128,7 +128,8 @@ impl Session {
         writer.integer(self.subscriber.counted_with(kind) as i64);
     }
 
-    /// Puts messages that wait into the outbox. Whether something was; a client that was too slow ends.
+    /// Moves queued messages into the outbox. Returns true if there was progress; a client that was too slow is
+    /// disconnected.
     pub(crate) fn deliver(&mut self, out: &mut Outbox) -> bool {
         match self.subscriber.deliver(self.protocol, out) {
             Delivery::Nothing => false,
@@ -142,7 +143,7 @@ impl Session {
         }
     }
 
-    /// `PUBSUB`
+    /// Handles `PUBSUB`: reports the active channels and their subscribers.
     pub(crate) fn pubsub(&mut self, arguments: &[&[u8]], out: &mut Outbox) {
         let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
         let registry = &self.resp.subscriptions;

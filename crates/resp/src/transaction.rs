@@ -1,16 +1,17 @@
 //! `MULTI`, `EXEC`, `DISCARD`, `WATCH`, `UNWATCH`.
 //!
-//! Owns: what is queued, which keys are watched, in which way a transaction is done.
-//! * In a database that answers at once all commands run with nothing in between, watched keys compared before.
-//! * In one that goes through the log a transaction that only reads is done over one view of the state; any other is part of
-//!   a burst, which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared
-//!   when the entry is applied.
+//! Owns: the queued commands, the watched keys, and the execution of transactions.
+//! * In an immediate database all commands run without interruption, after watched keys are compared.
+//! * In a batched database a transaction that only reads uses one view of the state. Any other is part of a burst,
+//!   which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared when the
+//!   entry is applied.
 //!
-//! Watched keys of other databases than the one that `EXEC` is given in are compared just before it.
+//! Watched keys of other databases than the one of the `EXEC` are compared immediately before it.
 //!
-//! Bounds: a transaction is at most as large as a command of the log ([`MAX_TRANSACTION_BYTES`], [`MAX_REDIS_COMMANDS`]), and
-//! watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond, it is refused and `EXEC` discards it. What all transactions hold that
-//! wait for their `EXEC` counts against `max_body_bytes_in_flight`, but for the first 64 KiB of each.
+//! Limits: a transaction is at most as large as a command of the log ([`MAX_TRANSACTION_BYTES`],
+//! [`MAX_REDIS_COMMANDS`]), and watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond these
+//! limits commands are rejected and `EXEC` discards the transaction. The memory of all queued transactions counts
+//! against `max_body_bytes_in_flight`, except for the first 64 KiB of each.
 
 use std::sync::atomic::Ordering;
 
@@ -28,15 +29,15 @@ use super::{
     session::{Flow, Session},
 };
 
-/// Bytes of the commands of a transaction.
+/// Maximum size in bytes of the commands of a transaction.
 const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
 
-/// Bytes of the keys that a client watches.
+/// Maximum size in bytes of the keys that a client watches.
 const MAX_WATCHED_BYTES: usize = 1024 * 1024;
 
-/// How the commands of a transaction are done, and where the replies of each come from.
+/// Execution plan of a transaction: its commands, and the source of each reply.
 struct Plan {
-    /// Those on keys, with cursors translated.
+    /// Commands on keys, with cursors translated.
     keys: Commands,
     slots: Vec<Slot>,
 }
@@ -55,7 +56,7 @@ fn are_unchanged(read: &dyn Read, watched: &[Watched]) -> Result<bool, StoreErro
 }
 
 impl Session {
-    /// `MULTI`
+    /// Handles `MULTI`: begins a transaction.
     pub(super) fn multi(&mut self, out: &mut Outbox) -> Flow {
         if self.transaction.is_some() {
             self.error("ERR MULTI calls can not be nested", out);
@@ -67,7 +68,7 @@ impl Session {
         Flow::Done
     }
 
-    /// A command within `MULTI`.
+    /// Queues a command of the transaction that `MULTI` began.
     pub(super) fn queue(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         if command.name == "select" && self.index_of(arguments[1]) != Ok(Some(self.database)) {
             return self.refuse("ERR a transaction is of one database: SELECT it before MULTI", out);
@@ -91,7 +92,7 @@ impl Session {
         Flow::Done
     }
 
-    /// `DISCARD`
+    /// Handles `DISCARD`: ends the transaction without running it.
     pub(super) fn discard(&mut self, out: &mut Outbox) -> Flow {
         if self.transaction.is_none() {
             self.error("ERR DISCARD without MULTI", out);
@@ -102,14 +103,14 @@ impl Session {
         Flow::Done
     }
 
-    /// No transaction is begun, and no keys are watched.
+    /// Ends the transaction and unwatches all keys.
     pub(super) fn end_transaction(&mut self) -> Option<Transaction> {
         self.unwatch();
         self.client().queued.store(0, Ordering::Relaxed);
         self.transaction.take()
     }
 
-    /// No keys are watched.
+    /// Unwatches all keys.
     pub(super) fn unwatch(&mut self) {
         if !self.watched.is_empty() {
             self.watched = Vec::new();
@@ -117,7 +118,7 @@ impl Session {
         }
     }
 
-    /// `WATCH`
+    /// Handles `WATCH`: records the versions of keys, which `EXEC` compares.
     pub(super) fn watch(&mut self, keys: &[&[u8]], out: &mut Outbox) -> Flow {
         if self.transaction.is_some() {
             self.error("ERR WATCH inside MULTI is not allowed", out);
@@ -154,7 +155,7 @@ impl Session {
         Flow::Done
     }
 
-    /// `EXEC`
+    /// Handles `EXEC`: runs the queued commands, unless a watched key has changed.
     pub(super) fn exec(&mut self, out: &mut Outbox) -> Flow {
         let Some(transaction) = &self.transaction else {
             self.error("ERR EXEC without MULTI", out);
@@ -175,7 +176,7 @@ impl Session {
                 self.enter(transaction_len(&self.transaction), transaction_bytes(&self.transaction), out)
         {
             if flow == Flow::Done {
-                // It was refused, and answered so.
+                // The transaction was rejected and answered with an error.
                 self.end_transaction();
             }
             return flow;
@@ -205,7 +206,7 @@ impl Session {
         Flow::Done
     }
 
-    /// The watched keys of this database; none: one of another has changed.
+    /// Returns the watched keys of this database; `None` if a key of another database has changed.
     fn watched_here(&self) -> Result<Option<Vec<Watched>>, Failure> {
         let mut here = Vec::new();
         for Watch { database, key, version } in &self.watched {
@@ -251,7 +252,7 @@ impl Session {
     fn exec_in_burst(&mut self, plan: Plan, watched: Vec<Watched>) -> Flow {
         plan.keys.each(|command, arguments| {
             self.push(command, arguments, false);
-            // Its place among the replies is the plan's.
+            // The plan has the slot of its reply.
             self.burst.slots.pop();
         });
         self.burst.slots.extend(plan.slots);
@@ -282,7 +283,7 @@ impl Session {
     }
 }
 
-/// Does all of them; the first failure is the outcome.
+/// Runs all commands; the first failure is the result.
 fn all<'a>(
     commands: &'a Commands,
     mut run: impl FnMut(&'static Command, &[&'a [u8]]) -> Result<Reply, StoreError>,

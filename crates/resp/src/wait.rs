@@ -8,21 +8,21 @@ use tokio::time::Sleep;
 
 use super::{database::Appended, waiting::Waiter};
 
-/// A read that waits.
+/// A blocking `XREAD` or `XREADGROUP` that waits for entries.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    /// What it waits for.
+    /// Condition that the read waits for.
     pub blocked: Blocked,
-    /// Rung by Redis clients that change one of its keys.
+    /// Handle that Redis clients ring when they change one of the keys.
     pub waiter: Waiter,
-    /// Those who are no Redis clients.
+    /// Notifications of appends by clients of other protocols.
     pub others: Vec<Appended>,
-    /// When its time is up; none: never.
+    /// Timer of the timeout; `None` if the read waits forever.
     pub until: Option<Pin<Box<Sleep>>>,
-    /// When it looks whether there still is what it waits for; none: it does not depend on it.
+    /// Timer of the check that the group still exists; `None` if the read needs no group.
     pub recheck: Option<Pin<Box<Sleep>>>,
-    /// The client wants no reply.
+    /// True if the client wants no reply.
     pub muted: bool,
-    /// Its place among the tails.
+    /// Slot of the read under the limit on tails.
     pub _held: Held,
 }

@@ -1,9 +1,10 @@
-//! Who waits for keys to change: clients blocked in `XREAD` and `XREADGROUP`.
+//! Notification of key changes for clients blocked in `XREAD` and `XREADGROUP`.
 //!
-//! Owns: which keys are waited for, by their hashes (one that collides wakes somebody who looks and waits on). Does not
-//! own who may wait, nor for how long.
+//! Owns: the table of awaited keys by hash (a collision wakes a client in vain, which checks its keys and waits on).
+//! Does not own the permission to wait, nor its duration.
 //!
-//! Invariant: whoever registers before it looks misses no change: a change is told after it can be seen.
+//! Invariant: a client that registers before it reads misses no change, because a change is visible before its
+//! notification.
 
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -18,7 +19,7 @@ use std::{
 use futures_util::task::AtomicWaker;
 use thalweg_redis::{Command, command::Keys};
 
-/// Wakes one task. A ring that comes before somebody listens is kept.
+/// Wakes one task. A ring without a listening task is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: AtomicBool,
@@ -26,47 +27,47 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Wakes it.
+    /// Wakes the task, now or when it next polls.
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Release);
         self.waker.wake();
     }
 
-    /// Ready when it was rung since it was last ready.
+    /// Ready if the bell was rung since it was last ready.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.waker.register(cx.waker());
         if self.rung.swap(false, Ordering::AcqRel) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
-/// Which keys a burst may have changed.
+/// Keys that a burst may have changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Touched {
-    /// None, or nobody waited yet when it was put together: all.
+    /// Any key: the keys are unknown, because no client was waiting when the burst was built.
     #[default]
     Any,
-    /// These, by their hashes.
+    /// Hashes of the keys that the burst may have changed.
     Keys(Vec<u64>),
 }
 
 type Place = (usize, u64);
 
-/// All who wait.
+/// Table of all waiting clients.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     bells: Mutex<HashMap<Place, Vec<Arc<Bell>>>>,
-    /// How many wait: most of the time nobody does, and nobody need look.
+    /// Number of waiting clients, which is mostly 0; then writers skip the table.
     count: AtomicUsize,
     random: RandomState,
 }
 
 impl Waiting {
-    /// How many wait.
+    /// Number of waiting clients.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Waits for changes of keys of a database, from now on.
+    /// Registers for changes of keys of a database, from now on.
     pub(crate) fn register<'k>(self: &Arc<Self>, database: usize, keys: impl Iterator<Item = &'k [u8]>) -> Waiter {
         let places: Vec<Place> = keys.map(|key| (database, self.random.hash_one(key))).collect();
         let bell = Arc::new(Bell::default());
@@ -79,7 +80,7 @@ impl Waiting {
         Waiter { waiting: Arc::clone(self), places, bell }
     }
 
-    /// Remembers which keys a command touches, if somebody waits.
+    /// Records the keys that a command touches, if any client waits.
     pub(crate) fn touch(&self, touched: &mut Touched, is_first: bool, command: &Command, arguments: &[&[u8]]) {
         if self.count() == 0 {
             *touched = Touched::Any;
@@ -90,14 +91,14 @@ impl Waiting {
         }
         let Touched::Keys(keys) = touched else { return };
         if command.keys == Keys::NONE && command.subcommands.is_empty() {
-            // It changes what it does not name: everything.
+            // The command changes keys that it does not name, possibly all.
             *touched = Touched::Any;
         } else if gives(command, arguments) {
             keys.extend(command.keys_of(arguments).map(|key| self.random.hash_one(key)));
         }
     }
 
-    /// Keys of a database have changed, and whoever looks sees it.
+    /// Notifies the clients waiting for keys that have changed. The change must be visible before the call.
     pub(crate) fn changed(&self, database: usize, touched: &Touched) {
         if self.count() == 0 {
             return;
@@ -111,8 +112,8 @@ impl Waiting {
     }
 }
 
-/// Whether readers that wait can have something of it: an entry, or the end of what they wait for. In Redis, too, a group
-/// that is set back wakes nobody.
+/// Returns true if a command can end the wait of readers: it adds an entry, or removes the stream or group. As in
+/// Redis, resetting a group wakes no reader.
 fn gives(command: &Command, arguments: &[&[u8]]) -> bool {
     match command.name {
         "xack" | "xautoclaim" | "xclaim" | "xdel" | "xreadgroup" | "xsetid" | "xtrim" => false,
@@ -121,7 +122,7 @@ fn gives(command: &Command, arguments: &[&[u8]]) -> bool {
     }
 }
 
-/// Somebody who waits. Dropping it ends that.
+/// Registration of a waiting client. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     waiting: Arc<Waiting>,
@@ -130,12 +131,12 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// As if a key had changed.
+    /// Notifies the client without a change.
     pub(crate) fn ring(&self) {
         self.bell.ring();
     }
 
-    /// Ready when one of the keys may have changed since it was last ready.
+    /// Ready if one of the keys may have changed since it was last ready.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.bell.poll(cx)
     }

@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and its help.
+//! Definition of the command line and its help texts.
 
 use std::path::PathBuf;
 
@@ -136,7 +136,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether errors are to be JSON, too.
+    /// Returns true if the command prints JSON, which then applies to its errors as well.
     pub fn wants_json(&self) -> bool {
         match self {
             Self::Put(args) => args.place.json,
@@ -348,13 +348,13 @@ pub struct KeyspaceSettings {
 }
 
 impl KeyspaceSettings {
-    /// What is asked for.
+    /// Returns the requested change of the configuration.
     pub fn change(&self) -> KeyspaceChange {
         KeyspaceChange { exact_counts: self.exact_counts, default_ttl: self.default_ttl, history: self.history }
     }
 }
 
-/// `off`, a number of revisions, an age, or both with a comma between them.
+/// Parses `off`, a number of revisions, an age, or both of them separated by a comma.
 fn parse_history(text: &str) -> Result<KeyspaceHistory, String> {
     let mut history = KeyspaceHistory::default();
     if text == "off" {
@@ -421,7 +421,7 @@ pub enum KeyspaceAction {
 }
 
 impl Keyspaces {
-    /// Where, whichever way it was typed.
+    /// Returns the server or directory, which the subcommand or the command itself may name.
     pub fn place(&self) -> &Place {
         match &self.action {
             None => &self.place,
@@ -610,7 +610,7 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// As the layers below know it.
+    /// Converts the options to the engine's configuration.
     pub fn config(&self) -> StreamConfig {
         StreamConfig {
             max_age: self.max_age,
@@ -689,7 +689,7 @@ pub enum StreamAction {
 }
 
 impl Streams {
-    /// Where, whichever way it was typed.
+    /// Returns the server or directory, which the subcommand or the command itself may name.
     pub fn place(&self) -> &Place {
         match &self.action {
             None => &self.place,

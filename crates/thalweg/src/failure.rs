@@ -1,6 +1,6 @@
-//! What a command ends with when it does not succeed: an exit code for scripts, words for people.
+//! Failures of commands: an exit code for scripts, a message for people.
 //!
-//! Every [`Failure`] says what happened and, where there is something to do, what to do next.
+//! Every [`Failure`] states what happened and, if the user can act on it, what to do next.
 
 use std::{borrow::Cow, fmt, io};
 
@@ -9,23 +9,23 @@ use thalweg_types::{Action, Classified};
 
 use crate::render;
 
-/// Exit codes; 0 is success. The table in `thalweg --help` says the same.
+/// Exit codes of failed commands; 0 is success. `thalweg --help` has the same table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Something is wrong with the node, its data, or the machine.
+    /// The node, its data, or the machine has a fault.
     Failed,
-    /// The request itself is wrong and will never succeed as it is.
+    /// The request is invalid and can't succeed without a change.
     Usage,
-    /// The key, stream, offset or directory is not there.
+    /// The key, stream, offset or directory does not exist.
     NotFound,
-    /// A condition did not hold; nothing was written.
+    /// A condition was not met; nothing was written.
     Conflict,
-    /// Not now: unreachable, overloaded, in use by another process. The same command may succeed later.
+    /// The server is unreachable or overloaded, or another process uses the directory. A retry may succeed.
     Unavailable,
 }
 
 impl Exit {
-    /// The number a shell sees.
+    /// Returns the exit code of the process.
     pub fn code(self) -> u8 {
         match self {
             Self::Failed => 1,
@@ -45,16 +45,16 @@ impl Exit {
     }
 }
 
-/// Why a command failed.
+/// Error of a command.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// How the process ends.
+    /// Exit code category.
     pub exit: Exit,
-    /// Stable code for programs, as the API's.
+    /// Stable code for programs, equal to the API's.
     pub code: Cow<'static, str>,
-    /// What happened.
+    /// Description of the error.
     pub message: String,
-    /// What to do next.
+    /// Advice on what to do next.
     pub next: Option<String>,
 }
 
@@ -67,25 +67,25 @@ impl Failure {
         Self::new(Exit::Usage, "usage", message)
     }
 
-    /// A file of the user's that cannot be read or written.
+    /// Creates the failure of a user's file that can't be read or written.
     pub fn file(path: &std::path::Path, error: &io::Error) -> Self {
         let exit = if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
         Self::new(exit, "file", format!("{}: {error}", path.display()))
     }
 
-    /// An operation's own error, which knows its code and what to do.
+    /// Creates the failure of a typed error, which has a code and an action.
     pub fn of(error: &(impl Classified + ?Sized)) -> Self {
         Self::new(exit_of(error.code(), error.action()), error.code(), error.to_string())
     }
 
-    /// Adds what to do next.
+    /// Adds advice on what to do next.
     #[must_use]
     pub fn then(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
     }
 
-    /// Says it on stderr: one line of JSON, or words.
+    /// Prints the failure on stderr: as one line of JSON, or as text.
     pub fn report(&self, json: bool) {
         if json {
             let body = json!({
@@ -99,7 +99,8 @@ impl Failure {
     }
 }
 
-/// The exit for an error of the engine or the API, by its code where that says more than the action.
+/// Returns the exit category of an error of the engine or the API, by its code if that is more specific than its
+/// action.
 pub fn exit_of(code: &str, action: Action) -> Exit {
     let missing = ["not_found", "no_log", "missing_directory", "trimmed", "beyond_end", "compacted"];
     if code.starts_with("no_such") || missing.contains(&code) {
@@ -107,7 +108,7 @@ pub fn exit_of(code: &str, action: Action) -> Exit {
     }
     let settled = ["attempt_lapsed"];
     let producer = ["duplicate_too_old", "sequence_gap", "producer_fenced", "unknown_producer", "mixed_duplicates"];
-    // What a counter holds now is not what adding to it expects.
+    // The counter's current value conflicts with the addition.
     let counter = ["not_a_number", "overflow"];
     if code.contains("condition")
         || code.contains("conflict")

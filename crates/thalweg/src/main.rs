@@ -1,8 +1,8 @@
 //! The `thalweg` command: the server, a client for servers and directories, tools for logs, and the bench.
 //!
-//! Owns: the command line, what it prints, and the exit codes. Does not own: any behaviour of the database;
-//! every command is a thin caller of the engine (`--data`) or of a server's HTTP API (`--server`), through
-//! one trait, [`target::Target`], so that both answer alike.
+//! Owns: the command line, its output, and the exit codes. Does not own: any behaviour of the database. Every command
+//! is a thin caller of the engine (`--data`) or of a server's HTTP API (`--server`) through one trait,
+//! [`target::Target`], so that both give the same answers.
 
 mod cli;
 mod commands;

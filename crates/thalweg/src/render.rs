@@ -1,6 +1,6 @@
-//! What commands print: bytes as text, tables, JSON, and colour only where a person looks.
+//! Output of commands: bytes as text, tables, JSON, and colour only on a terminal.
 //!
-//! stdout carries results and nothing else; notes and progress go to stderr.
+//! stdout contains only results; notes and progress go to stderr.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 
-/// Whether stderr is looked at by a person who wants colour.
+/// Returns true if stderr is a terminal and the user has not disabled colour.
 pub fn stderr_colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
@@ -19,7 +19,7 @@ pub fn error_label() -> &'static str {
     if stderr_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" }
 }
 
-/// A remark for people, on stderr.
+/// Prints a note on stderr.
 pub fn note(text: &str) {
     if stderr_colour() {
         eprintln!("\x1b[2m{text}\x1b[0m");
@@ -28,12 +28,12 @@ pub fn note(text: &str) {
     }
 }
 
-/// Writes to stdout, and shows it.
+/// Writes to stdout and flushes it.
 pub fn out(bytes: &[u8]) -> Result<(), Failure> {
     gone_is_done(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
 }
 
-/// Many lines, written together; flushed when dropped or when told to.
+/// Buffered lines for stdout; flushed when dropped or on request.
 pub struct Lines {
     out: BufWriter<io::Stdout>,
 }
@@ -43,7 +43,7 @@ impl Lines {
         Self { out: BufWriter::with_capacity(64 * 1024, io::stdout()) }
     }
 
-    /// Adds bytes as they are.
+    /// Adds bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         gone_is_done(self.out.write_all(bytes))
     }
@@ -53,13 +53,13 @@ impl Lines {
         gone_is_done(self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n")))
     }
 
-    /// What was added is shown now.
+    /// Flushes the added lines.
     pub fn flush(&mut self) -> Result<(), Failure> {
         gone_is_done(self.out.flush())
     }
 }
 
-/// A reader that went away (`| head`) ends the command quietly.
+/// Ends the process quietly if the reader of stdout has closed it (`| head`).
 fn gone_is_done(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -72,7 +72,7 @@ pub fn line(text: &str) -> Result<(), Failure> {
     out(format!("{text}\n").as_bytes())
 }
 
-/// Bytes on one line: UTF-8 as it is, control characters and what is no UTF-8 escaped as `\xNN`.
+/// Formats bytes on one line: UTF-8 unchanged, control characters and invalid bytes escaped as `\xNN`.
 pub fn one_line(bytes: &[u8]) -> String {
     let mut shown = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -92,7 +92,7 @@ pub fn one_line(bytes: &[u8]) -> String {
     shown
 }
 
-/// Adds bytes to a JSON object: as `name` where they are UTF-8, else as `name_base64`.
+/// Adds bytes to a JSON object: as `name` if they are UTF-8, else as `name_base64`.
 pub fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), json!(text)),
@@ -100,7 +100,7 @@ pub fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     };
 }
 
-/// The inverse of [`insert_bytes`]; `None` if neither form is there.
+/// Inverse of [`insert_bytes`]; `None` if neither field exists.
 pub fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<u8>> {
     if let Some(text) = object.get(name).and_then(Value::as_str) {
         return Some(text.as_bytes().to_vec());
@@ -109,7 +109,7 @@ pub fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<u8>> {
     BASE64.decode(encoded).ok()
 }
 
-/// A table without frames, which also reads well in a pipe.
+/// Formats a table without borders, which is also easy to process in a pipe.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
@@ -121,7 +121,7 @@ pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> St
     lines.lines().map(unframed).collect::<Vec<_>>().join("\n")
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
@@ -134,12 +134,12 @@ pub fn count(n: u64) -> String {
     grouped
 }
 
-/// Bytes with a binary unit.
+/// Formats a number of bytes with a binary unit.
 pub fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
 }
 
-/// JSON objects as `path value` lines, nested names joined with dots: for people, and for grep.
+/// Converts JSON objects to rows of path and value, with nested names joined by dots, for people and for grep.
 pub fn flatten(value: &Value) -> Vec<(String, String)> {
     let mut rows = Vec::new();
     flatten_into(&mut rows, "", value);

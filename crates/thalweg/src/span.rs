@@ -1,5 +1,5 @@
-//! Spans, sizes and points of time as people type and read them on the command line: as in the
-//! configuration and in the API, so that there is one way to write each.
+//! Spans, sizes and times as users type and read them on the command line, in the same notation as in the configuration
+//! and the API.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("write {expected}"))
 }
 
-/// A point in time as given to `--since`.
+/// Time given to `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// So long before now.
+    /// This span before now.
     Ago(Duration),
-    /// Then.
+    /// This point in time.
     At(SpaceTime),
 }
 
 impl Since {
-    /// The point in time, if it is `now` now.
+    /// Returns the point in time, relative to `now`.
     pub fn time(self, now: SpaceTime) -> SpaceTime {
         match self {
             Self::Ago(span) => now.minus(span),

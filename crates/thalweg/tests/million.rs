@@ -1,7 +1,7 @@
-//! A server over a million small streams: start-up, memory, lists, metrics. Takes a minute, so it is not part of a
+//! A server with a million small streams: start-up, memory, lists, metrics. It takes a minute, so it is not part of a
 //! normal run: `cargo test --release -p thalweg --test million -- --ignored --nocapture --test-threads 1`.
 //!
-//! What the engine does with them is in `engine/tests/scale.rs`.
+//! `engine/tests/scale.rs` tests the engine with as many streams.
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -24,11 +24,11 @@ fn resident_mib(node: &Node) -> u64 {
         let line = status.lines().find(|line| line.starts_with(name)).expect("Linux");
         line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
     };
-    // What is mapped of the log can be dropped at any time.
+    // The kernel can drop mapped pages of the log at any time, so they are not counted.
     of("RssAnon:") >> 10
 }
 
-/// Streams of one record each, half of them with a retention.
+/// Creates streams of one record each, half of them with a retention.
 fn fill(path: &std::path::Path) {
     let db = Database::open(path, Options { durability: Durability::Os, ..Options::default() }).unwrap();
     let mut batch = RecordBatch::new();

@@ -1,28 +1,28 @@
-//! Channels: `SUBSCRIBE`, `PUBLISH` and what belongs to them, over the node's subjects.
+//! Channels: `SUBSCRIBE`, `PUBLISH` and related commands, over the node's subjects.
 //!
-//! Owns: a client's subscriptions and what is sent for them. Does not own who gets what (the broker), which channel is which
-//! subject ([`thalweg_redis::channels`]), what is published ([`publishing`]), what all clients of the server are
-//! subscribed to ([`registry`]).
+//! Owns: a client's subscriptions and the messages sent for them. Does not own the choice of receivers (the broker),
+//! the mapping of channels to subjects ([`thalweg_redis::channels`]), the published messages ([`publishing`]), nor the
+//! table of all subscriptions of the server ([`registry`]).
 //!
 //! ```text
 //!   PUBLISH c 1, PUBLISH c 2 ─► run ─► one batch ─► broker ─► links ─► one write of both to each subscriber
 //! ```
-//! A channel is a subject of the node, so messages of HTTP and native publishers come, too, and theirs get these. Sharded
-//! channels are the same channels: `SSUBSCRIBE` differs in what its messages are called.
+//! A channel is a subject of the node, so its subscribers also get messages of HTTP and native publishers, and vice
+//! versa. Sharded channels are the same channels: `SSUBSCRIBE` differs only in the type of its messages.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! A batch is written as RESP once for all subscribers by name that speak one version, by whichever of them is first, and
-//! kept with the batch; patterns are written for each, because their messages name them. So a delivery is one copy of
-//! what goes into a socket, and a share of a write.
+//! The first subscriber by name that speaks a RESP version encodes a batch for all such subscribers; the encoding is
+//! kept with the batch. Messages for patterns are encoded for each subscription, because they contain the pattern. A
+//! delivery therefore costs one copy into a socket buffer and a share of a write.
 //!
-//! How deliveries and publishers share a thread is `turns`'.
+//! `turns` schedules deliveries and publishers of a thread.
 //!
 //! # Slow subscribers
 //!
-//! What a client does not take waits in its link's queue, bounded by [`SUBSCRIPTION_BYTES`] for each of its subscriptions
-//! and by `max_link_bytes` for all of them. At the bound the client is cut off, as by Redis's `client-output-buffer-limit pubsub`:
-//! there is no other way to tell it that messages are missing.
+//! Messages that a client does not read wait in its link's queue, bounded by [`SUBSCRIPTION_BYTES`] for each of its
+//! subscriptions and by `max_link_bytes` for all of them. At the limit the client is disconnected, as by Redis's
+//! `client-output-buffer-limit pubsub`: the protocol has no other way to report missing messages.
 
 pub(crate) mod publishing;
 pub(crate) mod registry;
@@ -54,15 +54,15 @@ use super::{client::Client, out::To};
 pub(crate) use publishing::Publishing;
 pub(crate) use registry::{Kind, Registry};
 
-/// Bytes that wait for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
+/// Maximum bytes queued for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
 const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
-/// Messages that wait for one subscription. What they take beside their bytes is bounded by it.
+/// Maximum messages queued for one subscription, which bounds their memory overhead.
 const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 
-/// Batches that are taken from the link at a time.
+/// Maximum number of batches taken from the link in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
-/// Wakes the client's task, and says that there is something to look at.
+/// Wakes the client's task, and marks that there is something to deliver.
 #[derive(Debug)]
 pub(crate) struct News {
     client: Arc<Client>,
@@ -70,7 +70,7 @@ pub(crate) struct News {
 }
 
 impl News {
-    /// For a client.
+    /// Creates the handle of a client.
     pub(crate) fn of(client: &Arc<Client>) -> Arc<Self> {
         Arc::new(Self { client: Arc::clone(client), is_there: AtomicBool::new(false) })
     }
@@ -78,33 +78,33 @@ impl News {
 
 impl Notify for News {
     fn notify(&self) {
-        // Who has not looked since it was told last need not be told again.
+        // A client that has not looked since the last notification needs no other.
         if !self.is_there.swap(true, Ordering::AcqRel) {
             self.client.bell.ring();
         }
     }
 }
 
-/// What a subscription of the link is for.
+/// Purpose of a subscription of the link.
 #[derive(Clone, Debug)]
 struct Wanted {
     kind: Kind,
     name: Arc<[u8]>,
 }
 
-/// A client's subscriptions.
+/// Channel and pattern subscriptions of a client.
 #[derive(Default)]
 pub(crate) struct Subscriber {
-    /// Opened with the first subscription.
+    /// Link to the broker, opened by the first subscription.
     link: Option<(Link, Arc<News>)>,
-    /// By name, with their ids on the link.
+    /// Subscriptions of each kind by name, with their ids on the link.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
     wanted: HashMap<SubscriptionId, Wanted>,
     last_id: u64,
     taken: Vec<Outbound>,
-    /// The link has more than was taken.
+    /// True if the link has more batches than were taken.
     has_more: bool,
-    /// It waits for its turn to take.
+    /// True if the client waits for its turn to take messages.
     waits: bool,
 }
 
@@ -114,31 +114,32 @@ impl fmt::Debug for Subscriber {
     }
 }
 
-/// What came of looking for messages.
+/// Result of delivering queued messages to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// There was nothing.
+    /// There were no messages.
     Nothing,
-    /// Something was put into the outbox.
+    /// Messages were put into the outbox.
     Moved,
-    /// The client was too slow: its connection is to end.
+    /// The client was too slow, so its connection must end.
     TooSlow,
 }
 
 impl Subscriber {
-    /// How many subscriptions there are of a kind.
+    /// Number of subscriptions of a kind.
     #[must_use]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.names[kind as usize].len()
     }
 
-    /// Whether there is any.
+    /// Returns true if there is any subscription.
     #[must_use]
     pub(crate) fn is_subscribed(&self) -> bool {
         self.names.iter().any(|names| !names.is_empty())
     }
 
-    /// What `SUBSCRIBE` and its like count: sharded channels by themselves, all others together.
+    /// Returns the count that `SUBSCRIBE` and similar commands report: sharded channels separately, all others
+    /// together.
     #[must_use]
     pub(crate) fn counted_with(&self, kind: Kind) -> usize {
         match kind {
@@ -147,16 +148,16 @@ impl Subscriber {
         }
     }
 
-    /// All names of a kind, in order.
+    /// Returns all names of a kind, in order.
     #[must_use]
     pub(crate) fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         self.names[kind as usize].keys().cloned().collect()
     }
 
-    /// Subscribes, if it is not yet.
+    /// Subscribes, unless the subscription exists.
     ///
     /// # Errors
-    /// Why not, as the client is told.
+    /// Returns the text for the client if the name is invalid or the broker rejects the subscription.
     pub(crate) fn subscribe(
         &mut self,
         views: &Views,
@@ -191,7 +192,7 @@ impl Subscriber {
         Ok(())
     }
 
-    /// To all of the patterns, or to none.
+    /// Subscribes the link to all of the patterns, or to none.
     fn subscribe_link(&mut self, views: &Views, patterns: &[Pattern]) -> Result<Vec<SubscriptionId>, SubscribeError> {
         let Some((link, _)) = &self.link else { return Ok(Vec::new()) };
         let (messages, bytes) = (SUBSCRIPTION_MESSAGES, SUBSCRIPTION_BYTES);
@@ -211,28 +212,28 @@ impl Subscriber {
         Ok(ids)
     }
 
-    /// Unsubscribes, if it is subscribed.
+    /// Unsubscribes, if the subscription exists.
     pub(crate) fn unsubscribe(&mut self, registry: &Registry, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
         self.tell_count(kind);
         for id in ids {
             self.wanted.remove(&id);
             if let Some((link, _)) = &self.link {
-                // A link that was given up has none any more.
+                // A link that the broker closed has no subscriptions any more.
                 let _ = link.unsubscribe(id);
             }
         }
         registry.remove(kind, name);
     }
 
-    /// Says to others how many subscriptions of a kind there are.
+    /// Publishes the number of subscriptions of a kind in the client's data.
     fn tell_count(&self, kind: Kind) {
         if let Some((_, news)) = &self.link {
             news.client.subscribed[kind as usize].store(self.count(kind), Ordering::Relaxed);
         }
     }
 
-    /// Ends all subscriptions. What waits for them is gone.
+    /// Ends all subscriptions and drops their queues.
     pub(crate) fn clear(&mut self, registry: &Registry) {
         for kind in Kind::ALL {
             for name in self.names(kind) {
@@ -244,13 +245,13 @@ impl Subscriber {
         *self = Self { last_id: self.last_id, ..Self::default() };
     }
 
-    /// Whether something may be there that was not looked at.
+    /// Returns true if there may be new messages.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.link.as_ref().is_some_and(|(_, news)| news.is_there.load(Ordering::Acquire))
     }
 
-    /// Whether what may be there is not to be delivered before others have had their turn: then the client is woken.
+    /// Returns true if new messages must wait until other clients had their turn; the client is then woken.
     pub(crate) fn must_wait(&mut self, client: &Arc<Client>) -> bool {
         if !self.has_news() || self.has_more {
             return false;
@@ -263,7 +264,7 @@ impl Subscriber {
         self.waits
     }
 
-    /// Puts what waits into the outbox, as far as it has room.
+    /// Moves queued messages into the outbox as far as it has room.
     pub(crate) fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
         let Some((link, news)) = &self.link else { return Delivery::Nothing };
         if !news.is_there.swap(false, Ordering::Acquire) && !self.has_more {
@@ -272,7 +273,7 @@ impl Subscriber {
         let mut delivery = Delivery::Nothing;
         self.has_more = true;
         while self.has_more {
-            // Without room nothing is taken, but that the client was given up is heard.
+            // Without room no messages are taken, but a disconnect by the broker is still noticed.
             let room = OUTBOX_BYTES.saturating_sub(out.len());
             let batches = if room == 0 { 0 } else { BATCHES_AT_ONCE };
             let budget = Budget { batches, bytes: room as u64 };
@@ -281,7 +282,7 @@ impl Subscriber {
                 match item {
                     Outbound::Batch { batch, subscriptions } => {
                         let wanted = || subscriptions.iter().filter_map(|id| self.wanted.get(id));
-                        // By name before by pattern, as Redis does it.
+                        // Subscriptions by name precede those by pattern, as in Redis.
                         let by_name = wanted().filter(|wanted| wanted.kind != Kind::Pattern);
                         by_name.for_each(|wanted| send(&batch, wanted, protocol, out));
                         let by_pattern = wanted().filter(|wanted| wanted.kind == Kind::Pattern);
@@ -299,7 +300,7 @@ impl Subscriber {
     }
 }
 
-/// From which size on a batch is shared rather than copied.
+/// Size in bytes from which a batch is shared instead of copied.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 
 fn send(batch: &Batch, wanted: &Wanted, protocol: Protocol, out: &mut Outbox) {
@@ -317,12 +318,12 @@ fn send(batch: &Batch, wanted: &Wanted, protocol: Protocol, out: &mut Outbox) {
         Kind::Pattern if glob::matches(&wanted.name, &channel_of(batch.subject().as_bytes())) => {
             out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &wanted.name], protocol));
         }
-        // A pattern of subjects has more than the glob.
+        // The subject pattern matches more than the glob does.
         Kind::Pattern => {}
     }
 }
 
-/// The messages of a batch, each with what comes before its channel.
+/// Encodes the messages of a batch, each with `before` in front of its channel.
 fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
     let channel = channel_of(batch.subject().as_bytes());
     let mut head = Vec::new();
@@ -332,7 +333,7 @@ fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
     writer.bulk(&channel);
     let each = head.len() + 16;
     let mut all = Vec::with_capacity(batch.encoded().len() + batch.messages() as usize * each);
-    // What was published was checked, by whomever.
+    // Every published batch was checked, whatever its protocol.
     let messages = wire::Batch::decode(batch.encoded()).map(|batch| batch.messages());
     for message in messages.into_iter().flatten().flatten() {
         all.extend_from_slice(&head);

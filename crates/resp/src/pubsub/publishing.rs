@@ -1,10 +1,10 @@
-//! `PUBLISH`: what came with one read for one channel is one batch.
+//! `PUBLISH`: messages of one read for one channel form one batch.
 //!
-//! Owns: the run that is being gathered, and the batch that waits for room. Does not own who gets it.
+//! Owns: the run that is being gathered, and the batch that waits for room. Does not own the choice of receivers.
 //!
-//! Invariants: a run's replies are written when it is published, and before anything else is answered: at the next command
-//! that is no publish to the same channel, and at the end of what has come. While a batch waits for a native subscriber that asks
-//! publishers to wait, its client is not listened to.
+//! Invariants: the replies of a run are written when it is published, and before any other reply. A run is published at
+//! the next command that is no publish to the same channel, and at the end of the received commands. While a batch
+//! waits for a native subscriber whose policy blocks publishers, the session handles no commands of its client.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use thalweg_wire::{BatchWriter, Checksum};
 
 use super::{Client, Registry};
 
-/// Bytes from which on a run is published.
+/// Size in bytes from which a run is published.
 const MAX_RUN_BYTES: usize = 256 * 1024;
-/// Messages at which a run is published.
+/// Number of messages at which a run is published.
 const MAX_RUN_MESSAGES: u32 = 1024;
 
-/// What a client publishes.
+/// Publishing state of a client: the gathered run and the blocked batch.
 #[derive(Default)]
 pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,
     pub(crate) blocked: Option<Batch>,
-    /// Rung when there may be room. The broker knows those who wait by it.
+    /// Handle that the broker notifies when there may be room.
     pub(crate) waiter: Option<Arc<dyn Notify>>,
-    /// What the last run was about: publishers mostly stay with one channel.
+    /// Subject of the last run, cached because publishers mostly stay with one channel.
     last: Option<Subject>,
 }
 
@@ -61,13 +61,13 @@ impl Run {
 }
 
 impl Publishing {
-    /// Whether a batch waits for room.
+    /// Returns true if a batch waits for room.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Whether messages are gathered whose replies are not written.
+    /// Returns true if there are gathered messages without replies.
     #[must_use]
     pub(crate) fn is_gathering(&self) -> bool {
         self.run.is_some()
@@ -86,7 +86,7 @@ impl Publishing {
         Ok(Run { subject, writer })
     }
 
-    /// Adds to the run, if the message may be in it.
+    /// Adds a message to the run. Returns false if it can't join.
     pub(crate) fn joins(&mut self, channel: &[u8], payload: &[u8]) -> bool {
         let Some(run) = &mut self.run else { return false };
         let is_same = subject_of(channel).is_ok_and(|name| *name == *run.subject.as_bytes());
@@ -97,7 +97,7 @@ impl Publishing {
     }
 }
 
-/// How many clients and native subscriptions receive a message.
+/// Number of clients and native subscriptions that receive a message.
 pub(crate) fn receivers(published: Published, subject: &Subject, registry: &Registry) -> i64 {
     published.delivered.saturating_sub(registry.deaf_to(subject)) as i64
 }

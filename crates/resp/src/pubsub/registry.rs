@@ -1,8 +1,8 @@
-//! What the server's Redis clients are subscribed to, by name: for `PUBSUB`, and for how many receive a message.
+//! Table of the subscriptions of all Redis clients by name: for `PUBSUB`, and for the number of receivers of a message.
 //!
-//! The broker counts who is subscribed to a subject. A glob is subscribed to more than it matches, so those whose pattern
-//! has the subject and whose glob has not its channel are taken off that count. This costs a comparison for each
-//! glob and batch, as in Redis, and nothing where there are none.
+//! The broker counts the subscriptions to a subject. A glob's subject pattern matches more than the glob, so
+//! subscriptions whose pattern matches the subject but whose glob does not match its channel are subtracted from that
+//! count. This costs one comparison for each glob and batch, as in Redis, and nothing without globs.
 
 use std::{
     collections::BTreeMap,
@@ -15,21 +15,21 @@ use std::{
 use thalweg_broker::{Pattern, Subject};
 use thalweg_redis::{channels::channel_of, glob};
 
-/// What a subscription is by.
+/// Kind of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A channel's name.
+    /// Subscription to a channel by name.
     Channel,
-    /// A glob.
+    /// Subscription to channels by a glob pattern.
     Pattern,
-    /// A channel's name, for messages that say so.
+    /// Subscription to a sharded channel by name, whose messages have a type of their own.
     Shard,
 }
 
 impl Kind {
-    /// How many there are.
+    /// Number of kinds of subscriptions.
     pub(crate) const COUNT: usize = 3;
-    /// All of them.
+    /// All kinds of subscriptions.
     pub(crate) const ALL: [Self; Self::COUNT] = [Self::Channel, Self::Pattern, Self::Shard];
 }
 
@@ -39,11 +39,11 @@ struct Entry {
     patterns: Vec<Pattern>,
 }
 
-/// The table. Bounded by the broker's bound on subscriptions.
+/// Table of subscriptions, bounded by the broker's limit on subscriptions.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     tables: Mutex<[BTreeMap<Arc<[u8]>, Entry>; Kind::COUNT]>,
-    /// How many globs there are: most of the time none, and nobody need look.
+    /// Number of globs, which is mostly 0; then publishers skip the table.
     globs: AtomicUsize,
 }
 
@@ -52,7 +52,7 @@ impl Registry {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client has subscribed.
+    /// Adds a subscription of a client.
     pub(crate) fn add(&self, kind: Kind, name: &Arc<[u8]>, patterns: Vec<Pattern>) {
         let mut tables = self.tables();
         let entry = tables[kind as usize].entry(Arc::clone(name)).or_default();
@@ -61,7 +61,7 @@ impl Registry {
         self.globs.store(tables[Kind::Pattern as usize].len(), Ordering::Release);
     }
 
-    /// A client has unsubscribed.
+    /// Removes a subscription of a client.
     pub(crate) fn remove(&self, kind: Kind, name: &[u8]) {
         let mut tables = self.tables();
         let table = &mut tables[kind as usize];
@@ -74,25 +74,25 @@ impl Registry {
         self.globs.store(tables[Kind::Pattern as usize].len(), Ordering::Release);
     }
 
-    /// How many clients are subscribed to a name.
+    /// Number of clients subscribed to a name.
     #[must_use]
     pub(crate) fn clients(&self, kind: Kind, name: &[u8]) -> usize {
         self.tables()[kind as usize].get(name).map_or(0, |entry| entry.clients)
     }
 
-    /// How many different names of a kind there are.
+    /// Number of distinct names of a kind.
     #[must_use]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.tables()[kind as usize].len()
     }
 
-    /// How many different globs there are.
+    /// Number of distinct globs.
     #[must_use]
     pub(crate) fn globs(&self) -> usize {
         self.globs.load(Ordering::Acquire)
     }
 
-    /// Names of a kind that a glob matches; all without one.
+    /// Returns the names of a kind that a glob matches, or all names without a glob.
     #[must_use]
     pub(crate) fn names(&self, kind: Kind, wanted: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let tables = self.tables();
@@ -100,7 +100,7 @@ impl Registry {
         tables[kind as usize].keys().filter(is_wanted).cloned().collect()
     }
 
-    /// How many subscriptions by glob get what is published to a subject from the broker, and don't send it.
+    /// Number of glob subscriptions that get a subject's messages from the broker but do not match its channel.
     #[must_use]
     pub(crate) fn deaf_to(&self, subject: &Subject) -> u64 {
         if self.globs() == 0 {

@@ -1,17 +1,17 @@
-//! In which order a thread sends messages to its subscribers, and reads what its clients send.
+//! Order in which a thread sends messages to its subscribers and reads from its clients.
 //!
-//! Owns: who of this thread waits for a turn to be sent what is there for it. Does not own what that is.
+//! Owns: the queue of this thread's clients that wait for a turn to receive messages. Does not own the messages.
 //!
-//! A message to ten subscribers is ten writes to sockets, which take much longer than to publish it. If they came at once,
-//! whoever publishes would wait for them with its next messages. So after a few of them the thread looks at its sockets, and
-//! what is published meanwhile goes along with what waits: the more is published, the more goes with one write. Nothing
-//! waits for time to pass.
+//! A message to ten subscribers takes ten socket writes, which take much longer than publishing it. If all of them came
+//! first, the next messages of the publisher would wait for them. The thread therefore polls its sockets after some of
+//! the writes, and newly published messages join the waiting ones: the higher the rate of messages, the more of them
+//! share one write. Nothing waits for time to pass.
 //!
-//! Bounds: of all who wait one in [`SHARES`] has its turn before the sockets are looked at again, so nobody waits for
-//! more than so many looks, however much is published.
+//! Bounds: in each round one of [`SHARES`] parts of the waiting clients has its turn before the sockets are polled
+//! again. A client therefore waits for at most that many polls, at any rate of messages.
 //!
-//! Invariant: who waits is on a thread whose runtime is its own ([`threads`](thalweg_serving::threads)), so those of a thread need
-//! no lock.
+//! Invariant: a waiting client is on a thread with its own runtime ([`threads`](thalweg_serving::threads)), so the
+//! queue needs no lock.
 
 use std::{
     cell::RefCell,
@@ -23,7 +23,7 @@ use std::{
 
 use crate::client::Client;
 
-/// In so many parts those who wait have their turns.
+/// Number of parts into which waiting clients are divided.
 const SHARES: usize = 8;
 
 thread_local! {
@@ -35,17 +35,17 @@ struct Turns {
     usher: Usher,
 }
 
-/// The task that gives turns.
+/// State of the task that gives turns.
 enum Usher {
-    /// Nobody has waited yet.
+    /// The task is not running.
     Missing,
-    /// It gives turns, or is about to.
+    /// The task gives turns, or is about to.
     Busy,
-    /// Nobody waits.
+    /// The task waits for clients.
     Idle(Waker),
 }
 
-/// Has the client's bell rung when it is its turn ([`Client::has_turn`]).
+/// Queues the client, and rings its bell when it is its turn ([`Client::has_turn`]).
 pub(super) fn join(client: &Arc<Client>) {
     TURNS.with_borrow_mut(|turns| {
         turns.waiting.push_back(Arc::clone(client));
@@ -64,8 +64,8 @@ async fn give_turns() {
         for client in next {
             client.give_turn();
         }
-        // Comes back when they have been sent what is theirs and the sockets were polled, behind those who have been woken by
-        // that.
+        // Returns after the clients have sent their messages, the sockets were polled, and the tasks woken by that have
+        // run.
         tokio::task::yield_now().await;
     }
 }
@@ -81,12 +81,12 @@ fn poll_next(cx: &mut Context<'_>) -> Poll<Vec<Arc<Client>>> {
     })
 }
 
-/// However the usher ends, who joins later has another one.
+/// Guard that lets a later client start a new task, however this one ends.
 struct Leaving;
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        // The thread may be past its end.
+        // The thread-local data may be destroyed already.
         let _ = TURNS.try_with(|turns| turns.borrow_mut().usher = Usher::Missing);
     }
 }

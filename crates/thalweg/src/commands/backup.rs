@@ -1,12 +1,12 @@
-//! `backup` and `restore`: snapshots in files, and directories of them.
+//! `backup` and `restore`: snapshot files, and directories of them.
 //!
 //! ```text
 //! DIR/full-<lsn>.tws                    a full snapshot
-//! DIR/increment-<since>-<lsn>.tws       what was written since the newest one before
-//! *.partial                             not finished: written over by the next backup
+//! DIR/increment-<since>-<lsn>.tws       changes since the newest earlier one
+//! *.partial                             incomplete; the next backup overwrites it
 //! ```
-//! Invariant: a file gets its name when it is whole, on disk, and read back: so every `.tws` is a good one, or was
-//! damaged later. Nothing that is there is ever written over.
+//! Invariant: a file gets its final name only after it is complete, on disk, and verified by reading it back. Every
+//! `.tws` file is therefore good, unless it was damaged later. A backup never overwrites an existing one.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -75,7 +75,7 @@ pub enum BackupAction {
 }
 
 impl Backup {
-    /// Whether errors are to be JSON, too.
+    /// Returns true if the command prints JSON, which then applies to its errors as well.
     pub fn wants_json(&self) -> bool {
         match &self.action {
             Some(BackupAction::Verify(from) | BackupAction::Show(from)) => from.json,
@@ -129,7 +129,7 @@ fn compression(text: &str) -> Result<Compression, String> {
     Compression::from_name(text).ok_or_else(|| "one of zstd, lz4, none".to_owned())
 }
 
-/// `backup`
+/// Runs `backup`: takes a backup into a file or a directory, or runs a subcommand.
 pub fn run(args: &Backup) -> Result<(), Failure> {
     match &args.action {
         Some(BackupAction::Verify(from)) => return check(from),
@@ -172,7 +172,7 @@ fn into_directory(args: &Backup, target: &dyn Target, dir: &Path) -> Result<(), 
     let name = |info: &SnapshotInfo| place_for(dir, newest.as_ref(), info);
     let partial = dir.join("backup.partial");
     if let Some(since) = since {
-        // Before a full one, too: so that every moment up to it can still be restored.
+        // An increment is taken before a full backup as well, so that every point in time up to it stays restorable.
         match take(args, target, Some(since.applied.lsn), &partial, &name) {
             Ok(Some((path, verified))) => tell(args, &path, &verified)?,
             Ok(None) if args.incremental => return nothing_new(args, &since),
@@ -191,7 +191,7 @@ fn into_directory(args: &Backup, target: &dyn Target, dir: &Path) -> Result<(), 
     }
 }
 
-/// The name of a part in a directory; `None` if there is nothing new in it.
+/// Returns the path of a new part in a directory; `None` if it contains nothing new.
 fn place_for(dir: &Path, newest: Option<&SnapshotInfo>, info: &SnapshotInfo) -> Result<Option<PathBuf>, Failure> {
     if let Some(newest) = newest.filter(|newest| newest.node != info.node) {
         let message = format!(
@@ -226,7 +226,7 @@ fn hint(failure: Failure) -> Failure {
     }
 }
 
-/// Takes a snapshot, checks it, and gives it the name that `name` has for it. `None` if it has none.
+/// Takes a snapshot, verifies it, and renames it to the path that `name` returns. Returns `None` if `name` does.
 fn take(
     args: &Backup,
     target: &dyn Target,
@@ -244,7 +244,7 @@ fn take(
         }
     });
     if !matches!(taken, Ok(Some(_))) {
-        // What is not whole only takes up room.
+        // An incomplete file would only use disk space.
         let _ = fs::remove_file(partial);
     }
     taken
@@ -338,7 +338,7 @@ fn kind_name(kind: PartKind) -> &'static str {
     }
 }
 
-/// The files that are meant: those named, and the backups in directories that are.
+/// Returns the named files, and the backups in the named directories.
 fn parts(from: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in from {
@@ -380,7 +380,7 @@ fn verify_file(path: &Path, json: bool) -> Result<Verified, SnapshotReadError> {
     verified
 }
 
-/// `backup verify`: every file, then whether they lead from a full one to the end.
+/// Runs `backup verify`: checks every file, then whether they form a chain from a full backup to the end.
 fn check(args: &From) -> Result<(), Failure> {
     let files = parts(&args.from)?;
     let mut bad = None;
@@ -409,7 +409,7 @@ fn check(args: &From) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `backup show`
+/// Runs `backup show`: lists backups.
 fn show(args: &From) -> Result<(), Failure> {
     let all = infos(&parts(&args.from)?)?;
     if all.is_empty() && !args.json {
@@ -429,7 +429,7 @@ fn show(args: &From) -> Result<(), Failure> {
     render::line(&render::table(&["file", "kind", "since", "lsn", "revision", "last entry", "size"], rows))
 }
 
-/// `restore`
+/// Runs `restore`: creates a new directory from backups.
 pub fn run_restore(args: &Restore) -> Result<(), Failure> {
     let parts: Vec<_> = parts(&args.from)?.iter().map(Part::file).collect();
     let to = match (args.to_lsn, args.to_time) {

@@ -1,4 +1,4 @@
-//! `bench`: the suites of `thalweg_bench`, their reports as text or JSON, and their verdicts as exit codes.
+//! `bench`: runs the suites of `thalweg_bench`, prints their reports as text or JSON, and exits with their verdicts.
 
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ pub struct Suite<O: Args> {
 }
 
 impl Bench {
-    /// Whether errors are to be JSON, too.
+    /// Returns true if the command prints JSON, which then applies to its errors as well.
     pub fn wants_json(&self) -> bool {
         match self {
             Self::Log(suite) => suite.json,

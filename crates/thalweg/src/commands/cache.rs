@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Keys asked for at a time.
+/// Number of keys requested per page.
 const PAGE_KEYS: u64 = 10_000;
 
 #[derive(Subcommand, Debug)]
@@ -142,7 +142,7 @@ pub struct Put {
 }
 
 impl Cache {
-    /// Where, whichever way it was typed.
+    /// Returns the server, which each subcommand names.
     pub fn place(&self) -> &ServerPlace {
         match self {
             Self::List(Plain { place }) | Self::Create { place, .. } | Self::Keys { place, .. } => place,

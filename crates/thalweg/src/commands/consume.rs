@@ -1,7 +1,7 @@
 //! `consume`: a member of a consumer group that prints records, or runs a command for each.
 //!
-//! A record is acked after it has been printed, or after its command has succeeded; so whatever ends this
-//! process, a record that was not dealt with comes again, to this member or another.
+//! A record is acked after it was printed, or after its command succeeded. However this process ends, a record that was
+//! not handled is therefore delivered again, to this member or another.
 
 use std::{
     collections::BTreeMap,
@@ -27,11 +27,11 @@ use crate::{
     target::{Access, Place, StreamRecord, Target, groups::PushAsk, record_of},
 };
 
-/// One fetch waits so long at most, so that an answer is never later than the server's being gone is noticed.
+/// Maximum wait of one fetch, so that a lost server is noticed soon.
 const WAIT_AT_A_TIME: Duration = Duration::from_secs(10);
-/// How long `--follow` goes on trying to reach a server that went away.
+/// Time for which `--follow` retries to reach a lost server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Pause between two attempts to reach a lost server.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// When records are acked.
@@ -103,7 +103,7 @@ pub struct Consume {
     pub place: Place,
 }
 
-/// A record as delivered.
+/// A delivered record, with its number of deliveries.
 struct Message {
     record: StreamRecord,
     deliveries: u64,
@@ -115,7 +115,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// First and last offset of each run.
+    /// Returns the first and last offset of each run of consecutive records.
     fn ranges(&self) -> Vec<[u64; 2]> {
         let mut ranges: Vec<[u64; 2]> = Vec::new();
         for Message { record, .. } in &self.messages {
@@ -143,7 +143,7 @@ pub fn run(args: &Consume) -> Result<(), Failure> {
     }
 }
 
-/// The group's deadline; creates the group if that is wanted.
+/// Returns the group's ack deadline; creates the group if requested.
 fn deadline(args: &Consume, target: &dyn Target) -> Result<Duration, Failure> {
     let group = if args.create {
         target.group(GroupCall::Create, &args.stream, &args.group, &json!({}))?
@@ -161,7 +161,7 @@ struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Returns for how many records the command failed.
+    /// Consumes until the end. Returns the number of records whose command failed.
     fn consume(&self) -> Result<u64, Failure> {
         let (mut lines, mut left, mut failed) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), 0);
         let mut until = Instant::now() + self.args.wait;
@@ -183,7 +183,7 @@ impl Member<'_> {
         Ok(failed)
     }
 
-    /// Shows what is pushed, over restarts of the server.
+    /// Prints pushed records, and continues after restarts of the server.
     fn take_pushed(&self) -> Result<(), Failure> {
         let (mut lines, mut left, mut lost_at) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), None);
         while left > 0 {
@@ -219,7 +219,7 @@ impl Member<'_> {
         self.target.group(call, &self.args.stream, &self.args.group, body)
     }
 
-    /// One fetch, which waits for a part of the time; with `--follow` one that outlives the server's restart.
+    /// Fetches once, waiting for a part of the remaining time; with `--follow` it retries while the server restarts.
     fn fetch(&self, left: u64, until: Instant) -> Result<Batch, Failure> {
         let wait = if self.args.follow { WAIT_AT_A_TIME } else { until.saturating_duration_since(Instant::now()) };
         let body = json!({
@@ -257,7 +257,7 @@ impl Member<'_> {
                 lines.line(&record_text(record))?;
             }
         }
-        // Only what was shown is done with.
+        // Records are acked only after they were printed.
         lines.flush()?;
         if self.args.ack == Acks::Auto {
             let done = json!([{ "attempt": batch.attempt, "ranges": batch.ranges() }]);
@@ -266,7 +266,7 @@ impl Member<'_> {
         Ok(())
     }
 
-    /// Runs the command for each record of a batch. Returns for how many it failed.
+    /// Runs the command for each record of a batch. Returns the number of failures.
     fn exec(&self, command: &str, batch: &Batch) -> Result<u64, Failure> {
         let mut failed = 0;
         for message in &batch.messages {
@@ -274,7 +274,7 @@ impl Member<'_> {
             let one = json!([{ "attempt": batch.attempt, "ranges": [[offset, offset]] }]);
             let keep = || {
                 let by = self.deadline.as_secs_f64();
-                // A server that is away now may be back in time; if not, the record comes again.
+                // The server may be back before the deadline; if not, the record is delivered again.
                 let _ = self.call(GroupCall::Extend, &json!({ "attempts": [batch.attempt], "by_seconds": by }));
             };
             let status = run_command(command, batch.attempt, message, self.deadline / 3, &keep)?;
@@ -322,13 +322,13 @@ fn batch_of(answer: &Value) -> Option<Batch> {
     Some(Batch { attempt, messages })
 }
 
-/// A pushed record, with its attempt.
+/// Parses a pushed record, with its attempt.
 fn pushed_message(object: &Map<String, Value>) -> Option<(u64, Message)> {
     let message = Message { record: record_of(object)?, deliveries: object.get("deliveries")?.as_u64()? };
     Some((object.get("attempt")?.as_u64()?, message))
 }
 
-/// Records in a row that are of one attempt.
+/// Groups consecutive records of the same attempt.
 fn batches(messages: Vec<(u64, Message)>) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     for (attempt, message) in messages {
@@ -340,7 +340,7 @@ fn batches(messages: Vec<(u64, Message)>) -> Vec<Batch> {
     batches
 }
 
-/// What the command learns of its record beside the payload. A key that can't stand in an environment is left out.
+/// Returns the environment variables for a record's command. A key that is not valid in an environment is left out.
 fn variables(attempt: u64, message: &Message) -> BTreeMap<&'static str, String> {
     let Message { record, deliveries } = message;
     let mut variables = BTreeMap::from([
@@ -356,7 +356,7 @@ fn variables(attempt: u64, message: &Message) -> BTreeMap<&'static str, String> 
     variables
 }
 
-/// Runs a command in a shell, and calls `keep` every so often while it runs.
+/// Runs a command in a shell, and calls `keep` at the interval `every` while it runs.
 fn run_command(
     command: &str,
     attempt: u64,
@@ -370,7 +370,7 @@ fn run_command(
     let stdin = child.stdin.take();
     thread::scope(|scope| {
         scope.spawn(move || {
-            // A command need not read what it is given.
+            // A command need not read its stdin.
             stdin.map(|mut stdin| stdin.write_all(&message.record.payload))
         });
         let (ended, end) = mpsc::channel();

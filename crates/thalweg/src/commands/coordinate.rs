@@ -1,10 +1,11 @@
-//! `lock`, `semaphore`, `elect`, `leader`: running a command as long as something is held.
+//! `lock`, `semaphore`, `elect`, `leader`: run a command while holding a lock, a slot or the leadership.
 //!
-//! The command gets the fencing token in its environment. It is ended when what it runs under is lost, but that it
-//! is takes a moment, and a process may be paused before it notices: what must not happen then has to be fenced.
+//! The command gets the fencing token in its environment. If the hold is lost, this process ends the command, but
+//! ending it takes a moment, and a process may be paused before it notices. Work that must not overlap with the next
+//! holder's needs fencing.
 //!
-//! Whoever waits and is killed leaves a lease behind, which holds its place in the queue for as long as its TTL. If
-//! this process is killed with SIGKILL, the command goes on without it.
+//! A process that is killed while it waits leaves its lease, which keeps its position in the queue until the TTL ends.
+//! If this process is killed with SIGKILL, the command continues without it.
 
 use std::{
     ffi::OsString,
@@ -31,9 +32,9 @@ use crate::{
     },
 };
 
-/// Between two looks whether it is lost.
+/// Interval of the checks whether the hold is lost.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// From SIGTERM to SIGKILL, for a command that runs under what is lost.
+/// Time between SIGTERM and SIGKILL for a command whose hold is lost.
 const GRACE: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -199,7 +200,7 @@ fn leader_text(leader: Option<&recipes::Leader>, json: bool) -> String {
     }
 }
 
-/// Acquires, runs the command, lets go, and ends as the command did.
+/// Acquires, runs the command, releases, and returns the command's result.
 fn run_holding(run: &Run, keyspace: &str, acquire: impl FnOnce(Coordination, &Run) -> Held) -> Result<(), Failure> {
     let at = Coordination::open(&run.place, keyspace, run.ttl)?;
     let held = acquire(at.clone(), run).map_err(of_recipe)?;
@@ -219,10 +220,10 @@ fn run_holding(run: &Run, keyspace: &str, acquire: impl FnOnce(Coordination, &Ru
     }
 }
 
-/// What happens while a command runs.
+/// Event while a command runs.
 enum Event {
     Ended(std::io::Result<ExitStatus>),
-    /// This process was told to stop.
+    /// This process received SIGTERM.
     Terminate,
 }
 
@@ -253,7 +254,7 @@ fn run_command(kept: &Kept<Coordination>, keyspace: &str, command: &[OsString]) 
         .then("another may hold it already: look at what the command has done, then begin anew"))
 }
 
-/// Ends a command, by force if it does not listen.
+/// Ends a command with SIGTERM, and with SIGKILL if it continues after [`GRACE`].
 fn end(pid: Pid, events: &Receiver<Event>) {
     tell(pid, Signal::TERM);
     let ended = |patience| loop {
@@ -269,7 +270,7 @@ fn end(pid: Pid, events: &Receiver<Event>) {
     }
 }
 
-/// A process that has ended meanwhile needs to be told nothing.
+/// Sends a signal. A process that has already ended needs none, so errors are ignored.
 fn tell(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
@@ -280,8 +281,8 @@ fn wait_for(mut child: Child, send: Sender<Event>) {
     });
 }
 
-/// From here on SIGTERM is passed on to the command. So is SIGINT by the terminal, which tells both: it is left to
-/// the command what to do. Either way this process ends after it, and lets go.
+/// Passes SIGTERM on to the command from now on. The terminal sends SIGINT to both processes, and the command decides
+/// how to handle it. In either case this process releases its hold and ends after the command.
 fn forward_signals(send: Sender<Event>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();

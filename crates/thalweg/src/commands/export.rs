@@ -1,4 +1,4 @@
-//! `export`: a stream or a keyspace to stdout or a file, in order, in bounded memory.
+//! `export`: writes a stream or a keyspace to stdout or a file, in order, in bounded memory.
 
 use std::{
     fs::File,
@@ -30,8 +30,8 @@ pub fn run(args: &Export) -> Result<(), Failure> {
     }
 }
 
-/// Where to write. Opened once it is known that there is something to export, so that a slip of the pen does
-/// not empty a file.
+/// Returns the output. Callers open it only after they found the data to export, so that a mistyped name does not
+/// truncate a file.
 fn output(args: &Export) -> Result<Box<dyn Write>, Failure> {
     let out: Box<dyn Write> = match &args.output {
         Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
@@ -81,7 +81,7 @@ fn one_line_payload(payload: &[u8], offset: u64) -> Result<&[u8], Failure> {
     if payload.contains(&b'\n') { Err(unfit(&format!("the record at offset {offset}"))) } else { Ok(payload) }
 }
 
-/// What cannot be written so that it can be read back is refused, not mangled.
+/// Returns the error for data that the format could not represent exactly.
 fn unfit(what: &str) -> Failure {
     Failure::new(Exit::Usage, "unfit_format", format!("{what} does not fit on a line"))
         .then("export with --format ndjson")

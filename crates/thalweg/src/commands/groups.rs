@@ -1,4 +1,4 @@
-//! `groups`: consumer groups, one by one and all; acks by hand.
+//! `groups`: manages consumer groups; acks, nacks and extends by hand.
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
@@ -192,7 +192,7 @@ pub enum GroupAction {
 }
 
 impl Groups {
-    /// Where, whichever way it was typed.
+    /// Returns the server or directory, which the subcommand or the command itself may name.
     pub fn place(&self) -> &Place {
         match &self.action {
             None => &self.place,
@@ -211,7 +211,7 @@ impl Groups {
     }
 }
 
-/// `start`, `end` or an offset, as the API takes it.
+/// Parses `start`, `end` or an offset into the API's form.
 fn parse_place(text: &str) -> Result<Value, String> {
     match text {
         "start" | "end" => Ok(json!(text)),
@@ -222,7 +222,7 @@ fn parse_place(text: &str) -> Result<Value, String> {
     }
 }
 
-/// `7` or `7:0-4,9`, as the API takes it.
+/// Parses `7` or `7:0-4,9` into the API's form.
 fn parse_attempt(text: &str) -> Result<Value, String> {
     let expected = || "an attempt, or an attempt and offsets: 7 or 7:0-4,9".to_owned();
     let number = |text: &str| text.parse::<u64>().map_err(|_| expected());
@@ -334,7 +334,7 @@ fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
     lapsed(&settled["lapsed"])
 }
 
-/// Something that could not be settled is a condition that did not hold.
+/// Fails with a conflict if some deliveries could not be settled.
 fn lapsed(lapsed: &Value) -> Result<(), Failure> {
     match lapsed.as_array() {
         Some(lapsed) if !lapsed.is_empty() => {

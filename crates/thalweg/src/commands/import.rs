@@ -1,7 +1,7 @@
-//! `import`: a file into a stream or a keyspace, in batches, each acknowledged before the next is sent.
+//! `import`: loads a file into a stream or a keyspace in batches, each acknowledged before the next is sent.
 //!
-//! Invariant: batches go out in the file's order, so when one fails, everything before it is in and
-//! nothing after it is; the failure says how to go on (`--skip`).
+//! Invariant: batches are sent in the file's order. If one fails, all earlier ones are stored and no later one is; the
+//! failure states how to continue (`--skip`).
 
 mod source;
 
@@ -25,16 +25,16 @@ use crate::{
 };
 use source::{Item, Source};
 
-/// A batch holds at most so many bytes, whatever its count; a larger record goes alone.
+/// Maximum bytes of a batch, whatever its number of records; a larger record is sent alone.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
-/// Where items go.
+/// Destination of the imported records.
 enum Sink<'a> {
     Stream(&'a str),
     Keyspace(&'a str),
 }
 
-/// What has been acknowledged so far.
+/// Totals of the acknowledged batches.
 #[derive(Default)]
 struct Done {
     records: u64,
@@ -115,8 +115,8 @@ fn send(target: &dyn Target, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done)
     Ok(())
 }
 
-/// Says what is in and how to go on. Whether the failed batch itself is in is known for a refusal, and
-/// unknown when the answer was lost.
+/// Adds to a failure what is stored and how to continue. A rejected batch is not stored; if the answer was lost, the
+/// batch may be stored.
 fn explain(failure: Failure, args: &Import, done: &Done) -> Failure {
     let acknowledged = args.skip + done.records;
     let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));

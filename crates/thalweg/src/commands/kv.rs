@@ -61,7 +61,7 @@ pub fn get(args: &Get) -> Result<(), Failure> {
     };
     if !args.place.json {
         render::out(&found.value)?;
-        // A prompt on the value's last line would be taken for a part of it.
+        // A terminal prompt directly after the value would look like part of it.
         let split = std::io::stdout().is_terminal() && !found.value.ends_with(b"\n");
         return if split { render::line("") } else { Ok(()) };
     }
@@ -114,7 +114,7 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
     })
 }
 
-/// A pair as one JSON object.
+/// Formats a pair as one JSON object.
 pub fn pair_json(pair: Pair<'_>) -> String {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "key", pair.key);
@@ -143,12 +143,12 @@ fn value_of(args: &Put) -> Result<Vec<u8>, Failure> {
     bytes_or_stdin(args.value.as_deref())
 }
 
-/// What was typed; `-` or nothing is stdin.
+/// Returns the argument; for `-` or no argument, the contents of stdin.
 pub fn bytes_or_stdin(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
     match typed {
         None | Some("-") => {
             let mut value = Vec::new();
-            // One byte more than may be written, so that a longer value is refused and not cut.
+            // Reads one byte more than allowed, so that a longer value is rejected instead of truncated.
             std::io::stdin().lock().take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value)?;
             Ok(value)
         }

@@ -1,7 +1,7 @@
-//! `log verify|dump|stats`: a stopped node's log, as it lies on the disk.
+//! `log verify|dump|stats`: inspects a stopped node's log on disk.
 //!
-//! Nothing is written. The directory's lock is held meanwhile, so that no server changes what is being read;
-//! a copy of a directory can be looked at while its server runs.
+//! The commands write nothing. They hold the directory's lock, so that no server changes the log at the same time. A
+//! copy of a directory can be inspected while its server runs.
 
 use std::{ops::ControlFlow, path::Path};
 
@@ -24,7 +24,7 @@ use crate::{
     span::show_time,
 };
 
-/// As in a data directory.
+/// Names of files and directories in a data directory.
 const LOG_DIR: &str = "log";
 const STATE_DIR: &str = "state";
 const LOCK: &str = "LOCK";
@@ -37,7 +37,7 @@ pub fn run(command: &LogCommand) -> Result<(), Failure> {
     }
 }
 
-/// A directory that nobody else has open.
+/// A locked directory that no other process has open.
 struct Stopped {
     disk: RealDisk,
     _lock: Box<dyn LockGuard>,
@@ -222,7 +222,7 @@ fn kind(kind: RecordKind) -> &'static str {
     }
 }
 
-/// What an entry asks for, in a few words.
+/// Summarizes an entry in a few words; `None` for other records.
 fn contents(record: &LogRecord) -> Option<String> {
     if record.kind != RecordKind::Entry {
         return None;
@@ -310,7 +310,7 @@ fn about_time(command: &TimeCommand<'_>) -> String {
     }
 }
 
-/// Files below a directory and their bytes; what cannot be read counts nothing.
+/// Returns the number of files below a directory and their bytes; unreadable entries are not counted.
 fn tree_size(dir: &Path) -> (u64, u64) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.fold((0, 0), |(files, bytes), entry| match entry.metadata() {

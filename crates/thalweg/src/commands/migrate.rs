@@ -1,4 +1,4 @@
-//! `migrate`: a stopped node's state, from one backend to another.
+//! `migrate`: moves a stopped node's state from one backend to another.
 
 use std::{io::IsTerminal, path::PathBuf};
 
@@ -34,7 +34,7 @@ pub struct Migrate {
     pub json: bool,
 }
 
-/// A backend by its name.
+/// Parses the name of a backend.
 pub fn backend(text: &str) -> Result<BackendKind, String> {
     let names = BackendKind::ALL.map(BackendKind::name).join(", ");
     BackendKind::from_name(text).ok_or_else(|| format!("one of {names}"))

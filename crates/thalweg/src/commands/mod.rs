@@ -1,4 +1,4 @@
-//! One module a group of commands; each opens a target, asks, and prints.
+//! One module per group of commands. Each command opens a target, makes its requests, and prints the answers.
 
 pub mod backup;
 pub mod bench;
@@ -79,7 +79,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Opens the target, does the work, closes; the work's failure goes before the closing's.
+/// Opens the target, calls `work`, and closes the target. A failure of `work` takes precedence over one of closing.
 fn with_target<T>(
     place: &Place,
     access: Access,
@@ -93,7 +93,7 @@ fn with_target<T>(
     Ok(done)
 }
 
-/// A key as typed.
+/// Parses a key argument in the given format.
 fn parse_key(text: &str, format: KeyFormat) -> Result<Vec<u8>, Failure> {
     match format {
         KeyFormat::Text => Ok(text.as_bytes().to_vec()),

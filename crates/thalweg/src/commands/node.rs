@@ -1,4 +1,4 @@
-//! `streams`, `status`: what a node holds and how it is.
+//! `streams`, `status`: show a node's streams and its state.
 
 use serde_json::{Value, json};
 use thalweg_types::command::StreamConfig;
@@ -118,7 +118,7 @@ fn show_producers(stream: &str, rows: &[ProducerRow], json: bool) -> Result<(), 
     render::line(&render::table(&["producer", "epoch", "next sequence", "last heard of"], shown))
 }
 
-/// As the API writes it.
+/// Formats a stream like the API.
 fn stream_json(row: &StreamRow) -> Value {
     json!({
         "name": row.name, "start": row.start, "next": row.next, "bytes": row.bytes,

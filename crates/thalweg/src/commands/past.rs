@@ -1,4 +1,4 @@
-//! `history`: what a key was.
+//! `history`: prints the versions of a key.
 
 use clap::Args;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::{
     target::{Access, Place},
 };
 
-/// Versions asked for at a time.
+/// Number of versions requested per page.
 const PAGE: u64 = 100;
 
 #[derive(Args, Debug)]
@@ -54,7 +54,7 @@ pub fn history(args: &History) -> Result<(), Failure> {
     })
 }
 
-/// Revision, state and value, as `17  deleted at 19  value`.
+/// Formats revision, state and value, as `17  deleted at 19  value`.
 fn version_text(version: &Value) -> String {
     let value = version.as_object().and_then(|object| render::take_bytes(object, "value")).unwrap_or_default();
     let state = version["state"].as_str().unwrap_or_default();

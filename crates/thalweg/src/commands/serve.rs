@@ -1,8 +1,8 @@
-//! `serve`: the process around the server.
+//! `serve`: the process that runs the server.
 //!
-//! Owns: reading flags into a [`Given`], log output, signals (stopping, and SIGHUP for the certificate), the startup line, the order of starting and
-//! stopping. Does not own: any knob (they are `thalweg_server::config`'s, flags follow from its table) and
-//! anything about requests.
+//! Owns: parsing flags into given settings, log output, signals (SIGTERM and SIGINT to stop, SIGHUP to reload the
+//! certificate), the startup line, the order of starting and stopping. Does not own: settings
+//! (`thalweg_server::config`, from whose table the flags are generated) and requests.
 
 use std::{
     io::{self, Write},
@@ -36,10 +36,10 @@ Examples:
   thalweg serve --config thalweg.toml --explain
   thalweg serve --example-config > thalweg.toml";
 
-/// A stop takes at most so long, whatever the disk and the clients do.
+/// Maximum duration of a stop, even with a hanging disk or client.
 const STOP_LIMIT: Duration = Duration::from_millis(9_500);
 
-/// What was typed after `serve`.
+/// Parsed arguments of `serve`.
 #[derive(Clone, Debug, Default)]
 pub struct Serve {
     config: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub struct Serve {
     given: Vec<(&'static str, String)>,
 }
 
-/// What `serve` is asked for.
+/// Action that the arguments of `serve` select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
     #[default]
@@ -86,7 +86,7 @@ impl Args for Serve {
     }
 }
 
-/// A knob as a flag; its default comes from the same table as its effect.
+/// Returns a setting as a flag. Its default in the help comes from the same table as its effect.
 fn flag(name: &'static str, help: &'static str) -> Arg {
     let default = Config::default().get(name).unwrap_or_default();
     let arg = Arg::new(name).long(name.replace('_', "-")).help(format!("{} [default: {default}]", help.trim()));
@@ -133,7 +133,7 @@ impl Serve {
     }
 }
 
-/// Runs a node until it is told to stop.
+/// Runs a node until a signal stops it.
 pub fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Example {
         return render::out(example(&Config::default()).as_bytes());
@@ -149,14 +149,14 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
     let served = runtime.block_on(serve(&resolved.config, &database));
     runtime.shutdown_timeout(Duration::from_millis(200));
     if served.is_err() {
-        // The server did not get to it; what was acknowledged is safe either way.
+        // The server did not close the database. Acknowledged writes are safe either way.
         let _ = database.close();
     }
     served
 }
 
-/// Segments, tables and connections are a file each; many systems start a process with 1,024, which it may
-/// raise itself.
+/// Raises the limit on open files. Each segment, table and connection needs a file descriptor, and many systems start
+/// processes with a limit of 1,024, which a process may raise itself.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -170,7 +170,7 @@ fn open(config: &Config, repair: bool) -> Result<Database, Failure> {
     Database::open(&config.data, options).map_err(|error| Failure::of(&error))
 }
 
-/// Serves until a signal; the server closes the database.
+/// Serves until a signal; the server then closes the database.
 async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     let mut stop = Stop::new()?;
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
@@ -183,7 +183,7 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     if let Some(certificate) = server.certificate() {
         tokio::spawn(reload(certificate, signal(SignalKind::hangup())?));
     }
-    // Nobody may be reading it, and a node does not fall over that.
+    // Stdout may have no reader; the node must keep running in that case.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(fingerprint) = server.fingerprint() {
         let _ = writeln!(io::stdout(), "native certificate: SHA-256 {fingerprint}");
@@ -200,7 +200,7 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     server.run(told).await.map_err(|error| Failure::of(&error))
 }
 
-/// The signals that end a server.
+/// Signals that stop a server.
 struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -219,7 +219,7 @@ impl Stop {
     }
 }
 
-/// Reads the configured certificate anew at each SIGHUP.
+/// Reloads the configured certificate at each SIGHUP.
 async fn reload(certificate: Certificate, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         match certificate.reload() {
@@ -229,7 +229,8 @@ async fn reload(certificate: Certificate, mut hangup: Signal) {
     }
 }
 
-/// A stop that hangs on a dead disk must not hang whoever restarts us; what was acknowledged is safe anyway.
+/// Ends the process after `limit`: a stop that hangs on a dead disk must not block a supervisor that restarts the node.
+/// Acknowledged writes are safe.
 fn give_up_after(limit: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(limit);
@@ -238,7 +239,7 @@ fn give_up_after(limit: Duration) {
     });
 }
 
-/// What a person who started it wants to know, on one line.
+/// Returns the startup line, which reports how the node was opened and where it listens.
 fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String {
     let found = if report.created {
         "new".to_owned()

@@ -1,4 +1,4 @@
-//! `state`: digests by which nodes are compared, and the version of the state machine.
+//! `state`: prints digests for comparing nodes, and the version of the state machine.
 
 use std::io::IsTerminal;
 
@@ -25,7 +25,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether errors are to be JSON, too.
+    /// Returns true if the command prints JSON, which then applies to its errors as well.
     pub fn wants_json(&self) -> bool {
         match self {
             Self::Digest(args) => args.place.json,
@@ -74,7 +74,7 @@ pub struct RaiseVersion {
     pub place: Place,
 }
 
-/// `state`
+/// Runs `state`: prints a digest, or prints or raises the version.
 pub fn run(args: &State) -> Result<(), Failure> {
     match args {
         State::Digest(args) => digest(args),

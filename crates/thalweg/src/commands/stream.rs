@@ -1,4 +1,4 @@
-//! `append`, `read`, `tail`.
+//! `append`, `read`, `tail`: write and read records of a stream.
 
 use std::{io::BufRead, ops::ControlFlow};
 
@@ -17,7 +17,7 @@ use crate::{
     target::{Access, Appended, NewRecord, StreamRecord, Target},
 };
 
-/// Records and bytes of stdin that go into one append.
+/// Maximum number of records and of bytes from stdin in one append.
 pub const STDIN_BATCH: (usize, usize) = (1000, 1024 * 1024);
 
 pub fn append(args: &Append) -> Result<(), Failure> {
@@ -47,8 +47,8 @@ pub fn append(args: &Append) -> Result<(), Failure> {
     })
 }
 
-/// Lines of stdin are appended as they come, so how many go together is chance; a producer's append must
-/// be the same when it is repeated.
+/// Returns the producer's stamp. Batches of lines from stdin depend on timing, while a repeated append of a producer
+/// must have the same records; so a producer can't append stdin.
 fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     let (Some(id), Some(sequence)) = (&args.producer, args.sequence) else { return Ok(None) };
     if args.file.is_none() && args.records.is_empty() && !args.tombstone {
@@ -57,7 +57,7 @@ fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     Ok(Some(ProducerStamp { id, epoch: args.epoch, sequence }))
 }
 
-/// Appends what is there whenever stdin has nothing more at hand, so that a slow pipe is not held back.
+/// Appends the lines read so far whenever stdin has no more ready, so that records of a slow pipe are not delayed.
 fn append_stdin(target: &dyn Target, args: &Append, record: &dyn Fn(Vec<u8>) -> NewRecord) -> Result<(), Failure> {
     let mut input = std::io::BufReader::with_capacity(STDIN_BATCH.1, std::io::stdin());
     let mut expect = args.expect;
@@ -80,7 +80,7 @@ fn append_stdin(target: &dyn Target, args: &Append, record: &dyn Fn(Vec<u8>) -> 
             return Ok(());
         }
         let appended = target.append(&args.stream, &records, &expect.into())?;
-        // The condition was about where this input begins; the rest of it follows without a gap.
+        // The condition applies to the first append of this input; the other appends follow it without a gap.
         if let (Some(_), Some((_, next))) = (expect.offset(), appended.offsets) {
             expect = ExpectedOffset::Exact(Offset(next));
         }
@@ -130,7 +130,7 @@ pub fn tail(args: &Tail) -> Result<(), Failure> {
     })
 }
 
-/// A record as one JSON object.
+/// Formats a record as one JSON object.
 pub fn record_json(record: &StreamRecord) -> String {
     let mut object = Map::new();
     object.insert("offset".into(), json!(record.offset));
@@ -165,7 +165,7 @@ fn show_record(lines: &mut Lines, record: &StreamRecord, format: &RecordFormat, 
     lines.line(&record_text(record))
 }
 
-/// A record on one line, for people.
+/// Formats a record on one line of text.
 pub fn record_text(record: &StreamRecord) -> String {
     let mut text = format!("{}\t{}\t", record.offset, show_time(record.time));
     if let Some(key) = &record.key {
@@ -213,7 +213,7 @@ pub fn strip_newline(mut line: Vec<u8>) -> Vec<u8> {
     line
 }
 
-/// The wall clock: what a span before now is counted from.
+/// Returns the wall-clock time, from which spans before now are counted.
 pub fn now() -> SpaceTime {
     SystemClock::default().wall()
 }

@@ -1,4 +1,4 @@
-//! `publish`, `subscribe`, `request`, `reply`: messages for whoever listens now.
+//! `publish`, `subscribe`, `request`, `reply`: exchange messages with current subscribers.
 
 use std::{
     io::{BufRead, Write as _},
@@ -85,13 +85,13 @@ pub fn publish(args: &Publish) -> Result<(), Failure> {
         }
         let Published { messages, delivered, missed } = send(&batch)?;
         all.messages += messages;
-        // Of several batches: the most that one went to.
+        // Reports the highest number of receivers of any batch.
         all.delivered = all.delivered.max(delivered);
         all.missed = all.missed.max(missed);
     }
 }
 
-/// The lines that are at hand, at least one; none at the end.
+/// Returns the lines that are ready, waiting for at least one; none at the end of the input.
 fn next_lines(
     input: &mut std::io::BufReader<std::io::Stdin>,
     message: &dyn Fn(Vec<u8>) -> NewRecord,
@@ -196,7 +196,7 @@ pub fn subscribe(args: &Subscribe) -> Result<(), Failure> {
     })
 }
 
-/// Calls `each` with every message, `limit` of them.
+/// Calls `each` with every message, up to `limit` messages.
 fn follow(
     place: &ServerPlace,
     query: &SubscribeQuery,
@@ -239,7 +239,7 @@ fn show(lines: &mut Lines, message: &Message, format: &RecordFormat, json: bool)
     lines.line(&text)
 }
 
-/// A message as one JSON object, as the API writes it.
+/// Formats a message as one JSON object, like the API.
 fn message_json(message: &Message) -> String {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "subject", &message.subject);
@@ -278,7 +278,7 @@ pub fn request(args: &Request) -> Result<(), Failure> {
     let payload = super::kv::bytes_or_stdin(args.message.as_deref())?;
     let key = args.key.as_ref().map(|key| key.as_bytes().to_vec());
     let message = NewRecord { key, headers, payload, is_tombstone: false };
-    // The connection must outlive the wait.
+    // The connection's timeout must be longer than the wait.
     let place =
         ServerPlace { timeout: args.place.timeout.max(args.wait + Duration::from_secs(5)), ..args.place.clone() };
     let answer = subjects::ask(&place.http()?, args.subject.as_bytes(), message, args.wait)?;
@@ -338,7 +338,7 @@ pub fn reply(args: &Reply) -> Result<(), Failure> {
     })
 }
 
-/// What a command prints when it is given a message.
+/// Runs a command with a message on stdin. Returns its output.
 fn run_command(command: &str, message: &Message) -> Result<Result<Vec<u8>, std::process::ExitStatus>, Failure> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).env("MESSAGE_SUBJECT", render::one_line(&message.subject)).env_remove("MESSAGE_KEY");
@@ -349,7 +349,7 @@ fn run_command(command: &str, message: &Message) -> Result<Result<Vec<u8>, std::
     let stdin = child.stdin.take();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // A command need not read what it is given.
+            // A command need not read its stdin.
             stdin.map(|mut stdin| stdin.write_all(&message.record.payload))
         });
         let output = child.wait_with_output()?;

@@ -1,4 +1,4 @@
-//! `ttl`, `touch`, `lease`: until when keys live.
+//! `ttl`, `touch`, `lease`: show and change the lifetime of keys.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub struct OfLease {
 }
 
 impl Lease {
-    /// Where, whichever way it was typed.
+    /// Returns the server or directory, which each subcommand names.
     pub fn place(&self) -> &Place {
         match self {
             Self::Grant { place, .. } => place,
@@ -90,7 +90,7 @@ impl Lease {
     }
 }
 
-/// A span, `never`, `default` or `keep`.
+/// Parses a span, `never`, `default` or `keep`.
 pub fn parse_ttl(text: &str) -> Result<Deadline, String> {
     match text {
         "never" => Ok(Deadline::Never),

@@ -1,4 +1,4 @@
-//! `incr`, `commit`, `txn`, `del --prefix`, and keyspaces as a whole.
+//! `incr`, `commit`, `txn`, `del --prefix`, and commands for whole keyspaces.
 
 use std::{io::Read as _, path::Path};
 
@@ -42,7 +42,7 @@ pub fn del_prefix(args: &Del, prefix: &str) -> Result<(), Failure> {
     render::line(&format!("ok, {keys} gone, {revision}durability {durability}"))
 }
 
-/// What is to be done: typed, in a file, or on stdin.
+/// Returns the request body from the argument, a file, or stdin.
 fn body(typed: Option<&str>, file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     match (typed, file) {
         (_, Some(path)) => std::fs::read(path).map_err(|error| Failure::file(path, &error)),

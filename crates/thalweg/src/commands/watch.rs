@@ -1,4 +1,4 @@
-//! `watch`: changes of keys, as they happen or from a revision on.
+//! `watch`: prints changes of keys, as they happen or from a revision on.
 
 use std::ops::ControlFlow;
 
@@ -74,7 +74,7 @@ pub fn run(args: &Watch) -> Result<(), Failure> {
     })
 }
 
-/// A change as one JSON object, as the API writes it.
+/// Formats a change as one JSON object, like the API.
 fn change_json(change: &Change) -> String {
     let mut object = Map::new();
     object.insert("revision".into(), json!(change.revision));

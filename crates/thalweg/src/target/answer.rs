@@ -1,4 +1,4 @@
-//! What a refusal of the API means on the command line: of a server, or of the same code in this process.
+//! Conversion of API errors, of a server or of the same code in this process, to failures of commands.
 
 use serde_json::Value;
 use thalweg_server::error::ApiError;
@@ -9,7 +9,7 @@ use crate::{
     render,
 };
 
-/// The failure that an error object of the API stands for; `None` if it is no such object.
+/// Converts an error object of the API; `None` if the body is not one.
 pub fn refused(status: u16, body: &Value) -> Option<Failure> {
     let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
     let number = |name: &str| body.get(name).and_then(Value::as_u64);
@@ -41,7 +41,7 @@ pub fn refused(status: u16, body: &Value) -> Option<Failure> {
     })
 }
 
-/// The key whose condition did not hold, if it is named.
+/// Returns the key whose condition was not met, if the error names it.
 fn culprit(body: &Value) -> String {
     let keyspace = body.get("keyspace").and_then(Value::as_str);
     let key = body.as_object().and_then(|object| render::take_bytes(object, "key"));
@@ -51,7 +51,7 @@ fn culprit(body: &Value) -> String {
     }
 }
 
-/// What the API's own code has refused in this process.
+/// Converts an error of the API's own code in this process.
 pub fn of_api(error: ApiError) -> Failure {
     let known = refused(error.status.as_u16(), &error.to_json(None));
     known.unwrap_or_else(|| Failure::new(exit_of(error.code, error.action), error.code, error.message))

@@ -1,4 +1,4 @@
-//! Caches of a server. A directory has none: they are in memory only.
+//! Caches of a server. Directories have none, since caches exist only in memory.
 
 use serde_json::{Value, json};
 use thalweg_server::parse::encode;
@@ -8,7 +8,7 @@ use ureq::http::Method;
 use super::http::{Ask, Http};
 use crate::{failure::Failure, render::take_bytes};
 
-/// What must hold of an entry before it is changed.
+/// Condition of a change to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     Anything,
@@ -17,12 +17,12 @@ pub enum Expected {
     Version(u64),
 }
 
-/// An entry as found.
+/// An entry of a cache, as the server returned it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub value: Vec<u8>,
     pub version: u64,
-    /// Seconds that it still lives; `None` if it has no end.
+    /// Remaining lifetime in seconds; `None` if it does not expire.
     pub ttl: Option<f64>,
 }
 
@@ -39,7 +39,7 @@ impl Caches<'_> {
         self.0.json(Ask::get(path(cache, "")))
     }
 
-    /// What it is then, and whether it was created.
+    /// Creates a cache. Returns its description, and true if it was created by this call.
     pub fn create(&self, cache: &str, max_bytes: Option<u64>) -> Result<(Value, bool), Failure> {
         let body = max_bytes.map(|max| json!({ "max_bytes": max }).to_string()).unwrap_or_default();
         let ask = Ask::send(Method::PUT, path(cache, ""), body.as_bytes()).header("content-type", "application/json");
@@ -56,7 +56,7 @@ impl Caches<'_> {
         self.0.ask(Ask::send(Method::POST, path(cache, "/clear"), b"")).map(drop)
     }
 
-    /// `None` if there is no such entry, or cache.
+    /// Returns the entry; `None` if the entry or the cache does not exist.
     pub fn get(&self, cache: &str, key: &[u8]) -> Result<Option<Entry>, Failure> {
         let Some(reply) = self.0.ask_if_there(Ask::get(key_path(cache, key)))? else { return Ok(None) };
         let header = |name: &str| reply.headers.get(name).and_then(|value| value.to_str().ok());
@@ -66,7 +66,7 @@ impl Caches<'_> {
         Ok(Some(Entry { ttl, version, value: reply.body }))
     }
 
-    /// The entry's version then.
+    /// Puts an entry. Returns its new version.
     pub fn put(
         &self,
         cache: &str,
@@ -96,7 +96,7 @@ impl Caches<'_> {
         answer["value"].as_i64().ok_or_else(|| self.0.not_ours("no value of a counter"))
     }
 
-    /// A page of keys, and where the next one begins.
+    /// Returns a page of keys, and the cursor of the next page.
     pub fn keys(
         &self,
         cache: &str,

@@ -1,4 +1,4 @@
-//! Locks, elections and semaphores of a directory or a server: what [`thalweg_recipes`] needs, over both.
+//! Locks, elections and semaphores of a directory or a server: implements the traits of [`thalweg_recipes`] for both.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -33,12 +33,12 @@ use crate::{
     render::take_bytes,
 };
 
-/// Changes that wait for whoever watches; more wait at the server.
+/// Maximum number of changes queued for the watching thread; more wait at the server.
 const QUEUED: usize = 1024;
-/// A request that takes longer is given up, at the latest: others may wait for a lease that it keeps alive.
+/// Maximum duration of a request. A slow request could keep a lease alive for which other clients wait.
 const MAX_REQUEST: Duration = Duration::from_secs(10);
 
-/// A keyspace of a directory or a server.
+/// Keyspace of a directory or a server that stores locks.
 #[derive(Clone)]
 pub enum Coordination {
     Local { database: Database, inner: engine::Coordination },
@@ -46,8 +46,8 @@ pub enum Coordination {
 }
 
 impl Coordination {
-    /// Opens the directory or prepares to talk to the server; the keyspace is created if missing. A request may take
-    /// a third of `ttl`, so that two more fit before a lease ends.
+    /// Opens the directory or prepares the connection to the server; creates the keyspace if it is missing. A request
+    /// may take a third of `ttl`, so that two more fit before a lease expires.
     pub fn open(place: &Place, keyspace: &str, ttl: Duration) -> Result<Self, Failure> {
         if let Some(data) = &place.data {
             let database = Local::open(data, Access::Write, place.durability)?.into_database();
@@ -60,7 +60,7 @@ impl Coordination {
         Ok(Self::Remote { remote: Arc::new(remote), keyspace: keyspace.to_owned() })
     }
 
-    /// Ends cleanly.
+    /// Closes the directory cleanly.
     pub fn close(self) -> Result<(), Failure> {
         match self {
             Self::Local { database, .. } => database.close().map_err(of_write),
@@ -69,7 +69,7 @@ impl Coordination {
     }
 }
 
-/// The failure that a recipe's error stands for.
+/// Converts a recipe's error to a failure.
 pub fn of_recipe(error: RecipeError<Failure>) -> Failure {
     let (message, code) = (error.to_string(), error.own_code().unwrap_or("store"));
     match error {
@@ -81,8 +81,8 @@ pub fn of_recipe(error: RecipeError<Failure>) -> Failure {
     }
 }
 
-/// Time that goes on while the machine is suspended, as it does where the lease is: whoever wakes up knows at once that
-/// it may have lost what it held.
+/// Returns the time since boot, which continues while the machine is suspended, like the time of the lease. After a
+/// suspend a holder therefore detects immediately that it may have lost its hold.
 fn since_boot() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -191,7 +191,7 @@ impl Coordinator for Coordination {
             Watched::Prefix(prefix) => WatchKeys::Prefix(prefix.to_vec()),
         };
         let ask = Ask::get(path(keyspace, &keys, None)).header("accept", "application/x-ndjson");
-        // Once there is a reply, the watch is on.
+        // The watch is active once the reply has begun.
         let body = remote.http().stream(ask)?;
         let (send, receive) = sync_channel(QUEUED);
         thread::spawn(move || follow(BufReader::new(body), &send));
@@ -199,7 +199,7 @@ impl Coordinator for Coordination {
     }
 }
 
-/// A watch of a directory, or of a server, read by a thread.
+/// A watch of a directory, or of a server, which a thread reads.
 pub enum CoordinateWatch {
     Local(Box<CoordinationWatch>),
     Remote(Receiver<Noticed>),
@@ -219,8 +219,8 @@ impl Watching for CoordinateWatch {
     }
 }
 
-/// Reads changes until the connection or the watch is gone. A watch that nobody wants any more ends with its next
-/// line, of which there is one every few seconds.
+/// Reads changes until the connection or the watch ends. An abandoned watch ends with its next line; the server sends
+/// one every few seconds.
 fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<Noticed>) {
     let mut line = Vec::new();
     loop {
@@ -237,7 +237,7 @@ fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<Noticed>) {
     }
 }
 
-/// What a line says. Progress is nothing, and told all the same: so an unwanted watch is found out.
+/// Converts a line of a watch. Progress is reported as well, so that an abandoned watch is detected.
 fn noticed(object: &Map<String, Value>) -> Noticed {
     if object.contains_key("progress") {
         return Noticed::Nothing;

@@ -1,8 +1,8 @@
-//! Server-sent events, read from a byte stream.
+//! Parser of server-sent events from a byte stream.
 
 use std::io::{BufRead, Read};
 
-/// An event: its id if it has one, its name (`message` if it has none) and its data, lines joined.
+/// An event: its id if it has one, its name (`message` by default) and its data with lines joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub id: Option<String>,
@@ -10,7 +10,7 @@ pub struct Event {
     pub data: String,
 }
 
-/// Longest line of an event: a record of the largest size as base64 in JSON, and some room.
+/// Maximum size of a line in bytes: the largest record as base64 in JSON, plus some room.
 const MAX_LINE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Reads events one by one.
@@ -23,7 +23,7 @@ impl<R: BufRead> Events<R> {
         Self { input }
     }
 
-    /// The next event; `None` when the connection ends, cleanly or not, with whatever it was in the middle of.
+    /// Returns the next event; `None` when the connection ends, cleanly or not. An incomplete event is dropped.
     pub fn next_event(&mut self) -> Option<Event> {
         let (mut id, mut name, mut data): (Option<String>, Option<String>, Option<String>) = (None, None, None);
         let mut line = Vec::new();
@@ -50,7 +50,7 @@ impl<R: BufRead> Events<R> {
         }
     }
 
-    /// Reads a line; `None` at the end of the input, on an error, and for a line cut short or too long.
+    /// Reads a line; `None` at the end of the input, on an error, and for an incomplete or too long line.
     fn take_line(&mut self, line: &mut Vec<u8>) -> Option<()> {
         Read::take(&mut self.input, MAX_LINE_BYTES).read_until(b'\n', line).ok()?;
         (line.last() == Some(&b'\n')).then_some(())

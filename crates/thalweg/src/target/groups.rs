@@ -1,5 +1,5 @@
-//! Consumer groups of a directory or a server: paths, and what failures mean. Bodies and answers are those
-//! of the API, see `docs/http.md`.
+//! Consumer groups of a server: paths, pushes, and the meaning of failures. Bodies and answers are those of the API;
+//! see `docs/http.md`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,21 +13,21 @@ use ureq::http::Method;
 use super::http::{Ask, Http};
 use crate::failure::Failure;
 
-/// What a push is asked for.
+/// Request for a push to a member of a consumer group.
 #[derive(Clone, Copy, Debug)]
 pub struct PushAsk<'a> {
     pub member: &'a str,
-    /// So many records may be held unsettled.
+    /// Maximum number of unsettled records.
     pub credit_records: u32,
-    /// And so many bytes.
+    /// Maximum bytes of unsettled records.
     pub credit_bytes: Option<u64>,
     pub limit: Option<u64>,
 }
 
-/// Called with the records that are at hand, each as the API shows it; `Break` ends the push.
+/// Called with the received records, each in the API's form; `Break` ends the push.
 pub type VisitPushed<'v> = &'v mut dyn FnMut(Vec<Map<String, Value>>) -> Result<ControlFlow<()>, Failure>;
 
-/// Takes what a server pushes, until it ends.
+/// Receives pushed records until the server or `visit` ends the push.
 pub fn push(http: &Http, stream: &str, group: &str, ask: &PushAsk<'_>, visit: VisitPushed<'_>) -> Result<(), Failure> {
     let (_, group) = method_and_path(GroupCall::Get, stream, group);
     let (member, records) = (encode(ask.member.as_bytes()), ask.credit_records);
@@ -49,7 +49,7 @@ pub fn push(http: &Http, stream: &str, group: &str, ask: &PushAsk<'_>, visit: Vi
         if let Some(error) = object.get("error") {
             return Err(advised(http.failure_of(error, 500)));
         }
-        // Other lines only break the silence.
+        // Other lines are keepalives.
         if object.contains_key("offset") {
             records.push(object);
         }
@@ -59,7 +59,7 @@ pub fn push(http: &Http, stream: &str, group: &str, ask: &PushAsk<'_>, visit: Vi
     }
 }
 
-/// Method and path of a request.
+/// Returns the method and path of a request.
 pub fn method_and_path(call: GroupCall, stream: &str, group: &str) -> (Method, String) {
     if call == GroupCall::ListAll {
         return (Method::GET, "/v1/groups".to_owned());
@@ -80,7 +80,7 @@ pub fn method_and_path(call: GroupCall, stream: &str, group: &str) -> (Method, S
     }
 }
 
-/// The request; `body` is sent where there is something to say.
+/// Returns the request, with `body` for the calls that send one.
 pub fn ask<'a>(call: GroupCall, stream: &str, group: &str, body: &'a [u8]) -> Ask<'a> {
     let (method, path) = method_and_path(call, stream, group);
     match call {
@@ -89,7 +89,7 @@ pub fn ask<'a>(call: GroupCall, stream: &str, group: &str, body: &'a [u8]) -> As
     }
 }
 
-/// Says what to do where the API's words are about requests.
+/// Adds advice where the API's message refers to requests rather than commands.
 pub fn advised(failure: Failure) -> Failure {
     match &*failure.code {
         "no_such_group" => failure.then("`thalweg groups list` shows what is there; `thalweg groups create` makes one"),
@@ -98,7 +98,7 @@ pub fn advised(failure: Failure) -> Failure {
     }
 }
 
-/// An answer without a body is an empty object.
+/// Parses an answer. An empty body becomes an empty object.
 pub fn parsed(body: &[u8]) -> serde_json::Result<Value> {
     if body.is_empty() { Ok(Value::Object(serde_json::Map::new())) } else { serde_json::from_slice(body) }
 }

@@ -1,7 +1,7 @@
-//! One HTTP exchange with a server, and what its failures mean.
+//! One HTTP exchange with a server, and the meaning of its failures.
 //!
-//! Owns: the connection, timeouts, and turning every way in which a request can fail into a [`Failure`]
-//! that says what to do. Does not own: what is asked; see [`super::remote`].
+//! Owns: the connection, timeouts, and converting every failure of a request to a [`Failure`] with advice. Does not own
+//! the contents of requests; see [`super::remote`].
 
 use std::{io::Read, time::Duration};
 
@@ -15,35 +15,35 @@ use ureq::{
 use super::answer;
 use crate::failure::{Exit, Failure};
 
-/// Longest error body that is read; an honest one is a line.
+/// Maximum size in bytes of an error body; a regular one has one line.
 const MAX_ERROR_BYTES: u64 = 64 * 1024;
-/// Longest reply that is held in memory: a value of the largest size, or a page of records as base64.
+/// Maximum size in bytes of a reply held in memory: the largest value, or a page of records as base64.
 const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// A reply that pauses for so long has lost its server: three times the pause after which a tail says that it is
-/// still there.
+/// Minimum pause of a reply after which the server counts as lost: three times the interval at which an idle tail sends
+/// a keepalive.
 const MIN_SILENCE: Duration = Duration::from_secs(45);
 
 const CHECK_ADDRESS: &str = "nothing was sent: check --server or THALWEG_SERVER";
 
-/// Whether the address leads nowhere, so that no connection came to be.
+/// Returns true if the address could not be reached, so that there was no connection.
 fn is_nowhere(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
-    // The standard library has no kind for a name that nobody knows.
+    // The standard library has no error kind for an unknown host name.
     matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
         || error.to_string().starts_with("failed to lookup address")
 }
 
-/// A server's address and how to speak to it.
+/// Client for one server address.
 pub struct Http {
     agent: Agent,
     base: String,
 }
 
-/// A request in the making.
+/// A request that is being built.
 pub struct Ask<'a> {
     pub method: Method,
-    /// Path and query, encoded.
+    /// Path and query, percent-encoded.
     pub path: String,
     pub headers: Vec<(&'static str, String)>,
     pub body: Option<&'a [u8]>,
@@ -65,7 +65,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A reply with its body read.
+/// A complete reply.
 pub struct Reply {
     pub status: u16,
     pub headers: HeaderMap,
@@ -89,7 +89,7 @@ impl Http {
                 failure
             });
         }
-        // A proxy from the environment would carry data to somebody who was not named on this command line.
+        // A proxy from the environment would send data to a host that the command line does not name.
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
@@ -106,12 +106,12 @@ impl Http {
         &self.base
     }
 
-    /// Sends and reads the whole reply; a status that is no success is a [`Failure`].
+    /// Sends a request and reads the whole reply; a status other than success is a [`Failure`].
     pub fn ask(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
         self.read(self.open(ask)?)
     }
 
-    /// As [`ask`](Self::ask), for replies without a body: 404 is `None`.
+    /// Like [`ask`](Self::ask), but returns `None` for status 404.
     pub fn ask_if_there(&self, ask: Ask<'_>) -> Result<Option<Reply>, Failure> {
         let response = self.exchange(ask)?;
         match response.status().as_u16() {
@@ -127,18 +127,18 @@ impl Http {
         Ok(Reply { status, headers, body: body.map_err(|error| self.lost(&error))? })
     }
 
-    /// As [`ask`](Self::ask), with the body still to be read.
+    /// Like [`ask`](Self::ask), but returns the body as a reader.
     pub fn stream(&self, ask: Ask<'_>) -> Result<impl Read + 'static, Failure> {
         Ok(self.open(ask)?.into_body().into_with_config().limit(u64::MAX).reader())
     }
 
-    /// As [`stream`](Self::stream), with the reply's headers.
+    /// Like [`stream`](Self::stream), but returns the reply's headers as well.
     pub fn stream_with_headers(&self, ask: Ask<'_>) -> Result<(HeaderMap, Box<dyn Read>), Failure> {
         let (head, body) = self.open(ask)?.into_parts();
         Ok((head.headers, Box::new(body.into_with_config().limit(u64::MAX).reader())))
     }
 
-    /// As [`ask`](Self::ask), with the body as JSON.
+    /// Like [`ask`](Self::ask), but returns the body as JSON.
     pub fn json(&self, ask: Ask<'_>) -> Result<Value, Failure> {
         let body = self.ask(ask)?.body;
         serde_json::from_slice(&body).map_err(|error| self.not_ours(&error.to_string()))
@@ -153,13 +153,13 @@ impl Http {
         }
         let failure = self.refused(response);
         if is_nameless && failure.code == "unknown_route" {
-            // Mostly a variable of a script that is not set.
+            // The usual cause is an unset variable in a script.
             return Err(Failure::usage("a name on the command line is empty"));
         }
         Err(failure)
     }
 
-    /// Whatever the server answers.
+    /// Sends a request. Returns the reply, whatever its status.
     fn exchange(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
         let mut request = Request::builder().method(ask.method).uri(format!("{}{}", self.base, ask.path));
         for (name, value) in ask.headers {
@@ -173,7 +173,7 @@ impl Http {
         response.map_err(|error| self.lost(&error))
     }
 
-    /// The server answered, and the answer is no.
+    /// Converts an error reply of the server.
     fn refused(&self, response: Response<Body>) -> Failure {
         let status = response.status().as_u16();
         let mut text = Vec::new();
@@ -182,12 +182,12 @@ impl Http {
         self.failure_of(&body, status)
     }
 
-    /// The failure that an error object of the API stands for.
+    /// Converts an error object of the API to a failure.
     pub fn failure_of(&self, body: &Value, status: u16) -> Failure {
         answer::refused(status, body).unwrap_or_else(|| self.not_ours(&format!("status {status}")))
     }
 
-    /// The request or its answer got lost.
+    /// Converts a failure of the connection; the request or its answer is lost.
     pub fn lost(&self, error: &ureq::Error) -> Failure {
         let base = &self.base;
         let (message, next) = match error {
@@ -221,13 +221,13 @@ impl Http {
         Failure::new(Exit::Unavailable, "unreachable", message).then(next)
     }
 
-    /// Something answered that does not speak this API.
+    /// Returns the failure for a reply that does not follow this API.
     pub fn not_ours(&self, what: &str) -> Failure {
         Failure::new(Exit::Failed, "not_thalweg", format!("{} answered as no Thalweg server does: {what}", self.base))
             .then("check --server or THALWEG_SERVER, and that server and command are of one version")
     }
 
-    /// The level that a reply says it reached.
+    /// Returns the durability level of an acknowledgement.
     pub fn level(&self, headers: &HeaderMap) -> Result<Durability, Failure> {
         let level = headers.get("thalweg-durability").and_then(|value| value.to_str().ok());
         level.and_then(|level| level.parse().ok()).ok_or_else(|| self.not_ours("no durability in an ack"))

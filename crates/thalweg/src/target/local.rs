@@ -1,4 +1,4 @@
-//! A directory, opened in this process through the engine.
+//! A directory that this process opens through the engine.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -33,10 +33,10 @@ use crate::{
     render,
 };
 
-/// Bytes fetched at a time while reading a stream.
+/// Bytes read per page of a stream.
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// An open directory.
+/// Target that is a directory, opened in this process.
 pub struct Local {
     database: Database,
     access: Access,
@@ -319,7 +319,7 @@ fn no_such_keyspace(name: &str) -> Failure {
         .then("`thalweg keyspaces` lists what is there")
 }
 
-/// Turns a visitor's answer into the engine's, and keeps its failure.
+/// Converts a visitor's answer to the engine's control flow, and keeps its failure.
 fn flow(outcome: &mut Result<(), Failure>, answer: Result<ControlFlow<()>, Failure>) -> ControlFlow<()> {
     answer.unwrap_or_else(|failure| {
         *outcome = Err(failure);
@@ -333,7 +333,7 @@ fn scan_range(query: &ScanQuery) -> ScanRange {
         start: query.start.clone().map_or(Bound::Unbounded, Bound::Included),
         end: query.end.clone().map_or(Bound::Unbounded, Bound::Excluded),
         order: if query.reverse { Order::Descending } else { Order::Ascending },
-        // One more than asked for tells whether there is more.
+        // One item more than requested shows whether there are more.
         limit: query.limit.map(|limit| limit.saturating_add(1)),
         values: if query.keys_only { Values::Omit } else { Values::Include },
     }

@@ -1,7 +1,7 @@
-//! What client commands talk to: a server ([`remote::Remote`]) or a directory ([`local::Local`]).
+//! Targets of client commands: a server ([`remote::Remote`]) or a directory ([`local::Local`]).
 //!
-//! Owns: the one trait that keeps commands identical for both, and the types it speaks. The two
-//! implementations translate; they decide nothing.
+//! Owns: the trait that keeps commands identical for both, and its types. The two implementations only translate; they
+//! make no decisions.
 
 pub mod answer;
 pub mod caches;
@@ -29,7 +29,7 @@ use thalweg_types::{
 
 use crate::{failure::Failure, render::take_bytes};
 
-/// Where a server is looked for when nothing else is said.
+/// Address of the server if neither an option nor the environment names one.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 /// Options that every client command takes.
@@ -53,20 +53,20 @@ pub struct Place {
     pub json: bool,
 }
 
-/// What a command does to a directory.
+/// Access of a command to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reads. A missing directory is not created.
+    /// The command reads. A missing directory is not created.
     Read,
-    /// Looks at the state as the log has it: no maintenance runs, and no entry is written at the end, so whoever looks
-    /// again finds the same.
+    /// The command inspects the state as the log has it. No maintenance runs and closing writes no entry, so that a
+    /// second inspection finds the same state.
     Inspect,
-    /// Writes. A missing directory is created.
+    /// The command writes. A missing directory is created.
     Write,
 }
 
 impl Place {
-    /// Opens the directory or prepares to talk to the server.
+    /// Opens the directory or prepares the connection to the server.
     pub fn open(&self, access: Access) -> Result<Box<dyn Target>, Failure> {
         if let Some(data) = &self.data {
             return Ok(Box::new(local::Local::open(data, access, self.durability)?));
@@ -74,7 +74,7 @@ impl Place {
         Ok(Box::new(remote::Remote::new(&self.url(), self.durability, self.timeout)?))
     }
 
-    /// The server that is meant, unless it is a directory.
+    /// Returns the address of the server, which is unused if a directory is given.
     pub(crate) fn url(&self) -> String {
         url(self.server.as_ref())
     }
@@ -101,66 +101,66 @@ pub struct ServerPlace {
 }
 
 impl ServerPlace {
-    /// Prepares to talk to it.
+    /// Prepares the connection to the server.
     pub fn http(&self) -> Result<http::Http, Failure> {
         http::Http::new(&url(self.server.as_ref()), self.timeout)
     }
 }
 
-/// An acknowledged write.
+/// Acknowledgement of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The level that was reached.
+    /// Durability level that the write reached.
     pub durability: Durability,
-    /// `None` at level `none`.
+    /// Revision of the write; `None` at level `none`.
     pub revision: Option<u64>,
 }
 
-/// A producer of a stream.
+/// State of a producer of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerRow {
     pub id: String,
     pub epoch: u64,
     pub next_sequence: u64,
-    /// In microseconds since 1970.
+    /// Time of the last append in microseconds since 1970.
     pub last_time: u64,
 }
 
-/// Acknowledged records.
+/// Acknowledgement of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub durability: Durability,
     /// First and next offset; `None` at level `none`.
     pub offsets: Option<(u64, u64)>,
-    /// Whether a producer had sent it before.
+    /// True if the producer had sent the append before.
     pub duplicate: bool,
 }
 
-/// A value as found.
+/// Value of a key with its revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub value: Vec<u8>,
     pub revision: u64,
 }
 
-/// What a scan covers.
+/// Range and options of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct ScanQuery {
     pub prefix: Vec<u8>,
-    /// First key wanted.
+    /// First key of the range, inclusive.
     pub start: Option<Vec<u8>>,
-    /// First key no longer wanted.
+    /// End of the range, exclusive.
     pub end: Option<Vec<u8>>,
     pub limit: Option<u64>,
     pub reverse: bool,
     pub keys_only: bool,
-    /// What the keyspace held then.
+    /// Revision at which to read the keyspace.
     pub revision: Option<u64>,
-    /// Goes on behind an earlier page.
+    /// Cursor of an earlier page after which to resume.
     pub cursor: Option<String>,
 }
 
-/// A pair as scanned; `value` is `None` if only keys were asked for.
+/// Pair of a scan; `value` is `None` if only keys were requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     pub key: &'a [u8],
@@ -174,38 +174,38 @@ pub struct NewRecord {
     pub key: Option<Vec<u8>>,
     pub headers: Vec<(String, Vec<u8>)>,
     pub payload: Vec<u8>,
-    /// It says that its key is gone.
+    /// True for a tombstone, which marks its key as deleted.
     pub is_tombstone: bool,
 }
 
-/// A record as read.
+/// Record of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamRecord {
     pub offset: u64,
-    /// Microseconds since the epoch.
+    /// Time of the append in microseconds since 1970.
     pub time: u64,
     pub key: Option<Vec<u8>>,
     pub headers: Vec<(String, Vec<u8>)>,
     pub payload: Vec<u8>,
-    /// It says that its key is gone.
+    /// True for a tombstone, which marks its key as deleted.
     pub is_tombstone: bool,
 }
 
-/// A stream and what it holds.
+/// Description of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamRow {
     pub name: String,
-    /// Oldest kept.
+    /// Oldest retained offset of the stream.
     pub start: u64,
-    /// Next to assign.
+    /// Offset that the next record will get.
     pub next: u64,
     pub bytes: u64,
-    /// Space time of the newest record, 0 if there never was one.
+    /// Space time of the newest record in microseconds since 1970; 0 if there never was one.
     pub last_time: u64,
     pub config: StreamConfig,
 }
 
-/// What of a keyspace's configuration is asked for; `None` stays as it is.
+/// Requested change of a keyspace's configuration; `None` keeps a setting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KeyspaceChange {
     pub exact_counts: Option<bool>,
@@ -218,59 +218,59 @@ pub type VisitPairs<'v> = &'v mut dyn FnMut(Pair<'_>) -> Result<ControlFlow<()>,
 /// Called with each record; `Break` ends the read early.
 pub type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Result<ControlFlow<()>, Failure>;
 
-/// A node as a client sees it.
+/// Interface of a node to client commands.
 pub trait Target: time::TimeTarget + past::PastTarget {
     fn put(&self, keyspace: &str, key: &[u8], value: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure>;
-    /// All or none, in one commit.
+    /// Puts all pairs or none, in one commit.
     fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure>;
     fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure>;
-    /// Deleting what is not there succeeds, unless a condition says otherwise.
+    /// Deletes a key. A missing key is a success unless `expect` requires it.
     fn delete(&self, keyspace: &str, key: &[u8], expect: Option<Expect<'_>>) -> Result<Written, Failure>;
-    /// A keyspace that does not exist holds nothing. Answers with a cursor if the limit left something out.
+    /// Scans a keyspace; a missing one is empty. Returns a cursor if the limit left out pairs.
     fn scan(&self, keyspace: &str, query: &ScanQuery, visit: VisitPairs<'_>) -> Result<Option<String>, Failure>;
     fn keyspaces(&self) -> Result<Vec<String>, Failure>;
-    /// Changes from a revision on, and then as they happen, until told to stop.
+    /// Visits changes from a revision on and then as they happen, until `visit` ends it.
     fn watch(&self, keyspace: &str, query: &watch::WatchQuery, visit: watch::VisitChanges<'_>) -> Result<(), Failure>;
-    /// Adds to a counter: what it is then.
+    /// Adds to a counter. Returns its new value.
     fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure>;
-    /// Removes all keys with a prefix: how many, unless they were too many to count.
+    /// Removes all keys with a prefix. Returns their number, unless there were too many to count.
     fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure>;
-    /// Carries out a commit, written and answered as the API does.
+    /// Carries out a commit; request and answer are the API's.
     fn commit(&self, commit: &[u8]) -> Result<Value, Failure>;
-    /// Carries out a transaction, written and answered as the API does.
+    /// Carries out a transaction; request and answer are the API's.
     fn transact(&self, transaction: &[u8]) -> Result<Value, Failure>;
-    /// A keyspace and its statistics, as the API shows it.
+    /// Returns a keyspace with its statistics in the API's form.
     fn keyspace(&self, name: &str) -> Result<Value, Failure>;
-    /// Creates a keyspace; one that exists is left as it is.
+    /// Creates a keyspace; an existing one is not changed.
     fn create_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure>;
     fn configure_keyspace(&self, name: &str, change: &KeyspaceChange) -> Result<Value, Failure>;
     fn drop_keyspace(&self, name: &str) -> Result<(), Failure>;
 
-    /// Appends all or none; creates the stream if needed.
+    /// Appends all records or none; creates the stream if it is missing.
     fn append(&self, stream: &str, records: &[NewRecord], terms: &AppendTerms<'_>) -> Result<Appended, Failure>;
-    /// Records from `from` to the end as of now, at most `limit`.
+    /// Visits records from `from` to the current end, at most `limit`.
     fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure>;
-    /// As `read`, and then goes on as records come in, until told to stop.
+    /// Like `read`, and then continues with new records until `visit` ends it.
     fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure>;
-    /// What the stream remembers of its producers.
+    /// Returns the stream's producers.
     fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure>;
-    /// Gives a producer a new epoch; creates the stream if needed. Answers with the epoch.
+    /// Assigns a producer a new epoch and returns it; creates the stream if it is missing.
     fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure>;
-    /// The first offset whose record is not older than `micros`.
+    /// Returns the first offset whose record is not older than `micros`, in microseconds since 1970.
     fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure>;
     fn streams(&self) -> Result<Vec<StreamRow>, Failure>;
     fn stream(&self, name: &str) -> Result<StreamRow, Failure>;
-    /// Creates a stream; one that exists is left as it is. Says whether it was created.
+    /// Creates a stream; an existing one is not changed. Returns true if it was created.
     fn create_stream(&self, name: &str, config: &StreamConfig) -> Result<(StreamRow, bool), Failure>;
-    /// Creates a stream, or gives an existing one this configuration.
+    /// Creates a stream, or sets an existing one's configuration.
     fn configure_stream(&self, name: &str, config: &StreamConfig) -> Result<StreamRow, Failure>;
-    /// Drops the records below `before`.
+    /// Removes the records below `before`.
     fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure>;
     fn delete_stream(&self, name: &str) -> Result<(), Failure>;
 
-    /// Asks something of a stream's groups, in the words of the API.
+    /// Makes a request about consumer groups, with the API's bodies.
     fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure>;
-    /// Takes what is pushed to a member of a group, until the server or `visit` ends it.
+    /// Receives the records pushed to a member of a group, until the server or `visit` ends it.
     fn push(
         &self,
         stream: &str,
@@ -278,27 +278,27 @@ pub trait Target: time::TimeTarget + past::PastTarget {
         ask: &groups::PushAsk<'_>,
         visit: groups::VisitPushed<'_>,
     ) -> Result<(), Failure>;
-    /// Takes a snapshot into a file.
+    /// Writes a snapshot to a file.
     fn snapshot(&self, ask: &mut snapshot::SnapshotAsk<'_>, out: &mut snapshot::PartialFile) -> Result<(), Failure>;
 
-    /// The digest of the state; `progress` is told how many rows have been read, if that is known here.
+    /// Computes the digest of the state. Calls `progress` with the number of rows read, if this process computes it.
     fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure>;
 
-    /// The digest that was computed last.
+    /// Returns the digest of the state that the server computed last.
     fn last_state_digest(&self) -> Result<Value, Failure>;
 
-    /// The version of the state machine in force, and the highest one that the node knows.
+    /// Returns the version of the state machine in force, and the highest version that the node supports.
     fn state_version(&self) -> Result<Value, Failure>;
 
     /// Raises the version of the state machine in force.
     fn raise_version(&self, to: u16) -> Result<Value, Failure>;
 
     fn status(&self) -> Result<Value, Failure>;
-    /// Ends cleanly; a directory is flushed, so that the next open is fast.
+    /// Closes the target cleanly; a directory is flushed, so that the next open is fast.
     fn close(self: Box<Self>) -> Result<(), Failure>;
 }
 
-/// Whether a condition holds for a key that is not there.
+/// Returns true if a condition is met by a missing key.
 pub fn holds_for_absent(expect: Expect<'_>) -> bool {
     match expect {
         Expect::Absent | Expect::Any => true,
@@ -308,7 +308,7 @@ pub fn holds_for_absent(expect: Expect<'_>) -> bool {
     }
 }
 
-/// A record as the API shows it.
+/// Parses a record in the API's form.
 pub fn record_of(object: &Map<String, Value>) -> Option<StreamRecord> {
     Some(StreamRecord {
         offset: object.get("offset")?.as_u64()?,
@@ -320,7 +320,7 @@ pub fn record_of(object: &Map<String, Value>) -> Option<StreamRecord> {
     })
 }
 
-/// The headers of a record or message as the API shows it.
+/// Parses the headers of a record or message in the API's form.
 pub fn headers_of(object: &Map<String, Value>) -> Vec<(String, Vec<u8>)> {
     let header = |header: &Value| {
         let header = header.as_object()?;
@@ -330,16 +330,16 @@ pub fn headers_of(object: &Map<String, Value>) -> Vec<(String, Vec<u8>)> {
     headers.map(|headers| headers.iter().filter_map(header).collect()).unwrap_or_default()
 }
 
-/// What to do about a stream that is not there.
+/// Advice for a missing stream.
 pub const STREAMS_HINT: &str = "`thalweg streams` lists what is there; `thalweg append` creates one";
 
-/// The failure of a stream that is not there.
+/// Returns the failure for a missing stream.
 pub fn no_such_stream(name: &str) -> Failure {
     Failure::new(crate::failure::Exit::NotFound, "no_such_stream", format!("there is no stream named {name:?}"))
         .then(STREAMS_HINT)
 }
 
-/// What a stream keeps, as the API writes it.
+/// Formats a stream's configuration like the API.
 pub fn config_json(config: &StreamConfig) -> Value {
     json!({
         "max_age_seconds": config.max_age.map(|age| age.as_secs_f64()),

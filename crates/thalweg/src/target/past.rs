@@ -1,4 +1,4 @@
-//! What keys of keyspaces with history were, of a directory or a server.
+//! Earlier values of keys in keyspaces with history, of a directory or a server.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,12 +15,12 @@ use super::{
 };
 use crate::failure::Failure;
 
-/// Pairs and bytes that a scan of an open database holds at a time.
+/// Maximum number of pairs, and of bytes, that a scan of an open database holds in memory.
 const PAGE_ITEMS: usize = 1000;
 const PAGE_BYTES: usize = 1024 * 1024;
 
-/// Pairs of an open database, page by page, and a cursor if the limit left something out: `range` has room for one
-/// pair more than was asked for.
+/// Visits pairs of an open database page by page. Returns a cursor if the limit left out pairs; `range` allows one pair
+/// more than requested.
 pub(super) fn scan(
     keyspace: &Keyspace,
     range: &ScanRange,
@@ -59,11 +59,11 @@ pub(super) fn scan(
     }
 }
 
-/// What of a node is about the past. Versions are shown as the API shows them.
+/// Requests about the past of a node. Versions are in the API's form.
 pub trait PastTarget {
-    /// The value that a key had at a revision; `None`: it had none.
+    /// Returns the value of a key at a revision; `None` if it had none.
     fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<Found>, Failure>;
-    /// A page of a key's versions, newest first: those before a revision.
+    /// Returns a page of a key's versions before a revision, newest first.
     fn versions(&self, keyspace: &str, key: &[u8], before: Option<u64>, limit: u64) -> Result<Value, Failure>;
 }
 

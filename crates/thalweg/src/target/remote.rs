@@ -1,7 +1,7 @@
-//! A server over its HTTP API.
+//! Target that reaches a server over its HTTP API.
 //!
-//! Owns: paths, headers and bodies of requests, and what replies mean. Does not own: the exchange itself;
-//! see [`super::http`].
+//! Owns: paths, headers and bodies of requests, and the meaning of replies. Does not own the exchange itself; see
+//! [`super::http`].
 
 use std::{
     io::{BufRead, BufReader},
@@ -32,16 +32,16 @@ use crate::{
     render::{insert_bytes, note, take_bytes},
 };
 
-/// Records asked for at a time.
+/// Number of records requested per page.
 const PAGE_RECORDS: u64 = 10_000;
-/// Bytes of records asked for at a time.
+/// Bytes of records requested per page.
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
-/// How long a tail goes on trying to reach a server that went away.
+/// Time for which a tail retries to reach a lost server.
 const TAIL_PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Pause of a tail between two attempts to reach the server.
 const TAIL_PAUSE: Duration = Duration::from_millis(200);
 
-/// A server.
+/// Target that is a server, reached over HTTP.
 pub struct Remote {
     http: Http,
     durability: Option<Durability>,
@@ -56,7 +56,7 @@ impl Remote {
         &self.http
     }
 
-    /// A write: with the level, and its condition if any.
+    /// Sends a write with its durability level and, if a header can express it, its condition.
     pub(super) fn write(&self, mut ask: Ask<'_>, expect: Option<Expect<'_>>) -> Result<Reply, Failure> {
         if let Some(level) = self.durability {
             ask = ask.header("thalweg-durability", level.name());
@@ -65,7 +65,7 @@ impl Remote {
             Some(Expect::Absent) => ask = ask.header("if-none-match", "*"),
             Some(Expect::Present) => ask = ask.header("if-match", "*"),
             Some(Expect::Revision(revision)) => ask = ask.header("if-match", format!("\"{revision}\"")),
-            // Told in the body: see `commit_if`.
+            // These conditions are sent in the body: see `commit_if`.
             Some(Expect::Value(_) | Expect::Before(_) | Expect::After(_) | Expect::Unchanged(_) | Expect::Any)
             | None => {}
         }
@@ -92,7 +92,7 @@ impl Remote {
         self.write(ask, None)
     }
 
-    /// A write whose condition no header can say.
+    /// Sends a write whose condition no header can express.
     pub(super) fn commit_if(
         &self,
         keyspace: &str,
@@ -136,7 +136,7 @@ impl Remote {
         row_of(value).ok_or_else(|| self.http.not_ours("no stream as it should be"))
     }
 
-    /// The lines of an NDJSON reply as objects.
+    /// Calls `line` with each line of an NDJSON reply as an object.
     fn lines(&self, ask: Ask<'_>, mut line: impl FnMut(Map<String, Value>) -> Step) -> Result<(), Failure> {
         let mut input = BufReader::with_capacity(256 * 1024, self.http.stream(ask)?);
         let mut text = Vec::new();
@@ -288,7 +288,7 @@ impl Target for Remote {
             path.push_str(&format!("producer={id}&epoch={epoch}&sequence={sequence}&"));
         }
         let reply = match records {
-            // A single payload goes as it is: in JSON, one of the largest size could outgrow a request.
+            // A single payload is sent as raw bytes: as JSON, one of the largest size could exceed the request limit.
             [NewRecord { key, headers, payload, is_tombstone: false }] if headers.is_empty() => {
                 if let Some(key) = key {
                     path.push_str(&format!("key={}", encode(key)));
@@ -338,9 +338,9 @@ impl Target for Remote {
             self.lines(Ask::get(path), |object| {
                 let Some(record) = record_of(&object) else {
                     whole = true;
-                    // What is appended while we read is not ours to chase.
+                    // Records appended during the read are not part of it.
                     end = end.or(object.get("high_watermark").and_then(Value::as_u64));
-                    // Where compaction has left gaps, it is not the last record that says how far it went.
+                    // Compaction may leave gaps, so the last record does not show how far the page reaches.
                     from = object.get("next").and_then(Value::as_u64).unwrap_or(from).max(from);
                     return Ok(ControlFlow::Continue(()));
                 };
@@ -360,7 +360,7 @@ impl Target for Remote {
         Ok(())
     }
 
-    /// Goes on after the server restarts, from the record after the last one seen.
+    /// Tails the stream and continues after restarts of the server, from the record after the last one seen.
     fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
         let (mut from, mut lost_at) = (from, None);
         loop {
@@ -505,12 +505,12 @@ impl Target for Remote {
     }
 }
 
-/// Whether the conditions of HTTP can say it.
+/// Returns true if HTTP's conditional headers can express the condition.
 pub(super) fn fits_headers(expect: Expect<'_>) -> bool {
     matches!(expect, Expect::Absent | Expect::Present | Expect::Revision(_))
 }
 
-/// A condition as `/v1/commit` takes it.
+/// Formats a condition for `/v1/commit`.
 fn expect_json(expect: Expect<'_>) -> Value {
     match expect {
         Expect::Absent => json!("absent"),
@@ -527,7 +527,7 @@ fn expect_json(expect: Expect<'_>) -> Value {
             object.insert("count".to_owned(), range.count.into());
             json!({ "unchanged": object })
         }
-        // Of revision 0 or later: all are.
+        // Every state of a key is older than the highest revision.
         Expect::Any => json!({ "before": u64::MAX }),
         Expect::Value(value) => {
             let mut object = Map::new();
@@ -537,7 +537,7 @@ fn expect_json(expect: Expect<'_>) -> Value {
     }
 }
 
-/// A put or a delete as `/v1/commit` takes it.
+/// Formats a put or a delete for `/v1/commit`.
 pub(super) fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u8]>) -> Value {
     let mut object = Map::new();
     object.insert("op".into(), json!(op));
@@ -549,7 +549,7 @@ pub(super) fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u
     Value::Object(object)
 }
 
-/// Shows what a tail's connection brings until it ends (`Continue`) or enough has been seen (`Break`).
+/// Visits the events of a tail's connection until it ends (`Continue`) or `visit` ends the tail (`Break`).
 fn follow(
     mut events: Events<impl BufRead>,
     from: &mut u64,
@@ -613,13 +613,13 @@ pub(super) fn revision(headers: &HeaderMap) -> Option<u64> {
     headers.get("thalweg-revision")?.to_str().ok()?.parse().ok()
 }
 
-/// Records with keys and headers; what is no text as base64.
+/// Formats records with keys and headers; bytes that are not UTF-8 as base64.
 pub(super) fn records_json(records: &[NewRecord]) -> Value {
     let records = records.iter().map(|record| Value::Object(record_object(record)));
     json!({ "records": records.collect::<Vec<_>>() })
 }
 
-/// A record or message as the API takes and shows it.
+/// Formats a record or message in the API's form.
 pub fn record_object(record: &NewRecord) -> Map<String, Value> {
     let mut object = Map::new();
     if let Some(key) = &record.key {
@@ -641,7 +641,7 @@ pub fn record_object(record: &NewRecord) -> Map<String, Value> {
     object
 }
 
-/// A record as the API shows it; `None` for a line that is no record.
+/// Parses a stream in the API's form; `None` if fields are missing.
 fn row_of(value: &Value) -> Option<StreamRow> {
     let number = |name: &str| value.get(name).and_then(Value::as_u64);
     Some(StreamRow {

@@ -1,4 +1,4 @@
-//! A snapshot from a server or a directory into a file, going on after a broken connection.
+//! Download of a snapshot from a server or a directory into a file, resumed after a broken connection.
 
 use std::{
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
@@ -16,14 +16,15 @@ use crate::{
     render,
 };
 
-/// How long a backup goes on trying to reach a server that went away: as long as the server keeps a snapshot.
+/// Time for which a backup retries to reach a lost server, equal to the time for which the server keeps a snapshot.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Times that a snapshot is begun: a server that was restarted, or could not be reached for too long, has lost it.
+/// Maximum number of snapshots begun: a server that restarted, or was unreachable for too long, has lost the previous
+/// one.
 const TRIES: u32 = 3;
-/// Between two tries to go on.
+/// Pause between two attempts to resume.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What to take, and who is told of the bytes that have come.
+/// Options of a snapshot, and a callback for the number of received bytes.
 pub struct SnapshotAsk<'a> {
     pub since: Option<Lsn>,
     pub compression: Compression,
@@ -45,7 +46,8 @@ impl PartialFile {
         Failure::file(&self.path, error)
     }
 
-    /// Cuts it after its last whole chunk; says what is left. None if not even the first is whole.
+    /// Truncates the file after its last complete chunk. Returns its remaining contents; `None` without a complete
+    /// chunk.
     fn cut(&mut self) -> Result<Option<PartialSnapshot>, Failure> {
         let Self { path, file } = self;
         let fault = |error: io::Error| Failure::file(path, &error);
@@ -87,7 +89,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Takes one, and goes on with it for as long as the server has it.
+    /// Takes one snapshot, and resumes it while the server has it.
     fn take_one_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<Went, Failure> {
         let since = ask.since.map_or_else(String::new, |lsn| format!("&since={lsn}"));
         let first = format!("/v1/snapshot?compress={}{since}", ask.compression.name());
@@ -99,7 +101,7 @@ impl Remote {
             let lost = self.http().lost(&broken.into());
             let (Some(name), Some(partial)) = (&name, out.cut()?) else { return Ok(Went::Lost(lost)) };
             if partial.is_complete {
-                // Only the end of the reply was lost.
+                // The snapshot is complete; only the end of the reply was lost.
                 return Ok(Went::Whole);
             }
             bytes = partial.bytes;
@@ -111,8 +113,8 @@ impl Remote {
         }
     }
 
-    /// Asks for the rest until the server is there again and has noticed that the connection broke. The inner error:
-    /// it is there, and has that snapshot no longer.
+    /// Retries to request the remaining chunks until the server is reachable and has noticed the broken connection. The
+    /// inner error means that the server no longer has the snapshot.
     fn go_on(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read>, Failure>, Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -127,10 +129,10 @@ impl Remote {
     }
 }
 
-/// How taking a snapshot ended.
+/// Result of taking a snapshot.
 enum Went {
     Whole,
-    /// Its connection broke, and it can't be gone on with.
+    /// The connection broke, and the snapshot can't be resumed.
     Lost(Failure),
 }
 
@@ -141,7 +143,7 @@ fn given_up(lost: Failure) -> Failure {
     )
 }
 
-/// Copies until the end, or until the connection breaks, which is the inner error.
+/// Copies until the end of the body, or until the connection breaks, which is the inner error.
 fn copy(
     body: &mut impl Read,
     out: &mut PartialFile,

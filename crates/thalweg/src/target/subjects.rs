@@ -1,4 +1,4 @@
-//! Subjects of a server: publishing, subscribing, asking. A directory has none: nothing is stored.
+//! Subjects of a server: publish, subscribe, ask. Directories have none, since messages are not stored.
 
 use std::{
     io::{BufRead, BufReader},
@@ -22,21 +22,21 @@ use crate::{
     render::{note, take_bytes},
 };
 
-/// How long a subscription goes on trying to reach a server that went away.
+/// Time for which a subscription retries to reach a lost server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Pause of a subscription between two attempts to reach the server.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A message as it came.
+/// A message received from a subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub subject: Vec<u8>,
-    /// Where an answer is wanted.
+    /// Subject for the answer, if one is wanted.
     pub reply: Option<Vec<u8>>,
     pub record: NewRecord,
 }
 
-/// For whom a publish was.
+/// Number of messages published and of subscriptions that got or missed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     pub messages: u64,
@@ -44,7 +44,7 @@ pub struct Published {
     pub missed: u64,
 }
 
-/// What a subscription asks for.
+/// Pattern and options of a subscription.
 #[derive(Clone, Debug, Default)]
 pub struct SubscribeQuery {
     pub pattern: Vec<u8>,
@@ -54,16 +54,16 @@ pub struct SubscribeQuery {
     pub max_bytes: Option<u64>,
 }
 
-/// What a subscription is told.
+/// Event that a subscription passes to its visitor.
 pub enum Told<'a> {
-    /// From now on what is published comes.
+    /// The subscription is active: later messages will be received.
     Subscribed,
     Message(&'a Message),
-    /// So many are missing here.
+    /// This number of messages was dropped here.
     Gap(u64),
 }
 
-/// Called with what comes; `Break` ends the subscription.
+/// Called with each event; `Break` ends the subscription.
 pub type Visit<'v> = &'v mut dyn FnMut(Told<'_>) -> Result<ControlFlow<()>, Failure>;
 
 /// Publishes messages as one batch.
@@ -85,7 +85,7 @@ pub fn publish(
     Ok(Published { messages: number("messages")?, delivered: number("delivered")?, missed: number("missed")? })
 }
 
-/// Publishes a message and waits for the first answer to it.
+/// Publishes a message and waits for the first answer.
 pub fn ask(http: &Http, subject: &[u8], message: NewRecord, wait: Duration) -> Result<Message, Failure> {
     let path = format!("/v1/ask/{}?timeout={}", encode(subject), wait.as_secs_f64());
     let body = records_json(&[message]).to_string();
@@ -101,8 +101,8 @@ pub fn ask(http: &Http, subject: &[u8], message: NewRecord, wait: Duration) -> R
     answer.as_object().and_then(message_of).ok_or_else(|| http.not_ours("an answer that is no message"))
 }
 
-/// Subscribes, and again when the server comes back: what was published meanwhile is missed. One that never was there is
-/// not waited for.
+/// Subscribes, and subscribes again after the server returns; messages published in the meantime are missed. Fails
+/// immediately if the server was never reachable.
 pub fn subscribe(http: &Http, query: &SubscribeQuery, visit: Visit<'_>) -> Result<(), Failure> {
     let (mut lost_at, mut was_there) = (None, false);
     loop {
@@ -133,7 +133,7 @@ pub fn subscribe(http: &Http, query: &SubscribeQuery, visit: Visit<'_>) -> Resul
     }
 }
 
-/// Shows what a connection brings until it ends (`Continue`) or enough has been seen (`Break`).
+/// Visits the events of a connection until it ends (`Continue`) or `visit` ends the subscription (`Break`).
 fn follow(mut events: Events<impl BufRead>, visit: Visit<'_>, http: &Http) -> Result<ControlFlow<()>, Failure> {
     while let Some(event) = events.next_event() {
         let Ok(Value::Object(object)) = serde_json::from_str(&event.data) else {
@@ -160,7 +160,7 @@ fn follow(mut events: Events<impl BufRead>, visit: Visit<'_>, http: &Http) -> Re
     Ok(ControlFlow::Continue(()))
 }
 
-/// A message as the API shows it; `None` for what is none.
+/// Parses a message in the API's form; `None` if fields are missing.
 fn message_of(object: &Map<String, Value>) -> Option<Message> {
     Some(Message {
         subject: take_bytes(object, "subject")?,

@@ -1,4 +1,4 @@
-//! Keys that end and leases, of a directory or a server.
+//! Expiry of keys, and leases, of a directory or a server.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use super::{
 };
 use crate::failure::Failure;
 
-/// Leases that are asked for at a time.
+/// Number of leases requested per page.
 const PAGE_LEASES: usize = 1000;
-/// Keys of a lease that are shown.
+/// Maximum number of a lease's keys to show.
 pub const SHOWN_KEYS: usize = 1000;
 
-/// A put that ends, or may only happen under a condition.
+/// Terms of a put with a deadline, a lease or a condition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutTerms<'a> {
     pub expect: Option<Expect<'a>>,
@@ -32,25 +32,25 @@ pub struct PutTerms<'a> {
     pub lease: Option<LeaseId>,
 }
 
-/// How long a key lives.
+/// Revision, remaining lifetime and lease of a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyLife {
     pub revision: u64,
-    /// Until the earlier of its deadline and its lease's; `None`: it does not end by itself.
+    /// Time until the earlier of the key's deadline and its lease's; `None` if it does not expire.
     pub remaining: Option<Duration>,
     pub lease: Option<LeaseId>,
 }
 
-/// What of a node is about time. Leases are shown as the API shows them.
+/// Requests about deadlines and leases of a node. Leases are in the API's form.
 pub trait TimeTarget {
     fn put_until(&self, keyspace: &str, key: &[u8], value: &[u8], terms: &PutTerms<'_>) -> Result<Written, Failure>;
-    /// `None`: there is no such key.
+    /// Returns the lifetime of a key; `None` if it does not exist.
     fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLife>, Failure>;
-    /// Says whether there is such a key.
+    /// Changes the deadline of a key. Returns true if the key exists.
     fn touch(&self, keyspace: &str, key: &[u8], deadline: Deadline) -> Result<bool, Failure>;
     fn grant_lease(&self, id: Option<LeaseId>, ttl: Duration) -> Result<Value, Failure>;
     fn leases(&self) -> Result<Vec<Value>, Failure>;
-    /// With its keys.
+    /// Returns a lease with its keys.
     fn lease(&self, id: LeaseId) -> Result<Value, Failure>;
     fn keep_lease(&self, id: LeaseId) -> Result<Value, Failure>;
     fn revoke_lease(&self, id: LeaseId) -> Result<Written, Failure>;
@@ -204,7 +204,7 @@ impl TimeTarget for Remote {
     }
 }
 
-/// As the API takes it.
+/// Formats a deadline for the API.
 fn ttl_text(deadline: Deadline) -> String {
     match deadline {
         Deadline::After(ttl) => ttl.as_secs_f64().to_string(),

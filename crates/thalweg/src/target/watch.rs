@@ -1,4 +1,4 @@
-//! Watching keys, of a directory or a server.
+//! Watches of keys, of a directory or a server.
 
 use std::{
     io::{BufRead, BufReader},
@@ -20,44 +20,44 @@ use crate::{
     render::{note, take_bytes},
 };
 
-/// How long a watch goes on trying to reach a server that went away.
+/// Time for which a watch retries to reach a lost server.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
+/// Pause of a watch between two attempts to reach the server.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Which keys.
+/// Keys that a watch covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchKeys {
     Key(Vec<u8>),
     Prefix(Vec<u8>),
-    /// First key wanted, first key no longer wanted.
+    /// First key, inclusive, and end of the range, exclusive.
     Range(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
-/// What a watch covers.
+/// Range and start of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchQuery {
     pub keys: WatchKeys,
-    /// The first revision wanted; what happens from now on if `None`.
+    /// First revision; `None` for changes from now on.
     pub from: Option<u64>,
 }
 
-/// A change of a key.
+/// A change of a key, or the removal of all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub revision: u64,
-    /// Microseconds since the epoch.
+    /// Time of the change in microseconds since 1970.
     pub time: u64,
-    /// As the API names it: `put`, `delete`, `expire`, `delete_prefix`.
+    /// Kind as the API names it: `put`, `delete`, `expire`, `delete_prefix`.
     pub what: String,
-    /// Or a prefix.
+    /// Key, or prefix for `delete_prefix`.
     pub key: Vec<u8>,
-    /// Of a put.
+    /// New value; only a put has one.
     pub value: Option<Vec<u8>>,
 }
 
 impl Change {
-    /// Whether its key is a prefix.
+    /// Returns true if `key` is a prefix.
     pub fn is_prefix(&self) -> bool {
         self.what == "delete_prefix"
     }
@@ -66,7 +66,7 @@ impl Change {
 /// Called with each change; `Break` ends the watch.
 pub type VisitChanges<'v> = &'v mut dyn FnMut(&Change) -> Result<ControlFlow<()>, Failure>;
 
-/// Everything up to now: while a directory is open here, nobody else writes to it.
+/// Visits all changes up to now. There are no later ones, since no other process can write to an open directory.
 pub fn local(database: &Database, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
     let found = database.find_keyspace(keyspace).ok_or_else(|| {
         let message = format!("there is no keyspace named {keyspace:?}");
@@ -126,7 +126,8 @@ fn advised(failure: Failure, oldest: Option<u64>) -> Failure {
     }
 }
 
-/// Goes on after the server restarts, from the commit after the last one seen. One that never was there is not waited for.
+/// Watches, and continues after restarts of the server from the commit after the last one seen. Fails immediately if
+/// the server was never reachable.
 pub fn remote(http: &Http, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
     let (mut from, mut lost_at, mut was_there) = (query.from, None, false);
     loop {
@@ -156,8 +157,8 @@ pub fn remote(http: &Http, keyspace: &str, query: &WatchQuery, visit: VisitChang
     }
 }
 
-/// Shows what a connection brings until it ends (`Continue`) or enough has been seen (`Break`). A commit is shown
-/// when all of it is there, so that none is shown twice.
+/// Visits the changes of a connection until it ends (`Continue`) or `visit` ends the watch (`Break`). A commit is
+/// visited once it is complete, so that none is visited twice.
 fn follow(
     mut events: Events<impl BufRead>,
     from: &mut Option<u64>,
@@ -187,7 +188,7 @@ fn follow(
     Ok(ControlFlow::Continue(()))
 }
 
-/// A change as the API shows it; `None` for what is none.
+/// Parses a change in the API's form; `None` if fields are missing.
 fn change_of(object: &Map<String, Value>) -> Option<Change> {
     let what = object.get("change")?.as_str()?.to_owned();
     Some(Change {

@@ -1,4 +1,4 @@
-//! kill -9 and a real power cut, under load: what was acknowledged at `disk` is there, and nothing is half there.
+//! kill -9 and a simulated power cut under load: writes acknowledged at `disk` survive, and no write survives in part.
 
 use std::{
     collections::HashMap,
@@ -22,12 +22,12 @@ use crate::{
 const WRITERS: u64 = 6;
 const ROUNDS: u64 = 20;
 
-/// What the server has acknowledged at `disk`.
+/// Writes that the server has acknowledged at `disk`.
 #[derive(Default)]
 struct Acked {
-    /// Key to value.
+    /// Acknowledged value by key.
     pairs: HashMap<String, String>,
-    /// Offset in the shared stream to payload.
+    /// Payload by offset in the shared stream.
     records: HashMap<u64, String>,
 }
 
@@ -39,8 +39,8 @@ struct Load {
 }
 
 impl Load {
-    /// Each writer puts keys of its own, every third time overwriting one, and appends to a stream that
-    /// all share; half of the appends carry several records.
+    /// Starts the writers. Each puts keys of its own, overwriting one every third time, and appends to a shared stream;
+    /// three quarters of the appends carry several records.
     fn start(url: &str, round: u64) -> Self {
         let (count, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
         let writer = |id: u64| {
@@ -72,7 +72,7 @@ fn write_until_gone(url: &str, round: u64, id: u64, count: &Count, stop: &Atomic
         let value = format!("{n} {}", "v".repeat((n as usize * 37) % 6000));
         let put = agent.put(format!("{url}/v1/kv/acked/{key}")).header("thalweg-durability", "disk").send(&value);
         if put.is_err() {
-            // Whether this one is in is unknown, so whatever it overwrites is, too.
+            // The outcome of this put is unknown, and so is the key that it overwrites.
             acked.pairs.remove(&key);
             break;
         }
@@ -94,7 +94,7 @@ fn write_until_gone(url: &str, round: u64, id: u64, count: &Count, stop: &Atomic
     acked
 }
 
-/// Everything acknowledged is there, offsets have no gaps, and no append is half there.
+/// Checks that all acknowledged writes are present, offsets have no gaps, and every append is complete.
 fn verify(node: &Node, acked: &Acked, context: &str) {
     let pairs: HashMap<String, String> = lines(&node.cli(&["scan", "acked", "--json"]).ok())
         .map(|line| (line["key"].as_str().unwrap().to_owned(), line["value"].as_str().unwrap().to_owned()))
@@ -113,7 +113,7 @@ fn verify(node: &Node, acked: &Acked, context: &str) {
     whole_appends(&records.iter().map(payload).collect::<Vec<_>>(), context);
 }
 
-/// The append number n of a writer holds n % 4 + 1 records: all of them follow one another, or none is there.
+/// Checks that each append is complete: append number n of a writer has n % 4 + 1 consecutive records.
 fn whole_appends(payloads: &[String], context: &str) {
     let mut at = 0;
     while at < payloads.len() {
@@ -179,8 +179,8 @@ fn a_power_cut_loses_nothing_acknowledged() {
     load.count.wait_for(500);
     node.signal(libc::SIGSTOP);
     wait_until_stopped(node.pid());
-    // The power goes out: what has reached the device is what there is. Nobody writes to the file system
-    // now, and its journal commits only when asked (`commit=`), so the copy is of one moment.
+    // The image now has the state after a power cut: exactly the data that reached the device. The server is stopped
+    // and the journal commits only on request (`commit=`), so the copy is of one point in time.
     let copied = Command::new("cp").arg("--sparse=always").args([&image, &copy]).status().unwrap();
     assert!(copied.success());
     node.kill();
@@ -195,7 +195,7 @@ fn a_power_cut_loses_nothing_acknowledged() {
     check_log(&data);
 }
 
-/// Every thread of the process has stopped: none is in the middle of a system call any more.
+/// Waits until every thread of the process has stopped, so that none is inside a system call.
 fn wait_until_stopped(pid: i32) {
     let until = Instant::now() + PATIENCE;
     let running = |pid: i32| {

@@ -1,14 +1,14 @@
-//! What members of consumer groups were told, over kills, held against what a group promises.
+//! Histories of consumer group members across kills, checked against the guarantees of groups.
 //!
-//! Producers append, members of two groups (competing, and in order per key) fetch, ack in parts, give back, or
-//! walk away; the node is killed under them and started again. In the end somebody settles all that is left.
-//! Stamps of one counter say what happened before what:
+//! Producers append; members of two groups (competing, and in order per key) fetch, ack in parts, nack, or abandon
+//! deliveries; the node is killed and restarted under them. At the end a last member settles all remaining records.
+//! Stamps of one shared counter order the events:
 //! * every record of the stream was settled, by an ack that was acknowledged or whose answer was lost;
-//! * at most one acknowledged ack has a record, and nothing that was asked for after its answer is delivered it;
-//! * an attempt's number is given once, and deliveries of a record count up with attempts;
-//! * what is delivered is what the stream holds;
-//! * in order per key, a record is delivered only after an ack of every earlier one of its key was sent, and no
-//!   earlier one after it.
+//! * a record has at most one acknowledged ack, and no fetch that began after its answer delivers the record;
+//! * the number of an attempt is assigned once, and the deliveries of a record increase with its attempts;
+//! * delivered records equal those of the stream;
+//! * in order per key, a record is delivered only after an ack of every earlier record of its key was sent, and no
+//!   earlier one is delivered after it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -30,7 +30,7 @@ const MEMBERS: u64 = 3;
 const ROUNDS: u64 = 5;
 const GROUPS: [&str; 2] = ["competing", "ordered"];
 
-/// Printed when a test fails; `SEED=N` replays its choices, as far as threads let it.
+/// Returns the seed and prints it. `SEED=N` repeats its choices, as far as thread scheduling allows.
 fn seed() -> u64 {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -40,14 +40,14 @@ fn seed() -> u64 {
     seed
 }
 
-/// Numbers from a seed (xorshift).
+/// Pseudo-random numbers from a seed (xorshift).
 struct Random(u64);
 
 impl Random {
-    /// One of several from a seed.
+    /// Creates one of several generators from a seed.
     fn of(seed: u64, which: u64) -> Self {
         let mut random = Self(seed.wrapping_add(which.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
-        // Neighbours begin alike.
+        // Similar seeds begin with similar numbers, so the first ones are skipped.
         (0..8).for_each(|_| _ = random.below(2));
         random
     }
@@ -80,7 +80,7 @@ impl Client {
         self.stamps.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// The answer and its status; `None` if it was lost.
+    /// Returns the status and the answer of a request; `None` if the answer was lost.
     fn post(&self, path: &str, body: &Value) -> Option<(u16, Value)> {
         let sent = self
             .agent
@@ -96,7 +96,7 @@ impl Client {
 
 #[derive(Debug)]
 struct Delivered {
-    /// When it was asked for, and when the answer was there.
+    /// Stamps before the request and after the answer.
     asked: u64,
     answered: u64,
     attempt: u64,
@@ -120,14 +120,14 @@ struct Acked {
 
 #[derive(Debug)]
 enum Told {
-    /// All of the range, at this stamp.
+    /// The whole range was settled, with the stamp after the answer.
     Settled(u64),
-    /// Not all of it: which part is not told apart here.
+    /// Part of the range had lapsed; the test does not determine which.
     Lapsed,
     Nothing,
 }
 
-/// What one member saw.
+/// Observations of one member.
 #[derive(Debug, Default)]
 struct Seen {
     delivered: Vec<Delivered>,
@@ -150,7 +150,7 @@ fn fetched(client: &Client, group: &str, member: &str, max: u64, wait: f64) -> O
     Some(Delivered { asked, answered, attempt: answer["attempt"].as_u64().unwrap_or_default(), messages })
 }
 
-/// Acks a range of one attempt; false if the node is gone.
+/// Acks a range of one attempt. Returns false if the node is gone.
 fn ack(client: &Client, group: &str, attempt: u64, offsets: Range<u64>, seen: &mut Seen) -> bool {
     let body = json!({ "attempts": [{ "attempt": attempt, "ranges": [[offsets.start, offsets.end - 1]] }] });
     let sent = client.stamp();
@@ -167,7 +167,7 @@ fn ack(client: &Client, group: &str, attempt: u64, offsets: Range<u64>, seen: &m
     goes_on
 }
 
-/// Runs of consecutive offsets.
+/// Returns the runs of consecutive offsets.
 fn runs(messages: &[Message]) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for message in messages {
@@ -190,7 +190,7 @@ fn member(client: &Client, group: &str, name: &str, mut random: Random, stop: &A
         }
         for run in runs {
             match random.below(10) {
-                // Walks away: it lapses.
+                // The member abandons the delivery, whose deadline then passes.
                 0 => {}
                 1 => {
                     let body = json!({ "attempts": [{ "attempt": attempt, "ranges": [[run.start, run.end - 1]] }] });
@@ -224,7 +224,7 @@ fn produce(client: &Client, name: &str, stop: &AtomicBool) {
     }
 }
 
-/// One life of the node: everybody works, then it is killed.
+/// Runs one life of the node: producers and members work until it is killed.
 fn round(node: Node, seed: u64, round: u64, wanted: u64, stamps: &Arc<AtomicU64>, seen: &mut [Vec<Seen>; 2]) {
     let (acks, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let client = Client::new(&node.url, stamps);
@@ -252,7 +252,7 @@ fn round(node: Node, seed: u64, round: u64, wanted: u64, stamps: &Arc<AtomicU64>
     }
 }
 
-/// Settles all that is left of a group.
+/// Settles all remaining records of a group.
 fn drain(client: &Client, group: &str) -> Seen {
     let mut seen = Seen::default();
     let until = Instant::now() + PATIENCE;
@@ -280,7 +280,8 @@ fn check(group: &str, records: &[Value], seen: &[Seen]) {
     attempts.dedup();
     assert_eq!(attempts.len(), count, "{group}: an attempt's number was given twice");
 
-    // By offset: deliveries as (attempt, deliveries, asked, answered), when acks were sent, when one was told.
+    // By offset: deliveries as (attempt, deliveries, asked, answered), the first stamp of an ack, the stamp of its
+    // answer.
     let mut delivered: BTreeMap<u64, Vec<(u64, u64, u64, u64)>> = BTreeMap::new();
     let (mut ack_sent, mut ack_told): (HashMap<u64, u64>, HashMap<u64, u64>) = (HashMap::new(), HashMap::new());
     for delivery in &deliveries {
@@ -369,7 +370,7 @@ fn every_record_is_settled_once_over_kills_and_in_order_where_asked() {
     }
 }
 
-/// Consumes from `in` and writes to `out`, the counter and the group in one go, every other time as a transaction.
+/// Consumes `in` and writes to `out`, the counter and the group in one commit or, every other time, transaction.
 fn transform_until_gone(client: &Client, name: &str, mut random: Random, stop: &AtomicBool, done: &AtomicU64) {
     let of = json!({ "stream": "in", "group": "g" });
     while !stop.load(Ordering::Relaxed) {

@@ -1,14 +1,13 @@
-//! A history of transactions by concurrent clients, with kill -9 in between: is there one order that explains
-//! all of it?
+//! A history of transactions by concurrent clients with kill -9 in between, explained by one serial order.
 //!
-//! Each client takes a register's value, and swaps it for one of its own on condition that it is still that
-//! value. The same transaction appends the new value and the one it replaced to a stream, and adds 1 to a
-//! counter. So the stream is the order in which swaps happened, those included whose answer was lost, and
-//! everything can be held against it:
-//! * each swap replaced what the one before it put (none was lost, none happened on a value that was gone);
-//! * an acknowledged swap is in the stream, at the offset and with the count that its client was told;
-//! * a refused one is not, and what it was shown instead is a value that the register had;
-//! * a client's swaps are in the order in which it made them.
+//! Each client replaces a register's value by one of its own, on condition that the register still has the value that
+//! the client last saw. The same transaction appends the new value and the replaced one to a stream, and adds 1 to a
+//! counter. The stream therefore records the order of all swaps, including those whose answer was lost, and the test
+//! checks against it:
+//! * each swap replaced the value of the previous swap (none was lost, none used an outdated value);
+//! * an acknowledged swap is in the stream, at the offset and with the count of its answer;
+//! * a rejected swap is not, and the value in its answer is one that the register had;
+//! * a client's swaps are in the order in which the client made them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -27,12 +26,12 @@ use crate::node::{Node, count::Count};
 const CLIENTS: u64 = 4;
 const ROUNDS: u64 = 6;
 
-/// What a client was told of a swap.
+/// Answer to a swap.
 #[derive(Debug)]
 enum Told {
-    /// It happened, at this offset of the stream, as so many-th.
+    /// The swap happened, at this offset of the stream and with this value of the counter.
     Done { offset: u64, count: i64 },
-    /// It did not; the register held this.
+    /// The condition was not met; the register had this value.
     Refused { held: Option<String> },
     /// The answer was lost.
     Nothing,
@@ -58,7 +57,7 @@ fn transaction(value: &str, held: Option<&str>) -> String {
     .to_string()
 }
 
-/// Swaps until the server is gone. `held` is what the client believes the register to hold.
+/// Swaps until the server is gone. `held` is the value that the client last saw in the register.
 fn swap_until_gone(url: &str, name: &str, acks: &Count, stop: &AtomicBool) -> Vec<Attempt> {
     let config = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(3))).build();
     let agent: ureq::Agent = config.into();
@@ -67,7 +66,7 @@ fn swap_until_gone(url: &str, name: &str, acks: &Count, stop: &AtomicBool) -> Ve
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        // Now and then a value that stays in the log, to be compared there.
+        // Every seventh value is large enough to stay in the log, so that its comparison reads the log.
         let value = format!("{name}-{number}{}", if number % 7 == 0 { "x".repeat(5000) } else { String::new() });
         let sent = agent
             .post(format!("{url}/v1/txn"))
@@ -93,7 +92,7 @@ fn swap_until_gone(url: &str, name: &str, acks: &Count, stop: &AtomicBool) -> Ve
     attempts
 }
 
-/// Lets clients swap until enough has happened, kills the node under them, and gathers what they were told.
+/// Runs clients until enough swaps are answered, kills the node under them, and collects their answers.
 fn round(node: Node, round: u64, acks_wanted: u64, clients: &mut Vec<Vec<Attempt>>) {
     let (acks, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let swapping: Vec<_> = (0..CLIENTS)
@@ -108,7 +107,7 @@ fn round(node: Node, round: u64, acks_wanted: u64, clients: &mut Vec<Vec<Attempt
     clients.extend(swapping.into_iter().map(|client| client.join().expect("a client")));
 }
 
-/// Holds what clients were told against the order of swaps.
+/// Checks the clients' answers against the order of swaps.
 fn check(node: &Node, clients: &[Vec<Attempt>]) {
     let records: Vec<Value> =
         node.cli(&["read", "order", "--json"]).ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -1,7 +1,7 @@
-//! Puts, gets, compare-and-sets and deletes by concurrent clients, with kill -9 in between: each key's history is
-//! linearizable, what was in flight at a kill having happened before it or never.
+//! Puts, gets, compare-and-sets and deletes by concurrent clients with kill -9 in between: each key's history is
+//! linearizable. An operation in flight at a kill happened before the kill or never.
 //!
-//! The checker is in `linear`; here it is also held against made-up histories, right and wrong ones.
+//! The checker is in `linear`; this file also tests it with constructed histories, valid and invalid ones.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,32 +22,32 @@ const CLIENTS: u64 = 6;
 const KEYS: u64 = 3;
 const ROUNDS: u64 = 8;
 
-/// An operation on a key, with the revision that the answer named.
+/// An operation on a key, with the revision in its answer.
 #[derive(Clone, Debug)]
 struct Event {
     key: u64,
     begin: u64,
-    /// `None`: it ended when the server was dead.
+    /// End of the operation; `None` if it ended when the server was dead.
     end: Option<u64>,
     action: Action,
     answer: Answer,
     revision: Option<u64>,
 }
 
-/// A client: it remembers of each key what it was told last, and bases its compare-and-sets on that.
+/// A client that remembers the last known state of each key, and bases its compare-and-sets on it.
 struct Client {
     agent: ureq::Agent,
     url: String,
     moments: Moments,
     dice: Dice,
-    /// Value and revision; `None`: it had no value.
+    /// Value and revision by key; `None` for a key without a value.
     known: HashMap<u64, Option<(u64, u64)>>,
-    /// What no two writes share.
+    /// Next value to write; no two writes use the same.
     next_value: u64,
     events: Vec<Event>,
 }
 
-/// A reply, as far as it matters.
+/// The relevant parts of a reply.
 struct Reply {
     status: u16,
     revision: Option<u64>,
@@ -70,7 +70,7 @@ impl Client {
         }
     }
 
-    /// Until the server is gone.
+    /// Runs until the server is gone.
     fn run(mut self, acks: &Count) -> Vec<Event> {
         while self.step() {
             acks.add();
@@ -112,7 +112,7 @@ impl Client {
                 self.known.insert(key, Some(value).zip(revision));
             }
             (Action::Delete | Action::DeleteIf(_), Answer::Done) => drop(self.known.insert(key, None)),
-            // What it has now must be looked up.
+            // The client must read the key before it knows its state again.
             _ => drop(self.known.remove(&key)),
         }
         self.events.push(Event { key, begin, end: Some(end), action, answer, revision });
@@ -128,7 +128,7 @@ impl Client {
                 tag.iter().fold(request, |request, (name, tag)| request.header(*name, tag)).call()
             }
             Action::Put(value) | Action::Swap { put: value, .. } => {
-                // Now and then a value that stays in the log.
+                // Every eleventh value is large enough to stay in the log.
                 let padding = if value % 11 == 0 { 5000 } else { 0 };
                 let request = self.agent.put(url).header("thalweg-durability", "disk");
                 let request = tag.iter().fold(request, |request, (name, tag)| request.header(*name, tag));
@@ -150,7 +150,7 @@ fn answer(action: Action, reply: &Reply) -> Answer {
         (Action::Get, 404) => Answer::Value(None),
         (Action::Swap { .. } | Action::DeleteIf(_), 412) => {
             let json: serde_json::Value = serde_json::from_str(&reply.body).expect("JSON");
-            // With a revision it had a value, but which one it does not say.
+            // The answer has a revision, so the key had a value, but the answer does not contain it.
             if json["revision"].is_null() { Answer::RefusedAt(None) } else { Answer::Refused }
         }
         (action, 204) if action != Action::Get => Answer::Done,
@@ -158,7 +158,7 @@ fn answer(action: Action, reply: &Reply) -> Answer {
     }
 }
 
-/// Lets clients work until enough was answered, kills the server under them, and gathers what they were told.
+/// Runs clients until enough operations are answered, kills the server under them, and collects their operations.
 fn round(node: Node, moments: &Moments, seed: u64, round: u64, answers: u64) -> Vec<Event> {
     let count = Count::default();
     let clients: Vec<_> = (0..CLIENTS)
@@ -173,11 +173,11 @@ fn round(node: Node, moments: &Moments, seed: u64, round: u64, answers: u64) -> 
     node.kill();
     let dead = moments.next();
     let events = clients.into_iter().flat_map(|client| client.join().expect("a client"));
-    // What was sent after it was dead has reached nobody. Lost operations all end at that moment, one after the other.
+    // Operations sent after the kill had no effect. All lost operations end at that moment.
     events.filter(|event| event.end.is_some() || event.begin < dead).collect()
 }
 
-/// Each key's history. Moments are spread, so that lost operations, which end with their server, get one each.
+/// Returns each key's history. Moments are spread, so that the lost operations of one server end at distinct moments.
 fn histories(rounds: &[Vec<Event>]) -> BTreeMap<u64, Vec<Timed<(Action, Answer)>>> {
     const SPREAD: u64 = 2 * CLIENTS;
     let mut histories: BTreeMap<u64, Vec<Timed<_>>> = BTreeMap::new();
@@ -191,7 +191,7 @@ fn histories(rounds: &[Vec<Event>]) -> BTreeMap<u64, Vec<Timed<(Action, Answer)>
             });
             let told = if event.end.is_some() { Told::Answered } else { Told::Nothing };
             let operation = (event.action, event.answer);
-            // Nothing can be concluded from a get without an answer.
+            // A get without an answer allows no conclusion.
             if operation != (Action::Get, Answer::Lost) {
                 let timed = Timed { begin: event.begin * SPREAD, end, told, operation };
                 histories.entry(event.key).or_default().push(timed);
@@ -201,7 +201,7 @@ fn histories(rounds: &[Vec<Event>]) -> BTreeMap<u64, Vec<Timed<(Action, Answer)>
     histories
 }
 
-/// What holds of revisions besides: one for each value, and whatever was done later has a higher one.
+/// Checks the revisions: each value has one, and a later write has a higher one.
 fn check_revisions(rounds: &[Vec<Event>], context: &str) {
     let mut of_value: HashMap<u64, u64> = HashMap::new();
     let mut written: Vec<(u64, u64, u64)> = Vec::new();
@@ -283,7 +283,7 @@ fn each_key_is_linearizable_over_kills_on_redb() {
     kill_and_check("redb");
 }
 
-/// `(begin, end, action, answer)`; one that was lost ends when its server is dead.
+/// `(begin, end, action, answer)`; a lost operation ends when its server is dead.
 type Short = (u64, u64, Action, Answer);
 
 fn history(operations: &[Short]) -> Vec<Timed<(Action, Answer)>> {
@@ -301,18 +301,18 @@ fn right_histories_are_explained() {
     let fine: &[&[Short]] = &[
         &[],
         &[(1, 2, Get, Value(None)), (3, 4, Put(1), Done), (5, 6, Get, Value(Some(1)))],
-        // A get beside a put may see it or not, and the last of two puts is either.
+        // A get concurrent with a put may see it or not, and either of two concurrent puts may be the last.
         &[(1, 10, Put(1), Done), (2, 3, Get, Value(None)), (4, 5, Get, Value(Some(1)))],
         &[(1, 10, Put(1), Done), (2, 9, Put(2), Done), (11, 12, Get, Value(Some(1)))],
         &[(1, 10, Put(1), Done), (2, 9, Put(2), Done), (11, 12, Get, Value(Some(2)))],
-        // One of two compare-and-sets loses.
+        // One of two compare-and-sets fails.
         &[(1, 5, Swap { expect: None, put: 1 }, Done), (2, 6, Swap { expect: None, put: 2 }, RefusedAt(Some(1)))],
-        // Lost: it happened, it did not, or so late that others came first.
+        // A lost put may have happened, not happened, or happened after others.
         &[(1, 8, Put(1), Lost), (2, 3, Get, Value(Some(1))), (9, 10, Get, Value(Some(1)))],
         &[(1, 8, Put(1), Lost), (2, 3, Get, Value(None)), (9, 10, Get, Value(None))],
         &[(1, 8, Put(1), Lost), (2, 3, Put(2), Done), (4, 5, Get, Value(Some(2))), (9, 10, Get, Value(Some(1)))],
         &[(1, 2, Put(1), Done), (3, 4, DeleteIf(1), Done), (5, 6, Delete, Done), (7, 8, Get, Value(None))],
-        // Explained only by taking three that are under way in one order.
+        // Only one order of three concurrent operations explains the get.
         &[
             (1, 20, Put(1), Done),
             (2, 21, Swap { expect: Some(1), put: 2 }, Done),
@@ -328,27 +328,27 @@ fn right_histories_are_explained() {
 #[test]
 fn wrong_histories_are_found_out_and_the_operation_named() {
     let wrong: &[(usize, &[Short])] = &[
-        // A stale read: the put was answered before.
+        // A stale read: the put was acknowledged before it.
         (1, &[(1, 2, Put(1), Done), (3, 4, Get, Value(None))]),
-        // A value that nobody put.
+        // A value that no client put.
         (0, &[(1, 2, Get, Value(Some(9)))]),
-        // Acknowledged, and gone after a restart.
+        // An acknowledged value is gone after a restart.
         (2, &[(1, 2, Put(1), Done), (3, 4, Put(2), Done), (5, 6, Get, Value(Some(1)))]),
-        // Two compare-and-sets that both won: a lost update.
+        // Two successful compare-and-sets from the same state: a lost update.
         (1, &[(1, 5, Swap { expect: None, put: 1 }, Done), (2, 6, Swap { expect: None, put: 2 }, Done)]),
-        // Refused, though what it expected was there all the while.
+        // A rejected swap, although its expected value was present throughout.
         (1, &[(1, 2, Put(1), Done), (3, 4, Swap { expect: Some(1), put: 2 }, Refused)]),
-        // Refused for a value that the key never had.
+        // A rejected delete with a value that the key never had.
         (1, &[(1, 2, Put(1), Done), (3, 4, DeleteIf(7), RefusedAt(Some(8)))]),
-        // Refused and done all the same.
+        // A swap that was rejected but took effect.
         (2, &[(1, 2, Put(1), Done), (3, 4, Swap { expect: None, put: 2 }, Refused), (5, 6, Get, Value(Some(2)))]),
-        // New, then old again, beside a put that takes long.
+        // A newer value and then an older one, concurrent with a long put.
         (2, &[(1, 10, Put(1), Done), (2, 3, Get, Value(Some(1))), (4, 5, Get, Value(None))]),
-        // Lost, seen, and then never happened.
+        // A lost put that was seen and then undone.
         (2, &[(1, 8, Put(1), Lost), (2, 3, Get, Value(Some(1))), (9, 10, Get, Value(None))]),
-        // Lost, not there after the restart, and then there.
+        // A lost put that is absent after the restart and appears later.
         (2, &[(1, 4, Put(1), Lost), (5, 6, Get, Value(None)), (7, 8, Get, Value(Some(1)))]),
-        // Deleted, and there again.
+        // A deleted value that reappears.
         (2, &[(1, 2, Put(1), Done), (3, 4, Delete, Done), (5, 6, Get, Value(Some(1)))]),
     ];
     for (operation, operations) in wrong {
@@ -357,7 +357,7 @@ fn wrong_histories_are_found_out_and_the_operation_named() {
     }
 }
 
-/// Every order of the operations that keeps to their moments, with and without those that were lost.
+/// Returns true if any order of the operations within their times explains them, with or without the lost ones.
 fn explained_by_some_order(left: &[Timed<(Action, Answer)>], state: Option<u64>) -> bool {
     use crate::linear::Model;
     if left.iter().all(|timed| timed.told == Told::Nothing) {
@@ -372,7 +372,7 @@ fn explained_by_some_order(left: &[Timed<(Action, Answer)>], state: Option<u64>)
     })
 }
 
-/// Lost operations that ended before the one that has just happened began can't happen any more.
+/// Removes lost operations that ended before the begin of the one that has just happened.
 fn drop_ended(left: &[Timed<(Action, Answer)>], happened: &Timed<(Action, Answer)>) -> Vec<Timed<(Action, Answer)>> {
     let may = |timed: &&Timed<_>| timed.told == Told::Answered || timed.end > happened.begin;
     left.iter().filter(may).cloned().collect()

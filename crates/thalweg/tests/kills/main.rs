@@ -1,4 +1,4 @@
-//! Servers killed under load, again and again, and what their clients were told.
+//! Servers killed repeatedly under load, and checks of the answers that their clients got.
 
 #[path = "../linear/mod.rs"]
 mod linear;

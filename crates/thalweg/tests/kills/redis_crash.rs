@@ -1,9 +1,10 @@
-//! kill -9 between pipelined writes of Redis clients: what was answered is there, once, in order; a transaction and a burst are
-//! there as a whole or not at all.
+//! kill -9 between pipelined writes of Redis clients: acknowledged writes are present once and in order; a transaction
+//! or a burst is present as a whole or not at all.
 //!
-//! Each client has keys of its own, so what is found must be what a prefix of all that it has ever sent makes of them: at least
-//! what was answered, cut where a commit may end. Replies are held against the same model. What all clients share, a counter and
-//! a stream, is raised in transactions that also write to keys of their own: so it must be exactly what the prefixes say.
+//! Each client has keys of its own, so their state must result from a prefix of the client's writes: at least the
+//! acknowledged ones, ending where a commit may end. Replies are checked against the same model. The clients share a
+//! counter and a stream, which they change in transactions that also write to their own keys: so the prefixes determine
+//! the shared state exactly.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -21,12 +22,12 @@ use crate::{
 };
 
 const CLIENTS: usize = 6;
-/// Bytes of a burst, about: far less than what a connection reads at once.
+/// Maximum writes or transactions of a burst; their bytes are far fewer than a connection reads in one call.
 const MAX_UNITS: u64 = 12;
-/// Bursts that a client sends before it looks for replies.
+/// Maximum number of bursts that a client sends before it reads replies.
 const MAX_DEPTH: u64 = 3;
 
-/// A write. Its number is one that no other has.
+/// A write. Its number is unique.
 #[derive(Clone, Copy, Debug)]
 enum Write {
     Set { key: u64, number: u64 },
@@ -41,20 +42,20 @@ enum Write {
     AddShared { number: u64 },
 }
 
-/// Entries that are left by a trim.
+/// Number of entries that a trim keeps.
 const KEPT: usize = 40;
 
-/// What a write answers.
+/// Expected reply to a write.
 #[derive(Clone, Debug)]
 enum Expected {
     Exactly(Reply),
-    /// The id of the entry with this number.
+    /// Id of the entry with this number.
     Id(u64),
-    /// A number of the shared counter that nobody was told before.
+    /// A value of the shared counter that no other reply contained.
     Raised,
 }
 
-/// The keys of a client.
+/// Expected contents of a client's keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Keys {
     texts: BTreeMap<u64, String>,
@@ -120,7 +121,7 @@ impl Write {
     }
 }
 
-/// A reply that is to come, and how many writes are answered with it.
+/// A pending reply, and the number of writes that are acknowledged with it.
 struct Awaited {
     replies: Vec<Expected>,
     is_transaction: bool,
@@ -132,15 +133,15 @@ struct Client {
     of: usize,
     connection: Redis,
     dice: Dice,
-    /// What is there if all that was sent is.
+    /// State of the keys after all sent writes.
     keys: Keys,
     next_number: u64,
     sent: Vec<Write>,
-    /// After how many writes a commit may end.
+    /// Numbers of writes after which a commit may end.
     ends: BTreeSet<usize>,
     answered: usize,
     awaited: VecDeque<Awaited>,
-    /// Number to id.
+    /// Acknowledged entry id by the number of its write.
     ids: HashMap<u64, String>,
     raised: Vec<i64>,
 }
@@ -162,7 +163,7 @@ impl Client {
         }
     }
 
-    /// Until the server is gone.
+    /// Runs until the server is gone.
     fn run(mut self, answers: &Count, stop: &AtomicBool) -> Self {
         let mut is_there = true;
         while is_there && !stop.load(Ordering::Relaxed) {
@@ -173,7 +174,7 @@ impl Client {
                 answers.add();
             }
         }
-        // What had been answered when the server was killed.
+        // Reads the replies that the server sent before it was killed.
         while !self.awaited.is_empty() && self.take_reply() {}
         self
     }
@@ -187,12 +188,12 @@ impl Client {
                 self.ends.insert(self.sent.len());
             }
         }
-        // While nothing else is on its way, a burst is read at once, and is one commit.
+        // Without other pending bursts, the server reads a burst in one call and commits it as one.
         self.ends.insert(self.sent.len());
         self.connection.send(&bytes).is_ok()
     }
 
-    /// A write, or a transaction of some.
+    /// Encodes a write, or a transaction of several.
     fn unit(&mut self, bytes: &mut Vec<u8>) {
         let mut writes = Vec::new();
         let is_transaction = self.dice.below(3) == 0;
@@ -254,7 +255,7 @@ impl Client {
         true
     }
 
-    /// The replies within the one to `EXEC`.
+    /// Returns the replies within the reply to `EXEC`.
     fn transaction(&mut self, writes: usize) -> Option<Vec<Reply>> {
         assert_eq!(self.connection.reply().ok()?, Reply::ok());
         for _ in 0..writes {
@@ -264,14 +265,14 @@ impl Client {
     }
 }
 
-/// What all rounds so far have come to.
+/// Known state after all previous rounds.
 #[derive(Default)]
 struct Known {
     keys: Vec<Keys>,
     shared_count: i64,
-    /// By client, in order.
+    /// Numbers in the shared stream by client, in order.
     shared: Vec<Vec<String>>,
-    /// Ids that were told, by client and number.
+    /// Acknowledged ids, by client and number.
     ids: HashMap<(usize, u64), String>,
     raised: BTreeSet<i64>,
 }
@@ -281,7 +282,7 @@ impl Known {
         Self { keys: vec![Keys::default(); CLIENTS], shared: vec![Vec::new(); CLIENTS], ..Self::default() }
     }
 
-    /// Takes what a client of the round before sent, as far as it happened: what is there says how far.
+    /// Adds the writes of a client of the previous round that took effect, as determined by the contents of its keys.
     fn settle(&mut self, client: Client, found: &Keys, context: &str) {
         let base = &mut self.keys[client.of];
         let mut keys = base.clone();
@@ -322,7 +323,7 @@ impl Known {
         }
     }
 
-    /// What no client has to itself.
+    /// Checks the shared keys.
     fn check_shared(&self, server: &mut Redis, context: &str) {
         let count = match server.call("GET shared:n") {
             Reply::Nil => 0,
@@ -353,7 +354,7 @@ impl Known {
     }
 }
 
-/// Id, first field and its value of each entry; ids rise.
+/// Returns id, first field and its value of each entry; checks that ids increase.
 fn entries(server: &mut Redis, key: &str) -> Vec<(String, String, String)> {
     let range = server.call(&format!("XRANGE {key} - +"));
     let entry = |entry: &Reply| {
@@ -367,7 +368,7 @@ fn entries(server: &mut Redis, key: &str) -> Vec<(String, String, String)> {
     entries
 }
 
-/// A client's keys as they are.
+/// Reads a client's keys from the server.
 fn find(server: &mut Redis, of: usize) -> Keys {
     let mut keys = Keys::default();
     for key in 0..4 {
@@ -390,7 +391,7 @@ fn start(data: &std::path::Path, backend: &str) -> Node {
     Node::start_with(data, &["--resp", "127.0.0.1:0", "--backend", backend])
 }
 
-/// Holds what is there against what clients were told.
+/// Checks the server's state against the replies that clients got.
 fn verify(node: &Node, known: &mut Known, clients: Vec<Client>, context: &str) {
     let mut server = Redis::connect(&address(node));
     for client in clients {
@@ -404,7 +405,7 @@ fn verify(node: &Node, known: &mut Known, clients: Vec<Client>, context: &str) {
     known.check_shared(&mut server, context);
 }
 
-/// Lets clients write until enough was answered, and kills the server under them.
+/// Runs clients until enough writes are answered, and kills the server under them.
 fn round(node: Node, known: &Known, number: u64, seed: u64, wanted: u64) -> Vec<Client> {
     let (answers, stop) = (Count::default(), Arc::new(AtomicBool::new(false)));
     let address = address(&node);
@@ -460,7 +461,8 @@ fn kill_9_between_pipelined_writes_loses_and_doubles_nothing_on_redb() {
     kill_again_and_again("redb", 4);
 }
 
-/// `cargo test --release -p thalweg --test kills redis_crash:: -- --ignored --nocapture`, `SEED` and `THALWEG_TEST_ROUNDS` as wanted.
+/// Run with `cargo test --release -p thalweg --test kills redis_crash:: -- --ignored --nocapture`, and optionally
+/// `SEED` and `THALWEG_TEST_ROUNDS`.
 #[test]
 #[ignore = "a soak of minutes"]
 fn kill_9_between_pipelined_writes_for_long() {

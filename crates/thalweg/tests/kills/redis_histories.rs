@@ -1,10 +1,11 @@
-//! Transfers between accounts by concurrent Redis clients, in `MULTI` and with `WATCH`: one serial order, which keeps to real
-//! time, explains every answer, and the sum stays what it was. In a keyspace, where accounts are strings, fields of a hash and
-//! the last entries of streams, with kill -9 in between; and in a cache.
+//! Transfers between accounts by concurrent Redis clients, in `MULTI` and with `WATCH`: one serial order, consistent
+//! with real time, explains every answer, and the total balance is constant. In a keyspace, whose accounts are strings,
+//! fields of a hash and last entries of streams, with kill -9 in between; and in a cache.
 //!
-//! The checker is `linear/bank.rs`, held against made-up histories in `serializability.rs`. The order is a string to which each
-//! transaction appends its number: `APPEND` tells how long it is then, and so the place; `STRLEN` in an audit tells how many
-//! came before it. An `EXEC` that is refused must have a reason: a change of a watched key that was under way since `WATCH`.
+//! The checker is `linear/bank.rs`; `serializability.rs` tests it with constructed histories. Each transaction appends
+//! its number to a string that records the order: the reply of `APPEND` is the new length and hence the position, and
+//! `STRLEN` in an audit is the number of earlier transactions. A rejected `EXEC` must have a cause: a change of a
+//! watched key that was in progress after the `WATCH`.
 
 use std::thread;
 
@@ -20,10 +21,10 @@ use crate::{
 const CLIENTS: u64 = 6;
 const ACCOUNTS: usize = 5;
 const OPENING: i64 = 100;
-/// Characters of a number in the order.
+/// Number of characters of a transaction's number in the order.
 const DIGITS: usize = 10;
 
-/// Where the accounts are.
+/// Database of the accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Database {
     /// Database 0: two strings, two fields of a hash, a stream.
@@ -32,7 +33,7 @@ enum Database {
     Cache,
 }
 
-/// How an account is kept.
+/// Representation of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -81,7 +82,7 @@ impl Database {
         }
     }
 
-    /// Without looking at it, where that can be done.
+    /// Returns a command that changes a balance without reading it, if the representation has one.
     fn add(self, &(account, by): &Balance) -> Option<String> {
         let key = self.key(account);
         match self.kind(account) {
@@ -92,18 +93,18 @@ impl Database {
     }
 }
 
-/// What was read of an account.
+/// Returns the balance in a reply to a read.
 fn balance(reply: &Reply) -> i64 {
     match reply {
         Reply::Bulk(text) => text.parse().unwrap(),
         Reply::Integer(balance) => *balance,
-        // The last entry of a stream: its id, and its one field with the value.
+        // The last entry of a stream: its id, and its single field with the value.
         Reply::Array(entries) => entries[0].items()[1].items()[1].text().parse().unwrap(),
         other => panic!("no balance: {other:?}"),
     }
 }
 
-/// An `EXEC` that answered null, from before `WATCH` to after it.
+/// An `EXEC` that answered null, from before its `WATCH` to after its answer.
 struct Refusal {
     begin: u64,
     end: u64,
@@ -133,7 +134,7 @@ impl Client {
         Self { database, redis, moments, dice, next_id: first_id, history: History::default() }
     }
 
-    /// Until the server is gone, or enough is answered.
+    /// Runs until the server is gone or enough transactions are answered.
     fn run(mut self, answers: &Count, wanted: u64) -> History {
         while answers.get() < wanted && self.step().is_some() {
             answers.add();
@@ -150,7 +151,7 @@ impl Client {
         }
     }
 
-    /// Two different accounts, what each is changed by, and a number of its own.
+    /// Chooses two different accounts, the change of each, and a unique number.
     fn choose(&mut self) -> ([Balance; 2], u64) {
         let from = self.dice.below(ACCOUNTS as u64) as usize;
         let to = (from + 1 + self.dice.below(ACCOUNTS as u64 - 1) as usize) % ACCOUNTS;
@@ -159,7 +160,7 @@ impl Client {
         ([(from, -amount), (to, amount)], self.next_id)
     }
 
-    /// Adds to both in `MULTI`.
+    /// Adds to both accounts in `MULTI`.
     fn transfer(&mut self) -> Option<()> {
         let (changes, id) = self.choose();
         let [Some(one), Some(other)] = changes.each_ref().map(|change| self.database.add(change)) else {
@@ -178,7 +179,7 @@ impl Client {
         answer.map(drop)
     }
 
-    /// Reads both, and writes what they are then if nobody else has.
+    /// Reads both accounts, and writes the new balances unless another client has changed them.
     fn watched_transfer(&mut self) -> Option<()> {
         let (changes, id) = self.choose();
         let watched = self.moments.next();
@@ -204,7 +205,8 @@ impl Client {
         answer.map(drop)
     }
 
-    /// Watches the keys of two accounts, together or one by one, and reads both, in one burst with that or behind it.
+    /// Watches the keys of two accounts with one or two commands, and reads both accounts in the same burst or the
+    /// next.
     fn watch(&mut self, changes: [Balance; 2]) -> Option<[Balance; 2]> {
         let accounts = changes.map(|(account, _)| account);
         let keys = accounts.map(|account| self.database.key(account));
@@ -223,7 +225,7 @@ impl Client {
         Some([(accounts[0], balance(one)), (accounts[1], balance(other))])
     }
 
-    /// Between `MULTI` and `EXEC`, in one burst or in two: the reply of `EXEC`.
+    /// Sends the commands between `MULTI` and `EXEC`, in one burst or two. Returns the reply of `EXEC`.
     fn transaction(&mut self, commands: Vec<String>) -> Option<Reply> {
         let mut all = vec!["MULTI".to_owned()];
         all.extend(commands);
@@ -236,7 +238,7 @@ impl Client {
         replies.pop()
     }
 
-    /// All balances in a transaction that only reads.
+    /// Reads all balances in a read-only transaction.
     fn audit(&mut self) -> Option<()> {
         let mut commands: Vec<_> = (0..ACCOUNTS).map(|account| self.database.read(account)).collect();
         commands.push("STRLEN order".to_owned());
@@ -246,7 +248,8 @@ impl Client {
         Some(())
     }
 
-    /// In a keyspace what is pipelined behind a write is one commit with it. A cache promises that of `MULTI` only.
+    /// Reads all balances after a write in one burst, which is one commit in a keyspace. In a cache only `MULTI` is
+    /// atomic.
     fn audit_in_a_burst(&mut self) -> Option<()> {
         if self.database == Database::Cache {
             return self.audit();
@@ -271,7 +274,7 @@ impl Client {
     }
 }
 
-/// Takes its place in the order.
+/// Returns the command that appends a transaction's number to the order.
 fn order(id: u64) -> String {
     format!("APPEND order {id:0DIGITS$}")
 }
@@ -281,7 +284,7 @@ fn change(len: &Reply, after: Vec<Balance>) -> Change {
     Change { revision, offset: revision - 1, after }
 }
 
-/// Every refusal has a reason: another's change of a key that it watched was under way meanwhile.
+/// Checks that each rejection has a cause: a concurrent change of a watched key by another transaction.
 fn check_refusals(database: Database, history: &History) -> Result<(), String> {
     for refusal in &history.refusals {
         let is_reason = |timed: &Timed| {
@@ -307,16 +310,16 @@ fn open_accounts(database: Database, node: &Node) {
     (0..ACCOUNTS).for_each(|account| drop(redis.call(&database.write(&(account, OPENING)))));
 }
 
-/// What ends a round.
+/// End of a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Enough was answered.
+    /// The server keeps running after enough transactions are answered.
     Quiet,
-    /// The server is killed when enough was answered.
+    /// The server is killed after enough transactions are answered.
     Kill,
 }
 
-/// Lets clients work until enough was answered, and gathers what they were told.
+/// Runs clients until enough transactions are answered, and collects their histories.
 fn round(
     node: Node,
     database: Database,
@@ -348,7 +351,7 @@ fn round(
         history.refusals.extend(more.refusals);
     }
     let dead = moments.next();
-    // What was lost may have happened until the server was dead.
+    // A lost transaction may have happened at any time until the server was dead.
     for timed in &mut history.transactions {
         if matches!(&timed.transaction, Transaction::Change { told: None, .. }) {
             timed.end = dead;

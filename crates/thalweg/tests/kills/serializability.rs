@@ -1,7 +1,7 @@
-//! Transfers between accounts by concurrent clients, in transactions, with kill -9 in between: one serial order,
-//! which keeps to real time, explains every answer, and the sum stays what it was.
+//! Transfers between accounts by concurrent clients, in transactions with kill -9 in between: one serial order,
+//! consistent with real time, explains every answer, and the total balance is constant.
 //!
-//! The checker is in `linear/bank.rs`; here it is also held against made-up histories, right and wrong ones.
+//! The checker is in `linear/bank.rs`; this file also tests it with constructed histories, valid and invalid ones.
 
 use std::{thread, time::Duration};
 
@@ -26,7 +26,7 @@ struct Client {
     moments: Moments,
     dice: Dice,
     next_id: u64,
-    /// The balances that it believes in.
+    /// Balances in the last answers that the client got.
     known: [i64; ACCOUNTS as usize],
     history: Vec<Timed>,
 }
@@ -55,7 +55,7 @@ impl Client {
         Self { agent, url, moments, dice, next_id: first_id, known: [OPENING; ACCOUNTS as usize], history: Vec::new() }
     }
 
-    /// Until the server is gone.
+    /// Runs until the server is gone.
     fn run(mut self, answers: &Count) -> Vec<Timed> {
         while self.step() {
             answers.add();
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// Two different accounts, an amount, and a number of its own.
+    /// Chooses two different accounts, an amount, and a unique number.
     fn choose(&mut self) -> (usize, usize, i64, u64) {
         let from = self.dice.below(ACCOUNTS);
         let to = (from + 1 + self.dice.below(ACCOUNTS - 1)) % ACCOUNTS;
@@ -79,7 +79,7 @@ impl Client {
         (from as usize, to as usize, 1 + self.dice.below(20) as i64, self.next_id)
     }
 
-    /// Blind: adds to both.
+    /// Adds to both accounts without a condition.
     fn transfer(&mut self) -> bool {
         let (from, to, amount, id) = self.choose();
         let add = |account, delta: i64| json!({"op": "add", "keyspace": "bank", "key": key(account), "delta": delta});
@@ -97,7 +97,7 @@ impl Client {
         answer.is_some()
     }
 
-    /// If both still have what it believes.
+    /// Transfers on condition that both accounts have the last known balances.
     fn conditional_transfer(&mut self) -> bool {
         let (from, to, amount, id) = self.choose();
         let expected: Vec<Balance> = vec![(from, self.known[from]), (to, self.known[to])];
@@ -127,7 +127,7 @@ impl Client {
         answer.is_some()
     }
 
-    /// All balances, one by one or by a scan.
+    /// Reads all balances, with single reads or a scan.
     fn audit(&mut self) -> bool {
         let scans = self.dice.below(2) == 0;
         let reads: Vec<_> = (0..ACCOUNTS as usize).map(read_of).collect();
@@ -164,7 +164,7 @@ fn change(answer: &Value, after: Vec<Balance>) -> Change {
     Change { revision: revision(answer), offset: answer["results"][2]["first"].as_u64().expect("an offset"), after }
 }
 
-/// Lets clients work until enough was answered, kills the server under them, and gathers what they were told.
+/// Runs clients until enough transactions are answered, kills the server under them, and collects their transactions.
 fn round(node: Node, moments: &Moments, seed: u64, round: u64, wanted: u64) -> Vec<Timed> {
     let answers = Count::default();
     let clients: Vec<_> = (0..CLIENTS)
@@ -180,7 +180,7 @@ fn round(node: Node, moments: &Moments, seed: u64, round: u64, wanted: u64) -> V
     let dead = moments.next();
     let ended = |timed: Timed| {
         let lost = matches!(&timed.transaction, Transaction::Change { told: None, .. });
-        // What was sent after the server was dead has reached nobody.
+        // Transactions sent after the server was dead had no effect.
         (!lost || timed.begin < dead).then_some(if lost { Timed { end: dead, ..timed } } else { timed })
     };
     clients.into_iter().flat_map(|client| client.join().expect("a client")).filter_map(ended).collect()
@@ -235,14 +235,14 @@ fn transfers_are_serializable_over_kills_on_redb() {
     transfer_and_check("redb");
 }
 
-/// A transfer of 10 from the first account to the second, done at an offset.
+/// Returns a transfer of 10 from the first account to the second, done at an offset.
 fn done(begin: u64, end: u64, id: u64, offset: u64, after: [i64; 2]) -> Timed {
     let told = Some(Change { revision: 10 + offset, offset, after: vec![(0, after[0]), (1, after[1])] });
     let changes = vec![(0, -10), (1, 10)];
     Timed { begin, end, transaction: Transaction::Change { id, changes, expected: vec![], told } }
 }
 
-/// One that was lost.
+/// Returns a transfer whose answer was lost.
 fn lost(begin: u64, end: u64, id: u64) -> Timed {
     let changes = vec![(0, -10), (1, 10)];
     Timed { begin, end, transaction: Transaction::Change { id, changes, expected: vec![], told: None } }
@@ -261,7 +261,7 @@ fn refused(begin: u64, end: u64, revision: u64, saw: [i64; 2], expected: [i64; 2
     Timed { begin, end, transaction: Transaction::Read { saw, revision, refused } }
 }
 
-/// Conditional on both balances.
+/// Makes a transfer conditional on both balances.
 fn conditional(timed: Timed, balances: [i64; 2]) -> Timed {
     let Transaction::Change { id, changes, told, .. } = timed.transaction else { unreachable!() };
     let expected = vec![(0, balances[0]), (1, balances[1])];
@@ -275,9 +275,9 @@ fn right_histories_are_explained() {
     let fine: Vec<(&[u64], Vec<Timed>)> = vec![
         (&[], vec![read(1, 2, 9, [100, 100])]),
         (&[1, 2], vec![done(1, 2, 1, 0, [90, 110]), done(3, 4, 2, 1, [80, 120]), read(5, 6, 11, [80, 120])]),
-        // Concurrent: the stream decides.
+        // Concurrent transfers; the stream determines their order.
         (&[2, 1], vec![done(1, 4, 1, 1, [80, 120]), done(2, 3, 2, 0, [90, 110]), read(1, 9, 10, [90, 110])]),
-        // Lost: it happened, or it did not; with a revision that nobody was told.
+        // A lost transfer may have happened or not; its revision is unknown.
         (&[1], vec![lost(1, 8, 1), read(2, 3, 10, [90, 110]), read(4, 5, 10, [90, 110])]),
         (&[1], vec![lost(1, 8, 1), read(2, 3, 9, [100, 100])]),
         (&[], vec![lost(1, 8, 1), read(9, 10, 9, [100, 100])]),
@@ -295,25 +295,25 @@ fn wrong_histories_are_found_out() {
         (Wrong::Misplaced { id: 2 }, &[2, 1], vec![done(1, 9, 1, 1, [80, 120]), done(2, 8, 2, 1, [80, 120])]),
         (Wrong::Stray { id: 7 }, &[7], vec![]),
         (Wrong::Stray { id: 1 }, &[1, 1], vec![lost(1, 2, 1)]),
-        // A lost update: both began from the same balance.
+        // A lost update: both transfers began from the same balance.
         (Wrong::Outcome { id: 2 }, &[1, 2], vec![done(1, 4, 1, 0, [90, 110]), done(2, 3, 2, 1, [90, 110])]),
         (
             Wrong::Expectation { id: 2 },
             &[1, 2],
             vec![conditional(done(1, 4, 1, 0, [90, 110]), BOTH), conditional(done(2, 3, 2, 1, [90, 110]), BOTH)],
         ),
-        // It had ended before the other began, and comes after it.
+        // The first transfer ended before the second began, but follows it in the order.
         (Wrong::RealTime { id: 1 }, &[2, 1], vec![done(1, 2, 1, 1, [80, 120]), done(3, 4, 2, 0, [90, 110])]),
-        // Half of a transaction was seen.
+        // A read that saw half of a transaction.
         (Wrong::Read { transaction: 1 }, &[1], vec![done(1, 5, 1, 0, [90, 110]), read(2, 3, 10, [90, 100])]),
         // A stale read, by its revision and by real time.
         (Wrong::Read { transaction: 1 }, &[1], vec![done(1, 2, 1, 0, [90, 110]), read(1, 9, 10, [100, 100])]),
         (Wrong::Read { transaction: 1 }, &[1], vec![done(1, 2, 1, 0, [90, 110]), read(3, 4, 9, [100, 100])]),
-        // Lost, seen, and then never happened.
+        // A lost transfer that was seen, and then never happened.
         (Wrong::Read { transaction: 1 }, &[], vec![lost(1, 8, 1), read(2, 3, 10, [90, 110])]),
-        // Lost, and it happened after its server was dead.
+        // A lost transfer that happened after its server was dead.
         (Wrong::Read { transaction: 1 }, &[1], vec![lost(1, 4, 1), read(5, 6, 9, [100, 100])]),
-        // Refused for what held all the while.
+        // A rejected transfer whose condition was met throughout.
         (Wrong::Read { transaction: 0 }, &[], vec![refused(1, 2, 9, BOTH, BOTH)]),
         (
             Wrong::ReadBack { transaction: 2 },

@@ -1,79 +1,79 @@
-//! Accounts that transactions move amounts between: is what all clients were told what one serial order gives?
+//! Accounts between which transactions move amounts: checks that one serial order explains all answers to clients.
 //!
-//! Each transaction that changes something also appends its number to a stream, so the order in which they happened
-//! is known, those included whose answer was lost. The check goes through it with a model of the accounts:
-//! * a change happened on the balances that it expected, and led to those that its client was told;
-//! * a read saw the balances of one moment, and a refusal was one;
-//! * revisions rise along the order, and the order is that of real time (strict serializability): what had ended
-//!   before something else began comes before it.
+//! Each transaction that changes balances also appends its number to a stream, so the order of all changes is known,
+//! including those whose answer was lost. The check replays this order on a model of the accounts:
+//! * a change happened on the balances that it expected, and led to the balances in its answer;
+//! * a read, including the one of a rejection, saw the balances of one point in time;
+//! * revisions increase along the order, and the order is consistent with real time (strict serializability): an
+//!   operation that ended before another began precedes it.
 
 use std::collections::HashMap;
 
-/// A transaction, from `begin` to `end`.
+/// A transaction between the moments `begin` and `end`.
 #[derive(Clone, Debug)]
 pub struct Timed {
     pub begin: u64,
-    /// For a change that was never answered: when its server was dead.
+    /// End of the transaction; for a change without an answer, the moment when its server was dead.
     pub end: u64,
     pub transaction: Transaction,
 }
 
-/// Account and balance, or by how much it is changed.
+/// Account and its balance, or the change of its balance.
 pub type Balance = (usize, i64);
 
 #[derive(Clone, Debug)]
 pub enum Transaction {
-    /// It changed something, or was lost.
+    /// A transaction with changes, or with a lost answer.
     Change {
         id: u64,
         changes: Vec<Balance>,
-        /// What it was conditional on.
+        /// Balances on which the change was conditional.
         expected: Vec<Balance>,
-        /// `None`: its answer was lost.
+        /// Answer to the change; `None` if it was lost.
         told: Option<Change>,
     },
-    /// It changed nothing.
+    /// A transaction without changes.
     Read {
         saw: Vec<Balance>,
-        /// The last one before it.
+        /// Revision of the last change before the read.
         revision: u64,
-        /// What did not hold, if it was refused.
+        /// Unmet conditions, if the transaction was rejected.
         refused: Vec<Balance>,
     },
 }
 
-/// What the client of a change was told.
+/// Answer to a change.
 #[derive(Clone, Debug)]
 pub struct Change {
     pub revision: u64,
-    /// Of its number in the stream.
+    /// Offset of the change's number in the stream.
     pub offset: u64,
-    /// The balances that it led to.
+    /// Balances after the change.
     pub after: Vec<Balance>,
 }
 
-/// What is wrong with a history.
+/// Violation that the check found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// The stream has the number of no change, or one twice.
+    /// The stream contains a number of no change, or one number twice.
     Stray { id: u64 },
-    /// The client was told that it happened, and it is not there, or elsewhere.
+    /// An acknowledged change is missing from the stream, or at another offset.
     Misplaced { id: u64 },
-    /// Its revision is not above that of the one before.
+    /// The revision of a change is not above that of the previous change.
     Revision { id: u64 },
-    /// It happened, but not on what it expected.
+    /// The change happened on other balances than it expected.
     Expectation { id: u64 },
-    /// It was told other balances than it led to.
+    /// The answer to the change contains other balances than it led to.
     Outcome { id: u64 },
-    /// It came before something that had ended before it began.
+    /// The change precedes one that had ended before it began.
     RealTime { id: u64 },
-    /// At no moment that it could have seen were the balances so, or did what it was refused for not hold.
+    /// The read matches the balances of no moment that it could have seen, or its unmet condition was met.
     Read { transaction: usize },
-    /// Of two reads the later one saw an earlier revision.
+    /// The later of two reads saw an earlier revision.
     ReadBack { transaction: usize },
 }
 
-/// The transactions that a complaint is about.
+/// Returns the transactions that a violation is about.
 pub fn about<'a>(wrong: &Wrong, history: &'a [Timed]) -> Vec<&'a Timed> {
     match wrong {
         Wrong::Read { transaction } | Wrong::ReadBack { transaction } => vec![&history[*transaction]],
@@ -96,7 +96,7 @@ struct Placed<'a> {
     revision: Option<u64>,
 }
 
-/// Checks what clients were told against the stream of numbers.
+/// Checks the clients' answers against the stream of numbers.
 pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), Wrong> {
     let placed = place(order, history)?;
     let states = replay(opening, &placed)?;
@@ -104,7 +104,7 @@ pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), Wr
     let mut reads: Vec<_> = Vec::new();
     for (at, timed) in history.iter().enumerate() {
         let Transaction::Read { saw, revision, refused } = &timed.transaction else { continue };
-        // Changes without an answer between two with one may be on either side of the revision.
+        // A change without an answer may be on either side of the revision if it lies between two changes with answers.
         let least = placed.iter().rposition(|change| change.revision.is_some_and(|known| known <= *revision));
         let least = least.map_or(0, |last| last + 1);
         let most = placed.iter().position(|change| change.revision.is_some_and(|known| known > *revision));
@@ -122,7 +122,7 @@ pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), Wr
     check_reads(reads)
 }
 
-/// The changes in the stream's order.
+/// Returns the changes in the order of the stream.
 fn place<'a>(order: &[u64], history: &'a [Timed]) -> Result<Vec<Placed<'a>>, Wrong> {
     let mut changes: HashMap<u64, &Timed> = HashMap::new();
     for timed in history {
@@ -151,7 +151,7 @@ fn place<'a>(order: &[u64], history: &'a [Timed]) -> Result<Vec<Placed<'a>>, Wro
     }
 }
 
-/// The balances before the first change and after each.
+/// Returns the balances before the first change and after each change.
 fn replay(opening: &[i64], placed: &[Placed<'_>]) -> Result<Vec<Vec<i64>>, Wrong> {
     let mut states = vec![opening.to_vec()];
     for Placed { timed, id, .. } in placed {
@@ -169,7 +169,7 @@ fn replay(opening: &[i64], placed: &[Placed<'_>]) -> Result<Vec<Vec<i64>>, Wrong
     Ok(states)
 }
 
-/// No change comes after one that began when it had ended.
+/// Checks that no change follows one that began after its end.
 fn check_real_time(placed: &[Placed<'_>]) -> Result<(), Wrong> {
     let mut latest_begin = 0;
     for change in placed {

@@ -1,22 +1,22 @@
-//! Moments that order what happened in this process: what ended before something else began has the smaller one.
+//! Moments that order events in this process: an event that ended before another began has the smaller moment.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-/// Counts moments; cheap to clone.
+/// Counter of moments; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Moments(Arc<AtomicU64>);
 
 impl Moments {
-    /// The next one.
+    /// Returns the next moment.
     pub fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::SeqCst)
     }
 }
 
-/// Xorshift: random enough to choose what a client does next, and the same from the same seed.
+/// Xorshift generator for the choices of clients; the same seed gives the same numbers.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
@@ -33,7 +33,7 @@ impl Dice {
     }
 }
 
-/// `SEED` if it is set, else one from the clock. Printed, so that a failure can be repeated.
+/// Returns `SEED` if it is set, else a seed from the clock. Prints it, so that a failure can be repeated.
 pub fn seed(test: &str) -> u64 {
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_micros() as u64

@@ -1,18 +1,18 @@
-//! Is there one order that explains what concurrent clients were told?
+//! Linearizability checker: searches for one order that explains all answers to concurrent clients.
 //!
-//! A history is a list of operations on one object, each with the two moments between which it must have taken
-//! effect, if it did. The check goes through these moments in order and keeps every *configuration* that is
-//! possible so far: the object's state, and which of the operations under way have taken effect already. When an
-//! operation ends that has not, it is made to, after any of the others under way; where no configuration is
-//! left, nothing explains the history.
+//! A history is a list of operations on one object, each with the two moments between which it took effect, if it did.
+//! The check processes these moments in order and keeps every *configuration* that is possible so far: the object's
+//! state, and the set of pending operations that have already taken effect. When an operation ends in a configuration
+//! without its effect, the check applies it, after any of the other pending operations. If no configuration is left, no
+//! order explains the history.
 //!
-//! That is the just-in-time linearization of G. Lowe, "Testing for linearizability" (Concurrency and
-//! Computation: Practice and Experience 29(4), 2017), which improves on J. M. Wing and C. Gong, "Testing and
-//! verifying concurrent objects" (Journal of Parallel and Distributed Computing 17, 1993). Keys are checked one
-//! by one: a history is linearizable if that of each object is (M. Herlihy and J. M. Wing, 1990).
+//! This is the just-in-time linearization of G. Lowe, "Testing for linearizability" (Concurrency and Computation:
+//! Practice and Experience 29(4), 2017), which improves on J. M. Wing and C. Gong, "Testing and verifying concurrent
+//! objects" (Journal of Parallel and Distributed Computing 17, 1993). Keys are checked one by one: a history is
+//! linearizable if the history of each object is (M. Herlihy and J. M. Wing, 1990).
 //!
-//! An operation that was never answered may have taken effect between its begin and its end (the moment at
-//! which the server that it was sent to was dead), or not at all.
+//! An operation without an answer may have taken effect between its begin and its end (the moment at which its server
+//! was dead), or not at all.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -22,27 +22,27 @@ pub mod register;
 
 use std::{collections::BTreeSet, fmt::Debug};
 
-/// What an object is.
+/// Sequential specification of an object.
 pub trait Model {
-    /// What it may be.
+    /// State of the modelled object.
     type State: Clone + Ord + Debug;
-    /// An operation, and what came of it if that is known.
+    /// An operation, with its answer if that is known.
     type Operation: Debug;
 
-    /// The state afterwards, if the operation could have been answered as it was in this state.
+    /// Returns the state after the operation, or `None` if its answer is impossible in this state.
     fn step(state: &Self::State, operation: &Self::Operation) -> Option<Self::State>;
 }
 
-/// Whether a client was told what came of an operation.
+/// Knowledge of a client about the outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It was: it has taken effect.
+    /// The operation was answered, so it has taken effect.
     Answered,
-    /// It was not: perhaps it has.
+    /// The answer was lost; the operation may have taken effect.
     Nothing,
 }
 
-/// An operation of a history: it took effect after `begin` and before `end`. No two moments are equal.
+/// Operation of a history, which took effect after `begin` and before `end`. All moments are distinct.
 #[derive(Clone, Debug)]
 pub struct Timed<O> {
     pub begin: u64,
@@ -51,18 +51,18 @@ pub struct Timed<O> {
     pub operation: O,
 }
 
-/// Most operations that may be under way at a time.
+/// Maximum number of concurrent operations.
 const MAX_UNDER_WAY: usize = 64;
 
-/// Why a history can't be explained: by its operation with this index nothing was possible any more.
+/// Error for a history without an explanation: no configuration allows its operation with this index.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unexplained<S> {
     pub operation: usize,
-    /// What the object could have been before.
+    /// Possible states of the object before that operation.
     pub states: Vec<S>,
 }
 
-/// A state, and which of the operations under way have taken effect, by the place they were given.
+/// A state, and the set of pending operations that have taken effect, as bits by their slots.
 type Configuration<S> = (S, u64);
 
 /// Checks the history of one object.
@@ -91,7 +91,7 @@ pub fn check<M: Model>(initial: M::State, history: &[Timed<M::Operation>]) -> Re
     Ok(())
 }
 
-/// The configurations after the operation in a place has ended.
+/// Returns the configurations after the end of the operation in slot `place`.
 fn ended<M: Model>(
     possible: &BTreeSet<Configuration<M::State>>,
     history: &[Timed<M::Operation>],
@@ -102,7 +102,7 @@ fn ended<M: Model>(
     let timed = &history[places[place].expect("it is under way")];
     let (mut next, mut seen) = (BTreeSet::new(), BTreeSet::new());
     if timed.told == Told::Nothing {
-        // It never happened. What others under way do is decided when they end.
+        // The operation never happened. The effects of other pending operations are decided at their ends.
         next.extend(possible.iter().filter(|(_, done)| done & bit == 0).cloned());
     }
     let mut open: Vec<_> = possible.iter().cloned().collect();

@@ -1,39 +1,39 @@
-//! A key as an object: it has a value or none. Values are numbers that no two writes share, so a revision
-//! stands for one value.
+//! A key as an object with an optional value. No two writes use the same number as value, so each revision has one
+//! value.
 
 use super::Model;
 
-/// What a client asked of a key.
+/// Request of a client for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Get,
     Put(u64),
     Delete,
-    /// Put if the key has this value, or none.
+    /// Put on condition that the key has this value, or none.
     Swap {
         expect: Option<u64>,
         put: u64,
     },
-    /// Delete if the key has this value.
+    /// Delete on condition that the key has this value.
     DeleteIf(u64),
 }
 
-/// What came of it.
+/// Answer to a client's request for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The write happened.
     Done,
-    /// The condition did not hold.
+    /// The condition was not met.
     Refused,
-    /// The condition did not hold: the key had this value.
+    /// The condition was not met, because the key had this value.
     RefusedAt(Option<u64>),
     /// The key had this value.
     Value(Option<u64>),
-    /// Nobody knows.
+    /// The answer was lost, so the outcome is unknown.
     Lost,
 }
 
-/// The model.
+/// Model of a key whose value is a number.
 #[derive(Debug)]
 pub enum Register {}
 
@@ -42,7 +42,7 @@ impl Model for Register {
     type Operation = (Action, Answer);
 
     fn step(state: &Option<u64>, (action, answer): &(Action, Answer)) -> Option<Option<u64>> {
-        // Whether the write takes place, and what the key is then.
+        // Result of the condition, and the state after the write.
         let (holds, after) = match *action {
             Action::Get => return matches!(answer, Answer::Value(value) if value == state).then_some(*state),
             Action::Put(value) => (true, Some(value)),

@@ -1,4 +1,4 @@
-//! A file system on a loop-mounted image, taken down whatever happens.
+//! A file system on a loop-mounted image, unmounted in every case.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Makes an image with a fresh ext4 and mounts it; says why that cannot be done here.
+    /// Creates an image with a new ext4 file system and mounts it; returns the reason if that is impossible here.
     pub fn create(image: &Path, at: &Path) -> Result<Self, String> {
         // SAFETY: geteuid takes nothing and cannot fail.
         if unsafe { libc::geteuid() } != 0 {
@@ -24,8 +24,8 @@ impl Mounted {
         Self::existing(image, at)
     }
 
-    /// Mounts an image. The journal commits when a sync asks for it and otherwise not for a long time, and a
-    /// copy mounted at the same time may have the same UUID.
+    /// Mounts an image. Its journal commits only when a sync requests it or after a long time. A copy with the same
+    /// UUID may be mounted at the same time.
     pub fn existing(image: &Path, at: &Path) -> Result<Self, String> {
         std::fs::create_dir_all(at).map_err(|error| error.to_string())?;
         done(Command::new("mount").args(["-o", "loop,commit=300"]).arg(image).arg(at))?;
@@ -39,7 +39,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A process that a failed test left behind may hold it: then it goes as soon as that ends.
+        // A process left by a failed test may still use it; then it is unmounted when that process ends.
         if done(Command::new("umount").arg(&self.at)).is_err() {
             let _ = done(Command::new("umount").arg("--lazy").arg(&self.at));
         }

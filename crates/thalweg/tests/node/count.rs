@@ -1,10 +1,10 @@
-//! How much clients have been answered, for a test that waits until it is enough.
+//! Count of answered requests, for a test that waits until there are enough.
 
 use std::sync::{Arc, Condvar, Mutex};
 
 use super::PATIENCE;
 
-/// A number that only grows; clones are the same one.
+/// A counter that only grows; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Count(Arc<Shared>);
 
@@ -17,12 +17,12 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     count: u64,
-    /// What somebody waits for: nobody is woken before.
+    /// Count for which a thread waits; it is woken only then.
     wanted: Option<u64>,
 }
 
 impl Count {
-    /// One more.
+    /// Adds 1 to the count, and wakes a waiting thread once there are enough.
     pub fn add(&self) {
         let mut state = self.0.state.lock().unwrap();
         state.count += 1;
@@ -35,10 +35,10 @@ impl Count {
         self.0.state.lock().unwrap().count
     }
 
-    /// Returns when there are so many. Not for two threads at a time.
+    /// Waits until the count reaches `wanted`. At most one thread may wait.
     ///
     /// # Panics
-    /// After [`PATIENCE`].
+    /// If the count is not reached within [`PATIENCE`].
     #[track_caller]
     pub fn wait_for(&self, wanted: u64) {
         let mut state = self.0.state.lock().unwrap();

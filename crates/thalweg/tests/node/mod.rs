@@ -1,4 +1,4 @@
-//! A real server process and the real command, for tests.
+//! Real server processes and commands for tests.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -13,29 +13,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The binary under test.
+/// Path of the binary under test.
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 
-/// Longest wait for anything that should take a moment: a failure, not a pace.
+/// Maximum wait for an event that should take a moment. Only failures take this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A server process; killed when dropped.
+/// A server process, killed when dropped.
 pub struct Node {
     child: Child,
     pub url: String,
-    /// The line it printed when it was ready.
+    /// Startup line that the server printed when it was ready.
     pub line: String,
-    /// What it says on stderr, read to its end by a thread.
+    /// Thread that reads the server's stderr to its end.
     log: Option<std::thread::JoinHandle<String>>,
 }
 
 impl Node {
-    /// Starts a server on a free port and waits until it says that it is ready.
+    /// Starts a server on a free port and waits for its startup line.
     pub fn start(data: &Path) -> Self {
         Self::start_with(data, &[])
     }
 
-    /// As `start`, with more flags.
+    /// Starts a server like [`start`](Self::start), with more flags.
     pub fn start_with(data: &Path, flags: &[&str]) -> Self {
         let mut child = command()
             .arg("serve")
@@ -44,7 +44,7 @@ impl Node {
             .args(if flags.contains(&"--http") { &[][..] } else { &["--http", "127.0.0.1:0"] })
             .args(["--segment-bytes", "4MiB", "--spare-segments", "2", "--reserve-bytes", "1MiB"])
             .args(flags)
-            // Not the port after HTTP's: with a fixed one of those it may be taken.
+            // The default is the port after HTTP's, which may be in use if the test fixes HTTP's port.
             .env("THALWEG_NATIVE", "127.0.0.1:0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -84,26 +84,26 @@ impl Node {
         assert_eq!(sent, 0, "signal {signal}");
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to end without sending it a signal.
     pub fn wait(mut self, at_most: Duration) -> (ExitStatus, String) {
         let status = wait_for(&mut self.child, at_most).expect("the server ends in time");
         (status, self.log.take().map(|log| log.join().unwrap_or_default()).unwrap_or_default())
     }
 
-    /// SIGTERM, and a clean end.
+    /// Sends SIGTERM and checks that the server ends cleanly.
     pub fn stop(self) {
         self.signal(libc::SIGTERM);
         let (status, log) = self.wait(PATIENCE);
         assert!(status.success(), "{status}\n{log}");
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for the process to end.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("waited");
     }
 
-    /// The command against this server.
+    /// Runs the command against this server.
     pub fn cli(&self, args: &[&str]) -> Run {
         run(command().args(args).env("THALWEG_SERVER", &self.url), b"")
     }
@@ -121,7 +121,7 @@ pub fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {
     // SAFETY: takes a pid and no flags, and the child has not been waited for, so the pid is its own.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).expect("a descriptor of the process");
-    // SAFETY: the descriptor was just made and nobody else has it.
+    // SAFETY: the descriptor was just created and has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let until = Instant::now() + at_most;
     loop {
@@ -135,12 +135,12 @@ pub fn wait_for(child: &mut Child, at_most: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// The command with nothing inherited that changes what it does.
+/// Returns the command without inherited variables that affect it.
 pub fn command() -> Command {
     clean(THALWEG)
 }
 
-/// A program without any variable that the command would read.
+/// Returns a program to run without any variable that the command would read.
 pub fn clean(program: &str) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("THALWEG_")) {
@@ -149,7 +149,7 @@ pub fn clean(program: &str) -> Command {
     command
 }
 
-/// What a command did.
+/// Exit code and output of a command.
 #[derive(Debug)]
 pub struct Run {
     pub code: Option<i32>,
@@ -159,14 +159,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// Its output, after a success.
+    /// Checks that the command succeeded. Returns its output.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
         self.out
     }
 
-    /// Its complaint, after a failure with this code.
+    /// Checks that the command failed with this code. Returns its error output.
     #[track_caller]
     pub fn fails(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
@@ -174,7 +174,7 @@ impl Run {
     }
 }
 
-/// Runs a command with this on stdin.
+/// Runs a command with `input` on its stdin.
 pub fn run(command: &mut Command, input: &[u8]) -> Run {
     use std::io::Write;
     let mut child =
@@ -194,15 +194,15 @@ pub fn run(command: &mut Command, input: &[u8]) -> Run {
     }
 }
 
-/// Where a client command goes: both must behave alike.
+/// Target of a client command; both kinds must behave alike.
 pub enum Place {
     Server(Node),
     Directory(PathBuf),
 }
 
 impl Place {
-    /// Both kinds, each over a directory of its own below `root`. A server made the directory that is opened,
-    /// with small segments: what is scanned at each open is small, too.
+    /// Returns both kinds, each with a directory of its own below `root`. A server created the directory that commands
+    /// open, with small segments, so that each open scans little.
     pub fn both(root: &Path) -> Vec<Self> {
         Node::start(&root.join("opened")).stop();
         vec![Self::Server(Node::start(&root.join("served"))), Self::Directory(root.join("opened"))]

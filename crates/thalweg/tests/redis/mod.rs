@@ -1,5 +1,5 @@
-//! A Redis client for tests: one blocking connection, RESP2, replies as values. Written apart from the server's own reader of
-//! replies, so that a mistake there is not made twice.
+//! A Redis client for tests: one blocking connection, RESP2, replies as values. It does not share the server's parser,
+//! so that a mistake there is not repeated here.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -10,7 +10,7 @@ use std::{
 
 use crate::node::{Node, PATIENCE};
 
-/// A reply.
+/// A parsed RESP2 reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Simple(String),
@@ -49,23 +49,24 @@ impl Reply {
     }
 }
 
-/// Where a server serves Redis clients.
+/// Returns the address at which a server accepts Redis clients.
 pub fn address(node: &Node) -> String {
     let address = node.line.split_whitespace().find_map(|word| word.strip_prefix("redis://"));
     address.expect("it says where Redis clients are served").trim_end_matches(',').to_owned()
 }
 
-/// A connection.
+/// Connection to a server.
 pub struct Redis {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that were replies already.
+    /// Number of bytes of `buffer` already returned as replies.
     taken: usize,
 }
 
 impl Redis {
-    /// # Panics
-    /// If nobody listens.
+    /// Connects.
+    ///
+    /// # Panics If no server listens.
     pub fn connect(address: &str) -> Self {
         Self::try_connect(address).expect("a server")
     }
@@ -78,12 +79,12 @@ impl Redis {
         Ok(Self { stream, buffer: Vec::new(), taken: 0 })
     }
 
-    /// All of it in one write, if it is not long.
+    /// Sends the bytes, in one write if they are few.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// The next reply. An error of the connection is one of the result, an error reply is a reply.
+    /// Reads the next reply. A connection failure is an error of the result; an error reply is a reply.
     pub fn reply(&mut self) -> io::Result<Reply> {
         loop {
             let mut at = self.taken;
@@ -106,20 +107,21 @@ impl Redis {
         self.reply()
     }
 
-    /// Commands in one write; their replies.
+    /// Sends commands in one write. Returns their replies.
     pub fn try_pipeline(&mut self, commands: &[String]) -> io::Result<Vec<Reply>> {
         self.send(&commands.iter().flat_map(|command| encode(command)).collect::<Vec<_>>())?;
         commands.iter().map(|_| self.reply()).collect()
     }
 
-    /// # Panics
-    /// If the connection ends.
+    /// Sends a command. Returns its reply.
+    ///
+    /// # Panics If the connection ends.
     #[track_caller]
     pub fn call(&mut self, command: &str) -> Reply {
         self.try_call(command).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    /// What is sent until the server ends the connection, however it does so.
+    /// Returns all text until the server ends the connection, cleanly or not.
     pub fn rest(&mut self) -> String {
         let mut rest = self.buffer.split_off(self.taken);
         let mut more = [0; 16 * 1024];
@@ -130,7 +132,7 @@ impl Redis {
     }
 }
 
-/// A command, its words separated by spaces, as an array of bulk strings.
+/// Encodes a command, its words separated by spaces, as an array of bulk strings.
 pub fn encode(command: &str) -> Vec<u8> {
     let words: Vec<&str> = command.split(' ').collect();
     let mut out = format!("*{}\r\n", words.len());

@@ -1,4 +1,4 @@
-//! `thalweg backup` and `restore`, against servers and directories.
+//! Tests of `thalweg backup` and `restore`, against servers and directories.
 
 use std::{
     fs,
@@ -71,7 +71,7 @@ fn files_and_directories_from_servers_and_directories() {
     }
 }
 
-/// Passes bytes on, and cuts the first connections after so many.
+/// Starts a proxy that cuts the first `cuts` connections after `cut_after` bytes of the reply.
 fn cutting_proxy(to: String, cut_after: usize, cuts: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -128,7 +128,7 @@ fn a_backup_goes_on_when_its_connection_breaks() {
     assert!(back == lines, "every record is there");
 }
 
-/// A server that gives a snapshot's first bytes so many times and then forgets it, and all of it afterwards.
+/// Starts a server that sends a snapshot's first bytes and then drops it `forgets` times, and then sends all of it.
 fn forgetful_server(snapshot: Vec<u8>, forgets: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

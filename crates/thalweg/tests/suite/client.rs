@@ -1,4 +1,4 @@
-//! Client commands do the same against a server and against a directory.
+//! Client commands behave alike against a server and against a directory.
 
 use serde_json::Value;
 
@@ -397,7 +397,7 @@ fn commits_answer_the_same_from_a_server_and_a_directory() {
             (first["revision"].as_u64(), &first["appends"], &first["durability"]),
             (Some(1), &appends, &"disk".into())
         );
-        // Its own put would make the condition fail now: the producer's number tells that it happened.
+        // The commit's own put makes the condition fail now; the producer's number shows that the commit has happened.
         let again = place.cli_with(&["commit"], commit.as_bytes()).ok();
         assert!(again.starts_with("ok, it happened before, ") && again.contains("\"last\":0"), "{again}");
         let stale = r#"{"conditions": [{"keyspace": "a", "key": "k", "expect": "absent"}],

@@ -1,4 +1,4 @@
-//! Commands that run under a lock, a slot or the leadership: as processes, some of which die.
+//! Commands that run under a lock, a slot or the leadership: as processes, some of which are killed.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::node::{self, Node, PATIENCE, Place, Run};
 
-/// A command that runs until its stdin is closed, and says its token first.
+/// Command that prints its token and then runs until its stdin is closed.
 const HOLD: &str = "echo $THALWEG_FENCING_TOKEN; read line; true";
 
 fn start() -> (tempfile::TempDir, Node) {
@@ -20,7 +20,7 @@ fn start() -> (tempfile::TempDir, Node) {
     (dir, node)
 }
 
-/// A holder in the background.
+/// A background process that holds a lock, a slot or the leadership.
 struct Holder {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -28,7 +28,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// Starts it and waits until it holds.
+    /// Starts the holder and waits until it has acquired.
     fn start(node: &Node, args: &[&str], script: &str) -> Self {
         let mut command = node::command();
         command.args(args).args(["--", "sh", "-c", script]).env("THALWEG_SERVER", &node.url);
@@ -46,7 +46,7 @@ impl Holder {
         assert_eq!(unsafe { libc::kill(i32::try_from(self.child.id()).unwrap(), signal) }, 0);
     }
 
-    /// Its exit code and its complaint, once it has ended by itself.
+    /// Waits for the process to end while its command keeps running. Returns its exit code and stderr.
     fn ended(mut self) -> (Option<i32>, String) {
         let stdin = self.child.stdin.take();
         let status = node::wait_for(&mut self.child, PATIENCE).expect("it ends in time");
@@ -56,7 +56,7 @@ impl Holder {
         (status.code(), complaint)
     }
 
-    /// Lets its command end.
+    /// Lets the command end, and waits like [`ended`](Self::ended).
     fn finish(mut self) -> (Option<i32>, String) {
         drop(self.child.stdin.take());
         self.ended()
@@ -161,7 +161,7 @@ fn a_command_whose_lock_is_lost_is_ended() {
     let token = revoked.token.to_string();
     let (code, complaint) = revoked.ended();
     assert!(code == Some(4) && complaint.contains(&token), "{code:?} {complaint}");
-    // The server dies: after the TTL it can't be known who holds.
+    // After the server's death and the TTL, the process can't know whether it still holds the lock.
     let orphan = Holder::start(&node, &["lock", "job", "--ttl", "1s"], HOLD);
     node.kill();
     assert_eq!(orphan.ended().0, Some(4));

@@ -1,4 +1,4 @@
-//! `thalweg groups` and `thalweg consume`, against a server and against a directory.
+//! Tests of `thalweg groups` and `thalweg consume`, against a server and against a directory.
 
 use serde_json::Value;
 
@@ -135,14 +135,15 @@ fn a_member_is_pushed_what_comes_as_far_as_its_credit_goes() {
         })
     };
     let show = || lines(&node.cli(&["groups", "show", "jobs", "g", "--json"]).ok()).remove(0);
-    // More than its credit, so it is acked on the way.
+    // The limit exceeds the credit, so the member must ack in between.
     assert_eq!(takes(&["--batch", "2", "--limit", "5"]).join().unwrap().ok(), "a\nb\nc\nd\ne\n");
     assert_eq!((&show()["acked"], &show()["pending"]), (&5.into(), &0.into()));
     let waits = takes(&["--batch", "1", "--limit", "3", "--ack", "none", "--credit-bytes", "1MiB"]);
     node.cli(&["append", "jobs", "f", "g"]).ok();
     while show()["in_flight"] != 1 {}
     assert_eq!(show()["lag"], 1, "its credit is used up");
-    // Forgotten by the group, it comes again under another attempt; and then the rest, for that is settled by hand.
+    // A seek drops the pending delivery and frees its credit, so the next record is delivered; after a seek back the
+    // first one is delivered again with another attempt.
     node.cli(&["groups", "seek", "jobs", "g", "--to", "6"]).ok();
     while show()["in_flight"] != 1 {}
     node.cli(&["groups", "seek", "jobs", "g", "--to", "5"]).ok();

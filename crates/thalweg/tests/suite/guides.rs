@@ -1,8 +1,8 @@
-//! Every guide works as typed: the blocks of a file in `docs/guides/` that are marked `sh tour` run one after
-//! the other in one shell, in an empty directory, and print what the blocks marked `text shown` say: each of
-//! those lines is part of a line of the output, in this order.
+//! Every guide works as typed. The blocks of a file in `docs/guides/` that are marked `sh tour` run one after the other
+//! in one shell, in an empty directory. Their output must match the blocks marked `text shown`: each line of those is
+//! part of a line of the output, in this order.
 //!
-//! Only the port is another, so that the test disturbs nobody.
+//! Only the port differs, so that the test does not conflict with other servers.
 
 use std::{
     net::TcpListener,
@@ -12,7 +12,7 @@ use std::{
 
 use crate::node;
 
-/// The fenced blocks with this mark.
+/// Returns the fenced blocks with this mark.
 fn blocks<'a>(text: &'a str, mark: &str) -> Vec<&'a str> {
     let fence = format!("```{mark}\n");
     let rest = text.split(fence.as_str()).skip(1);
@@ -27,13 +27,13 @@ fn guides() -> Vec<PathBuf> {
     guides
 }
 
-/// Types a guide's commands; what they print, errors included, as one text in order.
+/// Runs a guide's commands. Returns their output, including stderr, as one text in order.
 fn type_in(text: &str) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
     let typed = blocks(text, "sh tour").join("\n").replace("127.0.0.1:7070", &address);
-    // A failing command ends it, and the server with it.
+    // A failing command ends the shell, and the server with it.
     let script = format!("exec 2>&1\nset -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{typed}\n");
     let bin = Path::new(node::THALWEG).parent().unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());

@@ -1,16 +1,15 @@
-//! Dependencies go one way, from the binary down to `types`, and the core knows no clock, no socket,
-//! no async runtime and no randomness of its own.
+//! Dependencies point in one direction, from the binary down to `types`. The core has no clock, socket, async runtime
+//! or randomness of its own.
 //!
-//! Reads the workspace as text: manifests for who depends on whom, sources for what the core calls.
-//! The tables below are the rule; a crate that is not in them fails the test, so a new one is placed
-//! on purpose.
+//! The test reads the workspace as text: manifests for the dependencies, sources for the calls of the core. The tables
+//! below are the rule. A crate that is missing from them fails the test, so each new crate is placed deliberately.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// What each crate may depend on, of this workspace. Order: from the bottom up.
+/// Allowed dependencies of each crate within this workspace, ordered from the bottom up.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("types", &[]),
     ("disk", &["types"]),
@@ -34,7 +33,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("thalweg", &["types", "disk", "log", "state", "replica", "recipes", "engine", "server", "bench"]),
 ];
 
-/// What a crate's tests may use beyond that.
+/// Additional crates allowed for a crate's tests.
 const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("state", &["disk", "log"]),
     ("client", &["engine", "server"]),
@@ -47,11 +46,11 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
 const CORE: &[&str] =
     &["types", "disk", "log", "store", "state", "replica", "recipes", "wire", "broker", "redis", "engine"];
 
-/// Foreign crates that a core crate may use in its tests only.
+/// External crates that a core crate may use only in its tests.
 const NOT_IN_CORE: &[&str] =
     &["tokio", "async-std", "smol", "hyper", "axum", "quinn", "rustls", "ureq", "reqwest", "rand", "chrono", "time"];
 
-/// Text that a core crate's sources may not hold, and why.
+/// Text forbidden in a core crate's sources, with the reason.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("tokio::", "the core runs under any runtime, and under none"),
     ("std::net", "sockets belong to the server and the load generator"),
@@ -64,7 +63,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
     ("RandomState::new", "seeds are arguments"),
 ];
 
-/// Where one of them is the point: file, text, reason.
+/// Permitted uses of forbidden text: file, text, reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("crates/types/src/clock.rs", "SystemTime::now", "SystemClock is the wall clock"),
     ("crates/types/src/clock.rs", "Instant::now", "SystemClock is the monotonic clock"),
@@ -176,7 +175,7 @@ fn the_scan_sees_what_it_should() {
     assert!(!code.iter().any(|(_, code)| code.contains("in words") || code.contains("SystemTime")));
 }
 
-/// Lines with their numbers, without comments and without a test module at the end.
+/// Returns the numbered lines without comments and without a test module at the end.
 fn production_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines: Vec<&str> = text.lines().collect();
     let tests_at = lines
@@ -212,7 +211,7 @@ fn crate_dirs() -> Vec<PathBuf> {
     entries.filter(|path| path.join("Cargo.toml").exists()).collect()
 }
 
-/// All `.rs` files below `dir`, without those that only hold tests.
+/// Returns all `.rs` files below `dir`, except files that contain only tests.
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {

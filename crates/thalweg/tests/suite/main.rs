@@ -1,4 +1,4 @@
-//! The command and the server as a user runs them: processes, and what they print.
+//! The command and the server as users run them: processes and their output.
 
 #[path = "../node/mod.rs"]
 mod node;

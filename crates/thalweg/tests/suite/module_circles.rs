@@ -1,13 +1,13 @@
 //! Modules of the server's crates, `engine` and `state` depend on each other in few and small circles.
 //!
-//! The test reads sources as text and builds a graph of each crate: one node per file, and an edge where production code
-//! imports or names an item of another file. Re-exports are followed to the file that defines the item, and are no use by
-//! themselves, so a `mod.rs` or `lib.rs` may offer the items of its children.
+//! The test reads sources as text and builds a graph of each crate, with one node per file. An edge means that
+//! production code imports or names an item of another file. Re-exports are followed to the file that defines the item
+//! and are no edges themselves, so a `mod.rs` or `lib.rs` may re-export the items of its children.
 //!
-//! A circle is a strongly connected component of two or more files. The same is counted for *rooms*: the modules that
-//! `lib.rs` declares, each with everything below it as one node.
+//! A circle is a strongly connected component of two or more files. The test also counts circles of *rooms*: a room is
+//! a module that `lib.rs` declares, with everything below it, as one node.
 //!
-//! Calls of methods name no module, so the graph does not show them.
+//! Method calls name no module, so the graph does not contain them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,12 +17,12 @@ use std::{
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-/// Bounds of one crate. They may only be lowered; the goal of each circle is none.
+/// Bounds of one crate. They may only be lowered; the goal is no circle.
 struct Bounds {
     name: &'static str,
     /// Files in the largest circle of files.
     max_files: usize,
-    /// Circles of files.
+    /// Number of circles of files.
     max_circles: usize,
     /// Rooms in the largest circle of rooms.
     max_rooms: usize,
@@ -95,7 +95,7 @@ fn contract(graph: &Graph) -> Graph {
     rooms
 }
 
-/// The strongly connected components of two or more nodes, the largest first.
+/// Returns the strongly connected components of two or more nodes, the largest first.
 fn circles(graph: &Graph) -> Vec<Vec<String>> {
     let reached: BTreeMap<&String, BTreeSet<&String>> =
         graph.keys().map(|from| (from, reachable(graph, from))).collect();
@@ -138,12 +138,12 @@ struct CrateSource {
     modules: BTreeMap<String, Module>,
 }
 
-/// One file.
+/// Imports and named paths of one source file.
 #[derive(Default)]
 struct Module {
     /// Names that `use` declarations bring into scope, with the path of each as it is written.
     imports: BTreeMap<String, Vec<String>>,
-    /// Paths that the code names: all of those that could begin with a name in scope.
+    /// Paths in the code that could begin with a name in scope.
     paths: BTreeSet<Vec<String>>,
 }
 
@@ -175,8 +175,8 @@ impl CrateSource {
         self.modules.iter().map(|(name, module)| (name.clone(), edges(name, module))).collect()
     }
 
-    /// Returns the module that defines what `path` names in module `scope`, and whether an item of it is named rather
-    /// than the module itself. Returns `None` for paths that lead out of the crate.
+    /// Returns the module that defines the item named by `path` in module `scope`, and true if `path` names an item
+    /// rather than the module itself. Returns `None` for paths that lead out of the crate.
     fn resolve(&self, scope: &str, path: &[String], depth: usize) -> Option<(String, bool)> {
         let (first, rest) = path.split_first()?;
         if depth > 16 {
@@ -236,7 +236,7 @@ impl Module {
         module
     }
 
-    /// Takes a `use` tree after the prefix `base`. What it only offers to others (`pub use`) is no use.
+    /// Adds the names of a `use` tree after the prefix `base`. Pure re-exports (`pub use`) are no uses.
     fn import(&mut self, tree: &[String], base: &mut Vec<String>, offered: bool) {
         let length = base.len();
         let names = tree.iter().take_while(|token| (is_name(token) && *token != "as") || *token == "::").count();
@@ -300,7 +300,7 @@ fn tokens(stream: TokenStream) -> Vec<String> {
     tokens
 }
 
-/// All `.rs` files below `dir`, without those that only hold tests.
+/// Returns all `.rs` files below `dir`, except files that contain only tests.
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let is_test = |path: &PathBuf| {

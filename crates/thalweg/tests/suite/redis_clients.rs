@@ -1,9 +1,9 @@
-//! Clients and tools of Redis, as others wrote them, against a real server.
+//! Third-party clients and tools of Redis against a real server.
 //!
-//! redis-cli and redis-benchmark run where they are installed, redis-py where `python3` (or `THALWEG_PYTHON`) has the package
-//! `redis`; what is missing is skipped and says so. `THALWEG_REQUIRE_REDIS=1` and `THALWEG_REQUIRE_REDIS_PY=1` make its absence
-//! a failure. go-redis needs Go
-//! and, the first time, its module proxy: it runs with `--ignored`, and `THALWEG_REQUIRE_GO=1` makes Go's absence a failure.
+//! redis-cli and redis-benchmark run where they are installed, redis-py where `python3` (or `THALWEG_PYTHON`) has the
+//! package `redis`. The test skips missing programs and prints that it did; `THALWEG_REQUIRE_REDIS=1` and
+//! `THALWEG_REQUIRE_REDIS_PY=1` make their absence a failure. go-redis needs Go and, the first time, its module proxy:
+//! it runs with `--ignored`, and `THALWEG_REQUIRE_GO=1` makes Go's absence a failure.
 
 use std::{
     io::Write as _,
@@ -13,7 +13,7 @@ use std::{
 
 use crate::node::Node;
 
-/// A server for Redis clients: database 0 durable, database 1 a cache.
+/// A server for Redis clients: database 0 is durable, database 1 a cache.
 struct Server {
     _node: Node,
     address: String,
@@ -33,7 +33,7 @@ impl Server {
         self.address.rsplit_once(':').expect("an address").1
     }
 
-    /// redis-cli with these arguments; what it printed.
+    /// Runs redis-cli with these arguments. Returns its output.
     fn cli(&self, arguments: &[&str], input: &[u8]) -> String {
         let mut command = Command::new("redis-cli");
         command.args(["-p", self.port()]).args(arguments);
@@ -52,7 +52,7 @@ fn run(command: &mut Command, input: &[u8]) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// Whether a command succeeds; where it does not, the test is skipped and says so, or fails if that is asked for.
+/// Returns true if a command succeeds. If not, the test is skipped with a message, or fails if `required_by` is set.
 fn has(program: &str, arguments: &[&str], required_by: &str) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -115,7 +115,7 @@ fn redis_benchmark_gets_no_errors() {
         let mut command = Command::new("redis-benchmark");
         command.args(["-p", server.port(), "-n", "3000", "-c", "20", "-P", "4", "-r", "100", "--csv"]).args(arguments);
         let output = run(&mut command, b"");
-        // It ends with 1 at the first reply that is an error.
+        // redis-benchmark exits with 1 at the first error reply.
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         let lines = String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.starts_with('"')).count();
         assert!(lines > 1, "{output:?}");
@@ -147,7 +147,7 @@ fn go_redis_finds_what_it_expects() {
     check(Command::new("go").current_dir(peers().join("go")).args(["run", ".", &server.address]));
 }
 
-/// Runs a client's program; what it says of differences is the failure's message.
+/// Runs a client's test program and checks that it reports no differences.
 fn check(command: &mut Command) {
     let output = run(command, b"");
     let said = String::from_utf8_lossy(&output.stdout);

@@ -1,5 +1,5 @@
-//! What Redis clients can make a server hold, measured from outside: the peak of its memory while they announce, queue, and take
-//! no replies. The bounds themselves are tested in `server/tests/redis/limits.rs`.
+//! Memory that Redis clients can make a server use, measured from outside: its peak while clients announce large
+//! requests, queue commands, and do not read replies. `server/tests/redis/limits.rs` tests the limits themselves.
 
 use std::{
     io::Write as _,
@@ -14,7 +14,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// A server, and the most memory that it has had since it was asked to begin anew.
+/// A server whose memory peak can be measured.
 struct Server {
     node: Node,
     address: String,
@@ -35,18 +35,18 @@ impl Server {
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
     }
 
-    /// What is to be the peak from now on begins with what it has now.
+    /// Resets the peak to the current memory, and returns that in bytes.
     fn forget_peak(&self) -> u64 {
         std::fs::write(format!("/proc/{}/clear_refs", self.node.pid()), "5").expect("a process of ours");
         self.status("VmRSS:")
     }
 
-    /// How far the peak has been above this.
+    /// Returns the difference in bytes between the peak and `before`.
     fn peak_above(&self, before: u64) -> u64 {
         self.status("VmHWM:").saturating_sub(before)
     }
 
-    /// A client that has sent this.
+    /// Connects a client and sends these bytes.
     fn sends(&self, bytes: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -55,18 +55,18 @@ impl Server {
         stream
     }
 
-    /// Waits until so many have come since the server started, the one who asks included, whether or not they are still there.
+    /// Waits until this number of clients, including `redis`, has connected since the server started, open or not.
     fn until_come(&self, redis: &mut Redis, count: usize) {
         until(redis, "INFO stats", "total_connections_received", |come| come == count);
     }
 
-    /// Waits until so many are connected, the one who asks included.
+    /// Waits until this number of clients, including `redis`, is connected.
     fn until_connected(&self, redis: &mut Redis, count: usize) {
         until(redis, "INFO clients", "connected_clients", |connected| connected == count);
     }
 }
 
-/// Waits until this figure is as it shall be.
+/// Waits until a figure of the reply to `command` meets a condition.
 fn until(redis: &mut Redis, command: &str, name: &str, shall_be: impl Fn(usize) -> bool) {
     let begun = Instant::now();
     loop {
@@ -94,7 +94,7 @@ fn half_a_gigabyte_announced_by_who_is_unknown_allocates_nothing() {
     server.until_connected(&mut known, 101);
     let before = server.forget_peak();
     drop(warm);
-    // As much as may be announced and more, by a hundred at a time: refused at once.
+    // Announcements at and above the limits, a hundred clients each, are rejected immediately.
     for (announced, said) in [
         ("*2\r\n$4\r\nAUTH\r\n$536870912\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
         ("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$16777216\r\n", "-ERR Protocol error: unauthenticated bulk length\r\n"),
@@ -105,12 +105,12 @@ fn half_a_gigabyte_announced_by_who_is_unknown_allocates_nothing() {
             assert_eq!(rest(stream), said);
         }
     }
-    // As much as may be: ten arguments of 16 KiB, of which nothing more comes.
+    // The largest accepted announcement: ten arguments of 16 KiB, of which nothing more arrives.
     let all: Vec<_> = (0..300).map(|_| server.sends(b"*10\r\n$16384\r\n")).collect();
     server.until_connected(&mut known, 301);
     let peak = server.peak_above(before);
     eprintln!("600 clients without a password: {} KiB more at most", peak >> 10);
-    // Each has a buffer to read into: that, and its own state.
+    // Each client has a read buffer and its own state.
     assert!(peak < 32 * MIB, "{peak} bytes for what was only announced");
     drop(all);
     server.until_connected(&mut known, 1);
@@ -121,13 +121,13 @@ fn what_is_announced_by_who_is_known_is_bounded_too() {
     let server = Server::start(&["--body-timeout", "60s", "--max-body-bytes-in-flight", "32MiB"]);
     let mut known = Redis::connect(&server.address);
     let before = server.forget_peak();
-    // A million arguments each, of which the first ones come.
+    // A million arguments each, of which the first ones arrive.
     let arrays: Vec<_> =
         (0..100).map(|_| server.sends(format!("*1048576\r\n{}", "$1\r\na\r\n".repeat(100)).as_bytes())).collect();
     server.until_connected(&mut known, 101);
-    // Sixteen megabytes each, of which nothing comes: for two there is room.
+    // 16 MB each, of which nothing arrives; there is room for two.
     let bulks: Vec<_> = (0..100).map(|_| server.sends(b"*2\r\n$4\r\nECHO\r\n$16000000\r\n")).collect();
-    // All have come before any leaves of its own: who leaves makes room for who comes.
+    // All clients connect before any disconnects on its own, since a disconnect makes room for another.
     server.until_come(&mut known, 201);
     until(&mut known, "INFO clients", "connected_clients", |connected| connected <= 103);
     let peak = server.peak_above(before);
@@ -151,7 +151,7 @@ fn who_takes_no_replies_holds_little_and_is_cut_off() {
     assert_eq!(other.call(&format!("SET large {}", "x".repeat(VALUE))), Reply::ok());
     other.call("GET large");
     let before = server.forget_peak();
-    // Each asks for a gigabyte.
+    // Each client requests a gigabyte.
     let get = encode("GET large").repeat(1000);
     let all: Vec<_> = (0..CLIENTS).map(|_| server.sends(&get)).collect();
     let begun = Instant::now();
@@ -160,7 +160,7 @@ fn who_takes_no_replies_holds_little_and_is_cut_off() {
     let took = begun.elapsed();
     let reads = server.peak_above(before);
     drop(all);
-    // And behind a write, so that it is one commit whose replies are there together.
+    // The same reads after a write, which makes them one commit whose replies are complete at the same time.
     let before = server.forget_peak();
     let burst = [encode("SET small 1"), encode("GET large").repeat(1000)].concat();
     let one = server.sends(&burst);
@@ -174,9 +174,9 @@ fn who_takes_no_replies_holds_little_and_is_cut_off() {
         bursts / MIB
     );
     assert!(took < Duration::from_secs(10), "{took:?}");
-    // For each one value beyond the bound, as it was read and as it is sent.
+    // Per client, one value above the limit, both as it was read and as it is sent.
     assert!(reads < CLIENTS as u64 * 3 * VALUE as u64, "{reads}");
-    // What one commit may read, and the values as they were read.
+    // The maximum that one commit may read, and the values as they were read.
     assert!(bursts < 2 * 128 * MIB, "{bursts}");
     assert_eq!(other.call("GET small"), Reply::Bulk("1".to_owned()));
 }

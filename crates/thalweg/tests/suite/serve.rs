@@ -1,4 +1,4 @@
-//! The server as a process: starting, stopping, signals, and what it refuses.
+//! The server as a process: start, stop, signals, and rejected configurations.
 
 use std::{
     io::Write,

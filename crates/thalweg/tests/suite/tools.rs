@@ -1,4 +1,4 @@
-//! Looking into a stopped node's log, completions, and the benchmarks at their smallest.
+//! Inspection of a stopped node's log, completions, and the benchmarks at their smallest size.
 
 use std::{
     fs::OpenOptions,
@@ -18,7 +18,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A directory with some of everything, whose server has ended like this.
+/// Creates a directory with data of every kind, and ends its server with `end`.
 fn directory(root: &Path, end: impl FnOnce(Node)) -> PathBuf {
     let data = root.join("data");
     let node = Node::start(&data);
@@ -115,7 +115,7 @@ fn a_state_is_compared_by_its_digest_served_or_not() {
     let again = || json(&thalweg(&["state", "digest", "--data", data, "--json"]).ok());
     thalweg(&["put", "users", "brief", "x", "--ttl", "1s", "--data", data]).ok();
     let looked = again();
-    // The key ends by the wall clock of the next process, and asking whether it has would write an entry.
+    // The key expires by the wall clock of the next process. A check whether it has expired would write an entry.
     std::thread::sleep(std::time::Duration::from_millis(1200));
     assert_eq!(again(), looked, "whoever looks writes nothing, also once the key has ended");
     assert_eq!(again(), looked);
@@ -183,8 +183,8 @@ fn usage_errors_end_with_2() {
     assert!(thalweg(&["--help"]).ok().contains("Exit codes"));
 }
 
-/// The report of a benchmark. Small and unoptimised, its figures mean nothing: a check that is missed (4) or
-/// void (1) is as good as one that is met; wrong data or no report is not.
+/// Returns the report of a benchmark. Its figures mean nothing, because it is small and unoptimised: a missed check (4)
+/// and a void one (1) are accepted like a passed one. Wrong data or a missing report are not.
 fn bench(args: &[&str]) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let mut all = vec!["bench"];

@@ -1,6 +1,6 @@
-//! README's tour works as typed: its blocks run one after the other in one shell, in an empty directory.
+//! The README's tour works as typed: its blocks run one after the other in one shell, in an empty directory.
 //!
-//! Only the port is another, so that the test disturbs nobody.
+//! Only the port differs, so that the test does not conflict with other servers.
 
 use std::{
     net::TcpListener,
@@ -13,7 +13,7 @@ use crate::node;
 
 const README: &str = include_str!("../../../../README.md");
 
-/// The fenced blocks that are marked as part of the tour.
+/// Returns the fenced blocks that are marked as part of the tour.
 fn blocks(text: &str) -> Vec<&str> {
     let mut blocks = Vec::new();
     let mut rest = text;

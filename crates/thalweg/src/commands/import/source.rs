@@ -1,6 +1,6 @@
-//! Files as a sequence of keys and values.
+//! Parsing of files into keys and values.
 //!
-//! Bounded: one line or one row at a time, each at most [`MAX_LINE_BYTES`].
+//! Memory is bounded by one line or one row, each of at most [`MAX_LINE_BYTES`].
 
 use std::io::{BufRead, Read};
 
@@ -9,10 +9,10 @@ use thalweg_types::limits::MAX_RECORD_BYTES;
 
 use crate::{cli::FileFormat, failure::Failure};
 
-/// A longer line could not be stored anyway.
+/// Maximum size of a line in bytes, since no record or value may be larger.
 const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
 
-/// A record or a pair of the file.
+/// A record or a key-value pair of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     pub key: Option<Vec<u8>>,
@@ -24,7 +24,7 @@ pub struct Source<'a> {
     rows: Rows<'a>,
     key: Option<&'a str>,
     needs_key: bool,
-    /// Records read so far.
+    /// Number of records read so far.
     count: u64,
 }
 
@@ -35,7 +35,7 @@ enum Rows<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// `key` names the column or field of the key; `needs_key` when every record must have one.
+    /// Opens a source. `key` names the column or field of the key; `needs_key` requires a key in every record.
     pub fn new(
         input: Box<dyn BufRead + 'a>,
         format: FileFormat,
@@ -56,7 +56,7 @@ impl<'a> Source<'a> {
         Ok(Self { rows, key, needs_key, count: 0 })
     }
 
-    /// Passes over `count` records.
+    /// Skips `count` records.
     pub fn skip(&mut self, count: u64) -> Result<(), Failure> {
         for _ in 0..count {
             if self.next_item()?.is_none() {
@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// The next record; `None` at the end. Empty lines are records of `lines` and nothing in `ndjson`.
+    /// Returns the next record; `None` at the end. Empty lines are records in `lines`, and ignored in `ndjson`.
     pub fn next_item(&mut self) -> Result<Option<Item>, Failure> {
         let number = self.count + 1;
         let item = match &mut self.rows {
@@ -142,7 +142,7 @@ fn csv_rows<'a>(input: Box<dyn BufRead + 'a>, key: Option<&str>) -> Result<Rows<
     Ok(Rows::Csv { rows, header, key_at })
 }
 
-/// A row as a JSON object of texts, in the order of the columns.
+/// Reads a row into a JSON object of strings, in the order of the columns.
 fn next_row(
     rows: &mut csv::Reader<Box<dyn BufRead + '_>>,
     header: &csv::StringRecord,
