@@ -76,7 +76,7 @@ impl RowKind {
             return Err(MachineError::corrupt("row", key, "its key is empty"));
         };
         Self::of_tag(tag, rest)
-            .ok_or_else(|| MachineError::corrupt("row", key, "it is of a kind that this version doesn't know"))
+            .ok_or_else(|| MachineError::corrupt("row", key, "this version does not recognise its kind"))
     }
 
     /// Returns the treatment of rows of this kind by snapshots, the state digest and the running hash.

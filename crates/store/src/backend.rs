@@ -410,10 +410,10 @@ pub enum BackendError {
     #[error(transparent)]
     Barrier(#[from] BarrierFailed),
     /// The batch breaks a rule of [`Backend`]; no change of it was applied.
-    #[error("the state can't take the batch: {0}")]
+    #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
     /// An earlier failure closed the backend for writes.
-    #[error("the state refuses writes after an earlier failure: {0}")]
+    #[error("the state rejects writes after an earlier failure: {0}")]
     Failed(String),
 }
 

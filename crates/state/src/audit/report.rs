@@ -11,8 +11,8 @@ pub enum Values {
     /// that value counted.
     #[default]
     AtLeast,
-    /// A segment's row counts exactly those that rows point to, because no command replaced or deleted a value in the log without reading
-    /// it.
+    /// A segment's row counts exactly those that rows point to, because no command replaced or deleted a value in
+    /// the log without reading it.
     Exactly,
 }
 
@@ -107,7 +107,7 @@ impl Report {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error @ (MachineError::Corrupt { .. } | MachineError::Format { .. })) => {
-                self.add(FindingKind::Undecodable, b"", "rows as this version writes them", error);
+                self.add(FindingKind::Undecodable, b"", "rows in the format of this version", error);
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -172,7 +172,7 @@ impl KeyspaceTable {
             let row = KeyspaceRow::decode(row).map_err(corrupt)?;
             let id = keys::id_of(key).map(KeyspaceId).ok_or_else(|| corrupt("key of a wrong length"))?;
             if id.0 == 0 || id >= meta.next_keyspace {
-                return Err(corrupt("an id that was never given out"));
+                return Err(corrupt("an id that was never assigned"));
             }
             if row.is_live() && table.by_name.contains_key(&row.name) {
                 return Err(corrupt("a name occurs twice"));

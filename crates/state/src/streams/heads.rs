@@ -366,7 +366,7 @@ impl StreamTable {
             let id = keys::id_of(key).map(StreamId).ok_or_else(|| corrupt("key of a wrong length"))?;
             let mut head = Head::decode(key, row)?;
             if id.0 == 0 || id >= meta.next_stream || (head.is_live() && table.by_name.contains_key(&head.name)) {
-                return Err(corrupt("id was never given out, or a name occurs twice"));
+                return Err(corrupt("id was never assigned, or a name occurs twice"));
             }
             table.note(id, &mut head);
             heads.push((id, head));

@@ -294,7 +294,7 @@ fn a_commit_consumes_transforms_and_produces_once() {
         &[
             step(&[some(attempt, &[(1, 2)])], b"partly settled before"),
             step(&[some(attempt, &[(2, 1)]), some(attempt, &[(2, 2)])], b"the same twice"),
-            step(&[some(Attempt(attempt.0 + 1), &[(2, 1)])], b"never given out"),
+            step(&[some(Attempt(attempt.0 + 1), &[(2, 1)])], b"never assigned"),
         ],
     );
     assert_eq!(outcomes[..2], [lapsed.clone(), lapsed.clone()]);
