@@ -36,7 +36,7 @@ pub enum MachineError {
          upgrade this node; nothing of the entry was applied"
     )]
     EntryNeedsUpgrade {
-        /// Index of the entry.
+        /// Index of the entry that needs the version.
         entry: Index,
         /// Version that the entry needs.
         needed: u16,
@@ -51,7 +51,7 @@ pub enum MachineError {
     StateNeedsUpgrade {
         /// Index of the last applied entry.
         entry: Index,
-        /// Version in force.
+        /// Version of the state machine in force.
         in_force: u32,
         /// Highest version that this binary supports.
         known: u16,

@@ -63,7 +63,7 @@ struct Changed {
     parcels: BTreeMap<Attempt, bool>,
 }
 
-/// Result of a settlement.
+/// Result of a settlement: the number of records settled, and those that had lapsed.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) settled: u64,

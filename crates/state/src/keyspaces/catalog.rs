@@ -103,7 +103,7 @@ impl Meta {
     }
 }
 
-/// State of a keyspace.
+/// Life cycle of a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyspaceLife {
     /// The keyspace can be used.
@@ -119,7 +119,7 @@ pub struct KeyspaceRow {
     pub name: Arc<str>,
     /// Settings of the keyspace.
     pub config: KeyspaceConfig,
-    /// State of the keyspace.
+    /// Stage in the life cycle of the keyspace.
     pub life: KeyspaceLife,
     /// Revision of the last commit before the keyspace was created.
     pub revision: Revision,

@@ -27,7 +27,7 @@ use crate::{
 /// next entry.
 pub(crate) const MAX_RECLAIM_ENTRIES: u32 = 10_000;
 
-/// A record being applied.
+/// The record being applied, with access to the machine and to the changes so far.
 pub(crate) struct Applying<'m> {
     pub(crate) applier: &'m mut Applier,
     pub(crate) machine: &'m Machine,

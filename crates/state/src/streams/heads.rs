@@ -69,7 +69,7 @@ impl From<StreamConfig> for KeptConfig {
     }
 }
 
-/// State of a stream.
+/// Life cycle of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Live,
@@ -83,9 +83,9 @@ pub(crate) struct Head {
     pub(crate) name: Arc<str>,
     pub(crate) life: Life,
     pub(crate) config: KeptConfig,
-    /// Oldest readable offset.
+    /// Oldest readable offset of the stream.
     pub(crate) start: Offset,
-    /// Next offset to assign.
+    /// Next offset that the stream will assign.
     pub(crate) next: Offset,
     /// Lowest offset that an index entry covers.
     pub(crate) first_indexed: Offset,

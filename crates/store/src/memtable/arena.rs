@@ -311,7 +311,7 @@ impl Arena {
     }
 }
 
-/// A published node.
+/// A published node of the skip list in an arena.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     arena: &'a Arena,
