@@ -5,7 +5,7 @@
 //! offsets, and the code that serves a fetch reads the records from the log.
 //!
 //! ```text
-//!    settled, except pending records        not delivered yet      to come
+//!    settled, except pending records         not delivered yet      to come
 //! |----------------------------------------|--------------------|----------->  offsets of the stream
 //! start                                  cursor                next
 //! ```

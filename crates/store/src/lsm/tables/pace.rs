@@ -102,7 +102,7 @@ pub struct Stint {
 }
 
 impl Stint {
-    /// Whether somebody writes whom it should not hold up, and there is time for that.
+    /// Returns true if the work is calm and clients have written recently, so that it should be throttled.
     pub fn is_considerate(&mut self, now: Instant) -> bool {
         let writes = self.pace.writes.load(Ordering::Relaxed);
         if writes != self.writes {
