@@ -38,7 +38,7 @@ pub enum Moved {
     },
 }
 
-/// Position of a record.
+/// Position of a record, to which the state advances when the record is applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) next_lsn: Lsn,

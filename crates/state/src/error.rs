@@ -32,11 +32,11 @@ pub enum MachineError {
     },
     /// An entry needs a version of the state machine that this binary does not support.
     #[error(
-        "entry {entry} needs version {needed} of the state machine, and this binary knows versions up to {known}: upgrade \
-         this node; nothing of the entry was applied"
+        "entry {entry} needs version {needed} of the state machine, and this binary supports versions up to {known}: \
+         upgrade this node; nothing of the entry was applied"
     )]
     EntryNeedsUpgrade {
-        /// Index of the entry.
+        /// Index of the entry that needs the version.
         entry: Index,
         /// Version that the entry needs.
         needed: u16,
@@ -45,19 +45,19 @@ pub enum MachineError {
     },
     /// The state uses a version of the state machine that this binary does not support.
     #[error(
-        "version {in_force} of the state machine is in force since entry {entry} or before, and this binary knows versions \
-         up to {known}: upgrade this node"
+        "version {in_force} of the state machine is in force since entry {entry} or before, and this binary supports \
+         versions up to {known}: upgrade this node"
     )]
     StateNeedsUpgrade {
         /// Index of the last applied entry.
         entry: Index,
-        /// Version in force.
+        /// Version of the state machine in force.
         in_force: u32,
         /// Highest version that this binary supports.
         known: u16,
     },
     /// The state has already applied the given record.
-    #[error("record below LSN {next_lsn} was applied before: the state is at LSN {applied}")]
+    #[error("the record that ends at LSN {next_lsn} was already applied: the state is at LSN {applied}")]
     AlreadyApplied {
         /// Exclusive end LSN of the record.
         next_lsn: Lsn,
@@ -65,7 +65,7 @@ pub enum MachineError {
         applied: Lsn,
     },
     /// A payload extends beyond the maximum offset of a pointer into a segment.
-    #[error("payload of {len} bytes at offset {offset} cannot be pointed into")]
+    #[error("payload of {len} bytes at offset {offset} exceeds the maximum offset of a pointer into a segment")]
     Unaddressable {
         /// Offset of the payload in its segment.
         offset: u32,
@@ -74,8 +74,8 @@ pub enum MachineError {
     },
     /// A value that an entry needs could not be read from the log.
     #[error(
-        "an entry needs a value that can't be read from the log: {0}; nothing of the entry is applied, and every start ends \
-         there again: restore a backup into a new directory (docs/guides/damage.md)"
+        "an entry needs a value that can't be read from the log: {0}; nothing of the entry is applied, and every start \
+         stops at it again: restore a backup into a new directory (docs/guides/damage.md)"
     )]
     Blob(#[from] BlobUnreadable),
     /// An earlier call failed half-way. The applied position is known only after the directory is opened again.

@@ -49,9 +49,9 @@ pub enum Row<'a> {
 pub struct Pointing<'a> {
     /// Offset in bytes of the pointer in the row's value.
     pub at: usize,
-    /// The pointer.
+    /// The pointer that the row contains.
     pub blob: BlobRef,
-    /// Owner of the bytes.
+    /// Key or batch to which the bytes belong.
     pub whose: Whose<'a>,
 }
 
@@ -85,7 +85,7 @@ impl Whose<'_> {
     }
 }
 
-/// Classifies a row.
+/// Classifies a row for sending it to another node.
 pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
     match RowKind::of(key)?.sharing().snapshot {
         Carried::Nothing => Ok(Row::Local),
@@ -157,7 +157,7 @@ impl Placed {
         blob
     }
 
-    /// Adds the liveness rows.
+    /// Adds the liveness rows of the placed bytes.
     pub fn write(&self, batch: &mut WriteBatch) {
         self.changes.write(batch);
     }

@@ -12,19 +12,19 @@ use crate::{error::MachineError, keys};
 /// Kind of a row, determined by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RowKind {
-    /// Format and next ids.
+    /// The meta row: format version, next ids and counters of the space.
     Meta,
     /// A keyspace's catalog row.
     Keyspace,
     /// A stream's head.
     StreamHead,
-    /// A segment's liveness.
+    /// The live bytes of a segment.
     Liveness,
-    /// The inline floor.
+    /// The inline floor: the length up to which values are never in this node's log.
     InlineFloor,
     /// The group's last applied membership.
     Membership,
-    /// This node's vote.
+    /// This node's vote in the space's group.
     Vote,
     /// The last entry that this node's log no longer has to retain.
     Purged,
@@ -40,7 +40,7 @@ pub(crate) enum RowKind {
     Attached,
     /// The point from which this node's log can be read as history.
     HistoryFloor,
-    /// An entry's verdict.
+    /// The verdict of an entry.
     Verdict,
     /// The position of a revision in this node's log.
     Mark,
@@ -76,7 +76,7 @@ impl RowKind {
             return Err(MachineError::corrupt("row", key, "its key is empty"));
         };
         Self::of_tag(tag, rest)
-            .ok_or_else(|| MachineError::corrupt("row", key, "it is of a kind that this version doesn't know"))
+            .ok_or_else(|| MachineError::corrupt("row", key, "this version does not recognise its kind"))
     }
 
     /// Returns the treatment of rows of this kind by snapshots, the state digest and the running hash.
@@ -172,7 +172,7 @@ pub(crate) struct Sharing {
 pub(crate) enum Carried {
     /// No content: the row belongs to this node, its log or its group.
     Nothing,
-    /// The unchanged row.
+    /// The snapshot contains the row unchanged.
     Row,
     /// A value, which may point into the log.
     Value,
@@ -187,7 +187,7 @@ pub(crate) enum Carried {
 pub(crate) enum Form {
     /// No form: the row belongs to this node alone.
     Nothing,
-    /// The unchanged row.
+    /// The form is the row unchanged.
     Row,
     /// A value's length and checksum instead of its bytes.
     Value,

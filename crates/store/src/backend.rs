@@ -30,7 +30,7 @@ impl Applied {
     /// Version of the encoding. Version 1 had no running hash.
     pub(crate) const VERSION: u8 = 2;
     const FIELDS: usize = 6;
-    /// Bytes of the encoding.
+    /// Bytes of an encoded position.
     pub(crate) const ENCODED_BYTES: usize = 1 + Self::FIELDS * 8;
 
     /// Returns the fields in their stored order.
@@ -88,7 +88,7 @@ pub enum SyncMode {
 }
 
 impl SyncMode {
-    /// Both modes.
+    /// All sync modes.
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 }
 
@@ -118,7 +118,7 @@ struct Op {
 pub enum Change<'a> {
     /// Sets the key to the value.
     Put(&'a [u8], &'a [u8]),
-    /// Removes the key.
+    /// Removes the key, if it exists.
     Delete(&'a [u8]),
 }
 
@@ -243,10 +243,10 @@ impl WriteBatch {
 /// Order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Direction {
-    /// Ascending key order.
+    /// The scan visits keys in ascending order.
     #[default]
     Forward,
-    /// Descending key order.
+    /// The scan visits keys in descending order.
     Reverse,
 }
 
@@ -377,18 +377,18 @@ pub struct BackendStats {
     pub cache_bytes: u64,
 }
 
-/// Error of a backend.
+/// Error of a state backend.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BackendError {
     /// A file could not be read or written.
     #[error("state {operation} failed: {message}")]
     Io {
-        /// Operation that failed.
+        /// Name of the operation that failed.
         operation: &'static str,
         /// Message of the operating system or of the store.
         message: String,
     },
-    /// The files are damaged.
+    /// Stored files are damaged.
     #[error("state is corrupt in {what}: {message}; rebuild it with `thalweg log verify` and a fresh state directory")]
     Corrupt {
         /// File or part that is damaged.
@@ -410,10 +410,10 @@ pub enum BackendError {
     #[error(transparent)]
     Barrier(#[from] BarrierFailed),
     /// The batch breaks a rule of [`Backend`]; no change of it was applied.
-    #[error("the state can't take the batch: {0}")]
+    #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
     /// An earlier failure closed the backend for writes.
-    #[error("the state refuses writes after an earlier failure: {0}")]
+    #[error("the state rejects writes after an earlier failure: {0}")]
     Failed(String),
 }
 

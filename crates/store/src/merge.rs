@@ -15,9 +15,9 @@ use crate::{
 
 /// A cursor over the data beneath the memtables. It is always positioned on a pair.
 pub(crate) trait Cursor {
-    /// The current key.
+    /// Returns the key of the current pair.
     fn key(&self) -> &[u8];
-    /// The current value; `None` if the key was deleted.
+    /// Returns the value of the current pair; `None` if the key was deleted.
     fn value(&self) -> Option<&[u8]>;
     /// Moves to the next pair. Returns false if there is none; the cursor must not be read afterwards.
     fn advance(&mut self) -> Result<bool, BackendError>;
@@ -35,11 +35,11 @@ pub(crate) trait Cursor {
 
 /// An input of the merge, positioned on a pair.
 pub(crate) enum Source<'a, C> {
-    /// A memtable.
+    /// A memtable, positioned on a pair.
     Memtable {
         /// Pairs after the current one.
         range: Range<'a>,
-        /// The current pair.
+        /// The pair on which the source is positioned.
         head: (&'a [u8], Entry<'a>),
     },
     /// A run of tables, or a store's view.

@@ -41,7 +41,7 @@ pub(crate) fn check(
         let Some(history) = report.decoded(key, HistoryRow::decode(key, row))? else { return Ok(()) };
         let bounds = bounds_of(names, id);
         if (history.work == Work::Remove) == bounds.is_kept() {
-            let expected = if bounds.is_kept() { "a history that is kept" } else { "one that is being removed" };
+            let expected = if bounds.is_kept() { "a history that is kept" } else { "a history that is being removed" };
             report.add(FindingKind::History, key, expected, format_args!("{:?}", history.work));
         }
         if history.floor.max(history.gone) > names.revision {

@@ -18,7 +18,7 @@ const BACKENDS: u8 = 0xf0;
 pub(crate) fn check(view: &dyn View, names: &Names, report: &mut Report) -> Result<(), MachineError> {
     for tag in TAG_TRASH + 1..BACKENDS {
         each_row(view, &KeyRange::with_prefix(&[tag]), |key, _| {
-            report.add(FindingKind::UnknownKind, key, "a kind that this version knows", format_args!("{tag:02x}"));
+            report.add(FindingKind::UnknownKind, key, "a kind that this version recognises", format_args!("{tag:02x}"));
             Ok(())
         })?;
     }
@@ -32,10 +32,10 @@ pub(crate) fn check(view: &dyn View, names: &Names, report: &mut Report) -> Resu
         }
         let revisions = || clear.kept.iter().chain([&clear.revision]);
         if revisions().zip(revisions().skip(1)).any(|(one, next)| one >= next) {
-            report.add(FindingKind::Clear, &key, "former deletes in order", format_args!("{:?}", clear.kept));
+            report.add(FindingKind::Clear, &key, "earlier deletes in order", format_args!("{:?}", clear.kept));
         }
         if clear.swept.as_deref().is_some_and(|swept| !swept.starts_with(prefix)) {
-            report.add(FindingKind::Clear, &key, "a key with the prefix", "another, as the last one swept");
+            report.add(FindingKind::Clear, &key, "a key with the prefix", "another key as the last one swept");
         }
     }
     each_row(view, &KeyRange::with_prefix(&[TAG_COUNTS]), |key, _| {

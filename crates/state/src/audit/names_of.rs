@@ -14,7 +14,7 @@ pub(crate) struct Names {
     pub(crate) meta: Meta,
     pub(crate) keyspaces: KeyspaceTable,
     pub(crate) clears: ClearTable,
-    /// Last revision used.
+    /// Last revision that the audited view has used.
     pub(crate) revision: Revision,
 }
 

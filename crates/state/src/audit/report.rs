@@ -11,8 +11,8 @@ pub enum Values {
     /// that value counted.
     #[default]
     AtLeast,
-    /// A segment's row counts exactly those that rows point to, because no command replaced or deleted a value in the log without reading
-    /// it.
+    /// A segment's row counts exactly those that rows point to, because no command replaced or deleted a value in
+    /// the log without reading it.
     Exactly,
 }
 
@@ -41,7 +41,7 @@ pub enum FindingKind {
     Tiling,
     /// A field of a stream's head.
     StreamHead,
-    /// Producers of a stream.
+    /// The number of producers of a stream, or a row of one of them.
     Producers,
     /// A version of a key: its own fields, or its position among the other versions.
     Version,
@@ -53,11 +53,11 @@ pub enum FindingKind {
     Collection,
     /// A consumer group and its rows.
     Group,
-    /// A deleted prefix.
+    /// The row of a deleted prefix.
     Clear,
 }
 
-/// One disagreement.
+/// A disagreement between rows that an audit has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Kind of the disagreement.
@@ -66,7 +66,7 @@ pub struct Finding {
     pub key: Vec<u8>,
     /// Expected content according to the other rows.
     pub expected: String,
-    /// Content found.
+    /// Content found in the row.
     pub found: String,
 }
 
@@ -107,7 +107,7 @@ impl Report {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error @ (MachineError::Corrupt { .. } | MachineError::Format { .. })) => {
-                self.add(FindingKind::Undecodable, b"", "rows as this version writes them", error);
+                self.add(FindingKind::Undecodable, b"", "rows in the format of this version", error);
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -93,7 +93,7 @@ fn check_index(
     }
     report.same(kind, &key, "saved bytes", &walk.saved, &head.saved_bytes);
     if !walk.is_clean_boundary {
-        report.add(kind, &key, "an entry where it is clean up to", head.cleaned.0);
+        report.add(kind, &key, "an entry that begins at the cleaned offset", head.cleaned.0);
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ impl Walk {
         let bytes = self.bytes.unwrap_or(entry.bytes_before);
         report.same(FindingKind::Tiling, key, "bytes before", &bytes, &entry.bytes_before);
         if entry.time < self.time || entry.last_time() < entry.time {
-            report.add(FindingKind::Tiling, key, "a time not before the last one", entry.time.0);
+            report.add(FindingKind::Tiling, key, "a time at or after the previous one", entry.time.0);
         }
         if first <= head.start && head.start < entry.end(first) {
             self.start = Some((first, entry.bytes_before, entry.last_time()));

@@ -126,7 +126,7 @@ fn check_counts(
         let key = keys::counts_row(*id);
         let Some(stored) = report.decoded(&key, Counts::in_view(view, *id))? else { continue };
         let counted = counts.get(id).copied().unwrap_or_default();
-        report.same(FindingKind::Counts, &key, "what its rows come to,", &counted, &stored);
+        report.same(FindingKind::Counts, &key, "the counts of its rows,", &counted, &stored);
     }
     Ok(())
 }

@@ -110,7 +110,7 @@ fn forget_rows(applying: &mut Applying<'_>, [from, below]: [[u8; 9]; 2], max: u3
     Ok(rows.len() as u32)
 }
 
-/// Loads the stored floor.
+/// Loads the history floor from a view.
 pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> {
     let Some(row) = view.get(&HISTORY_FLOOR)? else { return Ok(HistoryFloor::default()) };
     let mut reader = Reader::at(&row, 0);

@@ -283,7 +283,7 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// State of one sweep.
+/// Remaining budget of one sweep.
 struct Sweep {
     /// Number of rows that may still be examined.
     left: u32,

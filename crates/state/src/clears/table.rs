@@ -31,7 +31,7 @@ use crate::{
     machine::staged::Staged,
 };
 
-/// A deleted prefix.
+/// A deleted prefix whose rows are hidden but not all removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clear {
     /// Revision of the delete. Rows with lower revisions are hidden.

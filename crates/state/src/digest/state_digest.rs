@@ -152,9 +152,9 @@ pub struct KindDigest {
     pub tag: u8,
     /// Readable name of these rows.
     pub name: &'static str,
-    /// Hash over these rows.
+    /// Hash over the replicated rows of this kind.
     pub digest: Digest,
-    /// Number of these rows.
+    /// Number of replicated rows of this kind.
     pub rows: u64,
 }
 

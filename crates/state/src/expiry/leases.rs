@@ -120,7 +120,7 @@ pub(crate) fn check_attachable(applying: &Applying<'_>, id: LeaseId) -> Result<(
     }
 }
 
-/// Grants a lease.
+/// Grants a lease under the given id, or under an unused one if the id is zero.
 pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> Result<Outcome, Refused> {
     if applying.applier.lease_count >= MAX_LEASES {
         return Ok(Outcome::TooMany { what: "leases", limit: MAX_LEASES });

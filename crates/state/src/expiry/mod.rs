@@ -4,8 +4,8 @@
 //! grant, extend and remove them. Does not own: the time of entries, which comes with them, or values without a
 //! deadline (`keyspaces`).
 //!
-//! Invariant: an ended key is hidden at once by the time of the reader or of the entry; its removal changes nothing
-//! that a reader sees.
+//! Invariant: an ended key is hidden immediately, by the time of the reader or of the entry; its removal changes
+//! nothing that a reader sees.
 //!
 //! * `rows`: encoding of expiries, deadlines, leases and attachments, and the rule by which a key is hidden.
 //! * `writes`: puts with a deadline or lease, and touches.

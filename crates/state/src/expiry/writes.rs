@@ -122,7 +122,7 @@ pub(crate) fn touch(
     }
 }
 
-/// Effect of a touch.
+/// Effect of a touch: a new deadline, or the end of the key.
 #[derive(Debug)]
 pub(crate) struct Touched {
     /// Revision of the key, which does not change.

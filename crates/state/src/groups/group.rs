@@ -63,7 +63,7 @@ struct Changed {
     parcels: BTreeMap<Attempt, bool>,
 }
 
-/// Result of a settlement.
+/// Result of a settlement: the number of records settled, and those that had lapsed.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) settled: u64,
@@ -496,7 +496,7 @@ impl Group {
         // Dead letters stay when the cursor is moved back.
         let in_order = parcel.is_dead() || parcel.runs.last().is_some_and(|last| last.end() <= self.head.cursor);
         if attempt > self.head.last_attempt || !in_order {
-            return Err("an attempt or offset that was never given out");
+            return Err("an attempt that was never assigned, or an offset above the cursor");
         }
         if parcel.is_timed() {
             self.due.insert((parcel.due, attempt));

@@ -122,11 +122,11 @@ mod tests {
             let fetched = members.fetches(&number.to_string(), time(1), BTreeSet::new);
             assert_eq!(fetched, Some(number as u32));
         }
-        assert_eq!(members.fetches("more", time(2), BTreeSet::new), None, "at the bound, nobody idle");
+        assert_eq!(members.fetches("more", time(2), BTreeSet::new), None, "at the bound, and no member is idle");
         assert_eq!(members.fetches("7", time(2000), BTreeSet::new), Some(7));
         let late = time(2 + MEMBER_IDLE_SECONDS);
         assert_eq!(members.fetches("more", late, || BTreeSet::from([3])), Some(8), "one above the highest left");
         let left: Vec<_> = members.iter().map(|(id, _)| id).collect();
-        assert_eq!(left, [3, 7, 8], "who holds something, who came back, who is new");
+        assert_eq!(left, [3, 7, 8], "a holder, a member that returned, and a new one");
     }
 }

@@ -41,7 +41,7 @@ pub struct GroupInfo {
     pub delivered: u64,
     /// Number of deliveries of records that had been delivered before.
     pub redelivered: u64,
-    /// Number of records acked.
+    /// Number of records that consumers have acked.
     pub acked: u64,
     /// Number of records that became dead letters.
     pub dead: u64,
@@ -77,13 +77,13 @@ pub struct GroupCounters {
     pub cursor: Offset,
     /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
-    /// Number of stored members.
+    /// Number of members that the group remembers.
     pub members: u64,
     /// Number of deliveries, including redeliveries.
     pub delivered: u64,
     /// Number of deliveries of records that had been delivered before.
     pub redelivered: u64,
-    /// Number of records acked.
+    /// Number of records that consumers have acked.
     pub acked: u64,
     /// Number of records that became dead letters.
     pub dead: u64,
@@ -113,7 +113,7 @@ impl GroupCounters {
 /// Records that an attempt still holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldAttempt {
-    /// Number of the attempt.
+    /// Number of the attempt, as the fetch returned it.
     pub attempt: Attempt,
     /// Time at which the attempt lapses; meaningless if it holds no records.
     pub deadline: SpaceTime,

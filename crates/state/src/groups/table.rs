@@ -5,7 +5,7 @@
 //! offsets, and the code that serves a fetch reads the records from the log.
 //!
 //! ```text
-//!    settled, except pending records        not delivered yet      to come
+//!    settled, except pending records         not delivered yet      to come
 //! |----------------------------------------|--------------------|----------->  offsets of the stream
 //! start                                  cursor                next
 //! ```
@@ -84,7 +84,7 @@ impl GroupTable {
             }
             let id = keys::id_of(key).map(GroupId).ok_or_else(|| corrupt("key of a wrong length"))?;
             if id.0 == 0 || id >= table.next {
-                return Err(corrupt("id was never given out"));
+                return Err(corrupt("id was never assigned"));
             }
             let group = Group::new(Head::decode(key, row)?);
             if table.by_name.insert((group.head.stream, group.head.name.clone()), id).is_some() {

@@ -54,7 +54,7 @@ fn is_gone(ending: Ending) -> bool {
     ending != Ending::Overwritten
 }
 
-/// Loads the stored histories.
+/// Loads the histories of all keyspaces from a view.
 pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, MachineError> {
     let mut histories = BTreeMap::new();
     crate::rows::load_rows(view, &history_rows(), |key, row| {

@@ -96,7 +96,7 @@ pub struct Past<'s> {
 /// End of the period in which a key had a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// The value is current.
+    /// The value is still current.
     Current,
     /// Its deadline or its lease's deadline has passed; the entry that removes it is still to come.
     Ended,
@@ -124,7 +124,7 @@ pub struct Version {
 /// Versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The requested versions.
+    /// The requested versions, newest first.
     pub versions: Vec<Version>,
     /// True if older versions are kept.
     pub more: bool,

@@ -89,7 +89,7 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
     Ok(Outcome::Reclaimed { entries: max - round.left, more: more || round.is_done() })
 }
 
-/// State of one command.
+/// Remaining budget of one pruning command.
 struct Round {
     /// Number of rows that may still be examined.
     left: u32,

@@ -231,7 +231,7 @@ impl Until {
     }
 }
 
-/// A version's row.
+/// The row of a version: a former value of a key, and the end of its period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionRow<'a> {
     pub(crate) until: Until,
@@ -243,7 +243,7 @@ pub(crate) struct VersionRow<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// Bytes before the value.
+/// Bytes before the value in the row of a version.
 pub(crate) const VERSION_HEAD_LEN: usize = Until::ENCODED_LEN + 9;
 
 /// End time of a value that had not ended.
@@ -281,7 +281,7 @@ impl<'a> VersionRow<'a> {
         Ok(Self { until, end, ending, value: reader.rest() })
     }
 
-    /// Decodes the value.
+    /// Decodes the former value of the key.
     pub(crate) fn decoded(&self, key: &[u8]) -> Result<Decoded<'a>, MachineError> {
         decode_value(key, self.value)
     }
@@ -295,7 +295,7 @@ impl<'a> VersionRow<'a> {
 /// Pending work on the rows of a keyspace's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// No work is pending.
+    /// All rows conform to the bounds; no work is pending.
     Settled,
     /// The bounds have changed, and the rows are examined in order. All rows up to `last`, given without keyspace,
     /// are done, and `kept` versions of that row's key are kept.
@@ -304,7 +304,7 @@ pub(crate) enum Work {
     Remove,
 }
 
-/// A keyspace's history.
+/// The row of a keyspace's history: how far back it reaches, and pending work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryRow {
     /// Oldest readable revision of the keyspace.

@@ -103,7 +103,7 @@ impl Meta {
     }
 }
 
-/// State of a keyspace.
+/// Life cycle of a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyspaceLife {
     /// The keyspace can be used.
@@ -119,7 +119,7 @@ pub struct KeyspaceRow {
     pub name: Arc<str>,
     /// Settings of the keyspace.
     pub config: KeyspaceConfig,
-    /// State of the keyspace.
+    /// Stage in the life cycle of the keyspace.
     pub life: KeyspaceLife,
     /// Revision of the last commit before the keyspace was created.
     pub revision: Revision,
@@ -172,7 +172,7 @@ impl KeyspaceTable {
             let row = KeyspaceRow::decode(row).map_err(corrupt)?;
             let id = keys::id_of(key).map(KeyspaceId).ok_or_else(|| corrupt("key of a wrong length"))?;
             if id.0 == 0 || id >= meta.next_keyspace {
-                return Err(corrupt("an id that was never given out"));
+                return Err(corrupt("an id that was never assigned"));
             }
             if row.is_live() && table.by_name.contains_key(&row.name) {
                 return Err(corrupt("a name occurs twice"));

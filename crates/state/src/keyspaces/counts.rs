@@ -27,7 +27,7 @@ use crate::{
 /// Exact counts of a keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Number of keys.
+    /// Number of keys in the keyspace.
     pub keys: u64,
     /// Bytes of keys and values. For hashes and streams only their keys and metas.
     pub bytes: u64,

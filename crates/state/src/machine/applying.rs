@@ -4,7 +4,7 @@
 //! rows through the staged changes (`staged`), and tables in memory as changed so far. An entry of blind puts and
 //! deletes reads nothing and allocates only space in the batch. Several writes of one key stay several changes of
 //! the batch, of which the last wins, except writes that overwrite the previous change in place
-//! ([`Staged::put_in_place`]).
+//! ([`Staged::put_in_place`](crate::machine::staged::Staged::put_in_place)).
 
 use std::sync::{Arc, MutexGuard, atomic::Ordering};
 
@@ -27,7 +27,7 @@ use crate::{
 /// next entry.
 pub(crate) const MAX_RECLAIM_ENTRIES: u32 = 10_000;
 
-/// A record being applied.
+/// The record being applied, with access to the machine and to the changes so far.
 pub(crate) struct Applying<'m> {
     pub(crate) applier: &'m mut Applier,
     pub(crate) machine: &'m Machine,

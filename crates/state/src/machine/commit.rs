@@ -116,7 +116,7 @@ fn perform(
             appends.push(appended);
         }
         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {
-            unreachable!("refused when it was checked")
+            unreachable!("rejected by the check")
         }
         Write::Settle(settle) => {
             consumers::perform_settle(applying, &settle);

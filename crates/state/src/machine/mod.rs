@@ -1,6 +1,6 @@
 //! The deterministic state machine: entries in, outcomes out, over any backend.
 //!
-//! Owns: applying entries in log order, the commands that touch several rooms (commits and transactions), the
+//! Owns: applying entries in log order, the commands that concern several subjects (commits and transactions), the
 //! changes of the record being applied and their rollback, the running hash, and the version of the state machine.
 //! Does not own: the rows and commands of one subject, which are in the other modules of the crate (`keyspaces`,
 //! `streams`, `groups`, `expiry`, `history`, `changes`, `clears`, `redis`, `segments`, `membership`, `digest`); the
@@ -28,7 +28,7 @@
 //!   are published after the batch, so a reader never sees a head before the rows that it refers to.
 //! * A revision is used by each command that commits and by each that removes ended keys, and by no other: a failed
 //!   condition, an unknown name, or a command about a keyspace, a stream or a lease uses none. (Dropping a keyspace
-//!   changes keys, and uses one.)
+//!   and revoking a lease remove keys, and use one.)
 //! * After an error in the middle of an entry, no change of it is applied, and no further entry is accepted.
 
 pub(crate) mod applier;

@@ -91,7 +91,7 @@ impl Index {
         self.last.find(self.hasher.hash_one(key), |number| key_of(batch, *number) == key).copied()
     }
 
-    /// Removes the newest change.
+    /// Removes the newest change from the index.
     fn remove_last(&mut self, batch: &WriteBatch) {
         let Some(before) = self.before.pop() else { return };
         let number = self.before.len() as u32;
@@ -180,7 +180,7 @@ impl Staged {
         Some(Overwritten { number, before })
     }
 
-    /// Restores overwritten bytes.
+    /// Restores bytes that an overwrite in place has replaced.
     pub(crate) fn restore(&mut self, overwritten: &Overwritten) {
         self.batch.overwrite(overwritten.number, &overwritten.before);
     }

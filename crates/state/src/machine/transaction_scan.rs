@@ -142,7 +142,7 @@ enum End {
     TooLarge,
 }
 
-/// A page being filled.
+/// A page of scan results being filled, with its limits.
 struct Page<'p, 'm> {
     applying: &'p Applying<'m>,
     limit: usize,
@@ -151,7 +151,7 @@ struct Page<'p, 'm> {
     items: Vec<ScannedItem>,
     max_rows: usize,
     looked_at: usize,
-    /// The last key examined.
+    /// Key of the last row examined.
     last: Option<Vec<u8>>,
     end: Option<End>,
 }

@@ -128,7 +128,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// Begins a command.
+    /// Begins a command with a savepoint.
     pub(crate) fn begin(&mut self, args: &[&'a [u8]]) {
         self.first = args.get(1).copied().unwrap_or_default();
         self.writes = false;
@@ -305,7 +305,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
 /// Destination of a collection whose key is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goes {
-    /// The collection becomes trash.
+    /// The collection becomes trash, and sweeps remove its parts.
     Away,
     /// The collection moves to another key.
     Along,

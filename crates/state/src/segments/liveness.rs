@@ -31,11 +31,11 @@ use crate::{
 pub struct Liveness {
     /// Exact bytes of stream batches with an index entry.
     pub stream_bytes: u64,
-    /// Number of these batches.
+    /// Number of stream batches with an index entry.
     pub batches: u64,
     /// Bytes of values that rows have pointed to, an upper bound of the live ones.
     pub value_bytes: u64,
-    /// Number of these values.
+    /// Number of values that rows have pointed to, an upper bound of the live ones.
     pub values: u64,
 }
 

@@ -14,20 +14,20 @@ use crate::{
     streams::{heads::Head, index, index_entry::IndexEntry, read::BatchRef},
 };
 
-/// A stream with compaction.
+/// A stream that is configured for compaction and has records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionCandidate {
-    /// Id of the stream.
+    /// Id of the stream to compact.
     pub stream: StreamId,
     /// Settings of the compaction.
     pub compaction: Compaction,
-    /// First readable offset.
+    /// First readable offset of the stream.
     pub start: Offset,
     /// First offset of the batch that contains `start`.
     pub start_batch: Offset,
     /// Offset below which one record per key is left; at least `start_batch`.
     pub cleaned: Offset,
-    /// Next offset to assign.
+    /// Next offset that the stream will assign.
     pub next: Offset,
 }
 

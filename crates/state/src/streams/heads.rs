@@ -69,7 +69,7 @@ impl From<StreamConfig> for KeptConfig {
     }
 }
 
-/// State of a stream.
+/// Life cycle of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Live,
@@ -83,9 +83,9 @@ pub(crate) struct Head {
     pub(crate) name: Arc<str>,
     pub(crate) life: Life,
     pub(crate) config: KeptConfig,
-    /// Oldest readable offset.
+    /// Oldest readable offset of the stream.
     pub(crate) start: Offset,
-    /// Next offset to assign.
+    /// Next offset that the stream will assign.
     pub(crate) next: Offset,
     /// Lowest offset that an index entry covers.
     pub(crate) first_indexed: Offset,
@@ -366,7 +366,7 @@ impl StreamTable {
             let id = keys::id_of(key).map(StreamId).ok_or_else(|| corrupt("key of a wrong length"))?;
             let mut head = Head::decode(key, row)?;
             if id.0 == 0 || id >= meta.next_stream || (head.is_live() && table.by_name.contains_key(&head.name)) {
-                return Err(corrupt("id was never given out, or a name occurs twice"));
+                return Err(corrupt("id was never assigned, or a name occurs twice"));
             }
             table.note(id, &mut head);
             heads.push((id, head));

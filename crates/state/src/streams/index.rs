@@ -70,7 +70,7 @@ pub(crate) fn visit(
                 failure = Some(MachineError::corrupt(
                     "stream index entry",
                     key,
-                    "does not follow the one before, or reaches past the end",
+                    "does not follow the previous one, or extends beyond the end",
                 ));
                 ControlFlow::Break(())
             }
@@ -97,7 +97,7 @@ pub(crate) fn check_within(
         || bytes > head.end_bytes
     {
         let key = keys::index_entry(stream, first);
-        return Err(MachineError::corrupt("stream index entry", &key, "reaches past what the head says"));
+        return Err(MachineError::corrupt("stream index entry", &key, "extends beyond the range in the head"));
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(crate) struct Sparse {
     pub(crate) source_bytes: u64,
 }
 
-/// An encoded entry.
+/// An encoded index entry of 40 or 60 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row([u8; SPARSE_LEN], usize);
 

@@ -31,7 +31,7 @@ const RESULT_LEN: usize = 28;
 /// State of a producer in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProducerRow {
-    /// Next sequence.
+    /// Sequence that the producer's next append must have.
     pub(crate) next: u64,
     /// Time of the last append or open.
     pub(crate) last_time: SpaceTime,
@@ -56,7 +56,7 @@ pub struct ProducerInfo {
     pub id: String,
     /// Epoch of the producer; appends with a lower one are fenced.
     pub epoch: u32,
-    /// Next sequence.
+    /// Sequence that the producer's next append must have.
     pub next_sequence: u64,
     /// Time of the last append or open.
     pub last_time: SpaceTime,

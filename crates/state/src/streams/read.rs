@@ -19,7 +19,7 @@ pub struct StreamInfo {
     pub name: Arc<str>,
     /// Configuration of the stream.
     pub config: StreamConfig,
-    /// Oldest readable offset.
+    /// Oldest readable offset of the stream.
     pub start: Offset,
     /// Next offset to assign, the exclusive end of the readable records.
     pub next: Offset,
@@ -54,7 +54,7 @@ impl StreamInfo {
 pub struct BatchRef {
     /// Offset of the first record.
     pub first: Offset,
-    /// Number of records.
+    /// Number of offsets that the batch covers.
     pub count: u32,
     /// Space time at which the batch was appended.
     pub time: SpaceTime,

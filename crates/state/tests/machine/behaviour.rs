@@ -135,7 +135,7 @@ fn conditions_see_earlier_commands_of_their_entry() {
     let expected =
         [committed(1), failed(Some(1)), committed(2), failed(Some(2)), committed(3), failed(None), committed(4)];
     assert_eq!(outcomes, expected);
-    assert_eq!(bench.run(3, &[swap(b"k", 4)]), [committed(5)], "and those of earlier entries");
+    assert_eq!(bench.run(3, &[swap(b"k", 4)]), [committed(5)], "and the writes of earlier entries");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn conditions_compare_values_wherever_they_are() {
     let expected = [committed(1), failed(Some(1)), committed(2), failed(Some(2)), committed(3)];
     assert_eq!(bench.run(3, &in_one_entry), expected);
     let StoredValue::Blob(_) = bench.machine.get(KS, b"k").unwrap().unwrap().value else { panic!("inline") };
-    assert_eq!(bench.run(4, &[swap(&other, b"")]), [failed(Some(3))], "of the same length");
+    assert_eq!(bench.run(4, &[swap(&other, b"")]), [failed(Some(3))], "another value of the same length");
     assert_eq!(bench.run(5, &[swap(&long, b"short")]), [committed(4)], "read from the log");
     assert_eq!(bench.run(6, &[swap(b"long", b"")]), [failed(Some(4))]);
     assert_eq!(bench.run(7, &[swap(b"short", b"")]), [committed(5)]);
@@ -334,8 +334,8 @@ fn reads_begin_with_the_batch_that_holds_the_offset() {
     assert_eq!(firsts(6, 9, u64::MAX), []);
     assert_eq!(firsts(0, 2, u64::MAX), [0, 3]);
     assert_eq!(firsts(0, 0, u64::MAX), []);
-    assert_eq!(firsts(0, 9, 0), [0], "at least one");
-    assert_eq!(firsts(0, 9, 60), [0, 3], "15 bytes a record");
+    assert_eq!(firsts(0, 9, 0), [0], "at least one batch");
+    assert_eq!(firsts(0, 9, 60), [0, 3], "a record has 15 bytes");
     let beyond = bench.machine.batches_from(STREAM, Offset(7), 1, 1);
     assert!(matches!(beyond, Err(StreamReadError::BeyondEnd { next: Offset(6) })));
     let unknown = bench.machine.batches_from(StreamId(2), Offset(0), 1, 1);
@@ -354,11 +354,11 @@ fn a_trim_may_end_inside_a_batch_which_stays_until_it_is_wholly_below() {
     assert!(matches!(trimmed, Err(StreamReadError::Trimmed { start: Offset(4) })));
     let found = bench.machine.batches_from(STREAM, Offset(4), 1, 1).unwrap();
     assert_eq!(found.batches[0].first, Offset(3));
-    assert_eq!(bench.run(4, &[trim(2)]), [Outcome::Done], "never goes back");
+    assert_eq!(bench.run(4, &[trim(2)]), [Outcome::Done], "the start never moves back");
     assert_eq!(bench.machine.stream(STREAM).unwrap().start, Offset(4));
     bench.run(5, &[trim(100)]);
     let info = bench.machine.stream(STREAM).unwrap();
-    assert_eq!((info.start, info.next, info.bytes), (Offset(9), Offset(9), 0), "at most to the end");
+    assert_eq!((info.start, info.next, info.bytes), (Offset(9), Offset(9), 0), "a trim stops at the end");
     assert_eq!(bench.machine.reclaim_due(), [STREAM]);
     assert_eq!(reclaim(&mut bench, 1), forgot(1, true));
     assert_eq!(reclaim(&mut bench, 1), forgot(1, false));
@@ -489,11 +489,11 @@ fn a_move_replaces_the_pointer_only_if_it_is_still_the_same() {
     let before = bench.machine.applied();
     for (from, target, bytes) in [(&value_blob, &value_of, &value), (&batch_blob, &batch_of, &batch_bytes)] {
         let record = bench.log.moved(from, target, &bytes[1..]);
-        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "not the same bytes");
+        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "the copy has other bytes");
         let record = bench.log.moved(from, target, bytes);
         assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Applied));
         let record = bench.log.moved(from, target, bytes);
-        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "no longer there");
+        assert_eq!(apply(&bench.machine, &record).1, Some(Moved::Void), "the original is not referenced any more");
     }
     let after = bench.machine.applied();
     assert_eq!((after.index, after.time, after.revision), (before.index, before.time, before.revision));
@@ -533,7 +533,7 @@ fn a_freed_segment_is_forgotten_with_the_next_record() {
     apply(&bench.machine, &record);
     assert_eq!(bench.machine.liveness(), []);
     assert_eq!(reclaim(&mut bench, 9), forgot(1, false));
-    assert_eq!(bench.machine.liveness(), [], "what is reclaimed later does not bring it back");
+    assert_eq!(bench.machine.liveness(), [], "later reclaiming does not restore the row");
     bench.reopen();
     assert_eq!(bench.machine.liveness(), []);
 }
@@ -639,7 +639,7 @@ fn streams_have_a_limit_that_counts_deleted_ones_with_producers_and_no_other_mar
     assert_eq!(bench.machine.streams().len(), limits::MAX_STREAMS - 1);
     let last = StreamId(limits::MAX_STREAMS as u32);
     assert_eq!(bench.machine.streams().last().unwrap().id, last);
-    assert_eq!(reclaim(&mut bench, 9), forgot(0, false), "index entries do not");
+    assert_eq!(reclaim(&mut bench, 9), forgot(0, false), "index entries do not count");
     let forget = command(|out| command::encode_forget_producers(out, STREAM, 9));
     let outcomes = bench.run(4, &[create(1), forget, create(1), create(0)]);
     assert_eq!((&outcomes[0], &outcomes[3]), (&full, &full));
@@ -652,7 +652,7 @@ fn streams_have_a_limit_that_counts_deleted_ones_with_producers_and_no_other_mar
     let another = || create(limits::MAX_STREAMS as u64 + 1);
     let outcomes = bench.run(5, &[many, delete(2), create(0), another()]);
     assert_eq!(bench.machine.reclaim_due(), [StreamId(2)]);
-    assert_eq!(outcomes[2], Outcome::Stream { id: last.next().next(), created: true }, "the marker of one without");
+    assert_eq!(outcomes[2], Outcome::Stream { id: last.next().next(), created: true }, "a marker alone does not count");
     assert_eq!(outcomes[3], full);
     bench.reopen();
     assert_eq!(bench.run(6, &[another()]), [full], "counted anew");

@@ -93,7 +93,7 @@ fn a_lease_has_so_many_keys_and_no_more() {
     assert!(matches!(outcomes[0], Outcome::Committed { .. }), "{outcomes:?}");
     assert_eq!(outcomes[1], full);
     assert_eq!(bench.machine.read_view().lease(LeaseId(7)).unwrap().unwrap().keys, MAX_LEASE_KEYS);
-    assert_eq!(bench.machine.get(KS, b"c").unwrap(), None, "nothing happened");
+    assert_eq!(bench.machine.get(KS, b"c").unwrap(), None, "the rejected put changed nothing");
     let plain = command(|out| command::encode_put(out, KS, b"c", b"").unwrap());
     assert!(matches!(bench.run(4, &[plain])[0], Outcome::Committed { .. }));
 }
@@ -122,7 +122,7 @@ fn a_scan_of_a_transaction_looks_at_so_many_rows_and_says_where_it_was() {
         other => panic!("{other:?}"),
     };
     let (items, after) = page(b"");
-    assert_eq!((items, after), (0, Some(key(MAX_TRANSACTION_SCAN_ROWS - 1))), "they are hidden, but looked at");
+    assert_eq!((items, after), (0, Some(key(MAX_TRANSACTION_SCAN_ROWS - 1))), "hidden rows are examined too");
     assert_eq!(page(&[&key(MAX_TRANSACTION_SCAN_ROWS - 1)[..], b"\0"].concat()), (0, None));
 }
 
@@ -160,7 +160,7 @@ fn one_command_forgets_so_many_versions_and_no_more() {
     bench.reopen();
     let commands = [prune(2, over - 10), prune(2, u32::MAX), prune(2, 1)];
     let rest = [done(over - 10, true), done(1, false), done(0, false)];
-    assert_eq!(bench.run(later, &commands), rest, "none is looked at twice, though the entry has removed some");
+    assert_eq!(bench.run(later, &commands), rest, "no row is examined twice, although the entry has removed some");
     assert_eq!(bench.machine.prune_due(None, SpaceTime(later)).unwrap(), None);
 }
 
@@ -175,9 +175,9 @@ fn keyspaces_take_turns_in_forgetting() {
         bench.backend.dump().keys().filter(|key| key.starts_with(&[0x12, 1, 0, 0, 0, id])).count()
     };
     bench.run(later.0, &[prune(3, 5)]);
-    assert_eq!([2, 3, 4].map(|id| left(&bench, id)), [20, 15, 20], "it begins where it was told to");
+    assert_eq!([2, 3, 4].map(|id| left(&bench, id)), [20, 15, 20], "it begins with the given keyspace");
     bench.run(later.0, &[prune(4, 30)]);
-    assert_eq!([2, 3, 4].map(|id| left(&bench, id)), [10, 15, 0], "and goes on with the first ones");
+    assert_eq!([2, 3, 4].map(|id| left(&bench, id)), [10, 15, 0], "and continues with the first keyspaces");
     assert_eq!([due(&bench, after(3)), due(&bench, after(2))], [Some(2), Some(3)]);
     bench.run(later.0, &[prune(9, 1000)]);
     assert_eq!((due(&bench, None), [2, 3, 4].map(|id| left(&bench, id))), (None, [0; 3]));

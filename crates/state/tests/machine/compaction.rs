@@ -121,9 +121,9 @@ fn offsets_and_times_stay_and_bytes_come_back() {
     assert_eq!(read(&bench, 8), expected[2..]);
     let after = bench.machine.stream(STREAM).unwrap();
     assert_eq!((after.start, after.next, after.last_time), (before.start, before.next, before.last_time));
-    assert_eq!(after.bytes, stream_bytes(&bench), "what it holds is what the log keeps for it");
+    assert_eq!(after.bytes, stream_bytes(&bench), "the stream's bytes equal its live bytes in the log");
     assert!(after.bytes < before.bytes);
-    assert_eq!(compact(&mut bench, &all, &|_| true), Moved::Void, "what it saw is gone");
+    assert_eq!(compact(&mut bench, &all, &|_| true), Moved::Void, "its source entries have changed");
     let at = |time| bench.machine.offset_at_or_after(STREAM, SpaceTime(time)).unwrap();
     assert_eq!((at(0), at(6), at(7), at(8)), (Offset(0), Offset(0), Offset(10), Offset(12)));
     bench.reopen();
@@ -142,7 +142,7 @@ fn nothing_may_be_left_of_a_stretch() {
     assert_eq!(read(&bench, 0), [(3, 3, b'b'), (6, 5, b'a'), (7, 5, b'b')]);
     let both = stretch(&bench, 0, 6);
     assert_eq!(both.batches.len(), 2);
-    assert_eq!(compact(&mut bench, &both, &|_| false), Moved::Applied, "sparse ones are compacted again");
+    assert_eq!(compact(&mut bench, &both, &|_| false), Moved::Applied, "sparse batches can be compacted again");
     assert_eq!(read(&bench, 0), [(6, 5, b'a'), (7, 5, b'b')]);
     assert_eq!(bench.machine.stream(STREAM).unwrap().bytes, stream_bytes(&bench));
     let trim = command(|out| command::encode_trim_stream(out, STREAM, Offset(5)));

@@ -48,7 +48,7 @@ fn readers_find_what_heads_promise_while_entries_trims_and_reclaims_are_applied(
                 let mut reached = 0;
                 while !done.load(Ordering::Acquire) {
                     let now = read_what_is_promised(machine);
-                    assert!(now >= reached, "never goes back");
+                    assert!(now >= reached, "the end never moves back");
                     reached = now;
                 }
                 read_what_is_promised(machine)

@@ -47,7 +47,7 @@ fn random_entries_give_one_digest_whatever_stays_in_the_log() {
             if round % 20 == 0 {
                 let digest = digest_of(&bench.machine);
                 others.iter().for_each(|other| assert_eq!(digest_of(other), digest));
-                assert_ne!(Some(digest.digest), last, "entries change it");
+                assert_ne!(Some(digest.digest), last, "entries change the digest");
                 last = Some(digest.digest);
             }
         }

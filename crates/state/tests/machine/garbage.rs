@@ -171,6 +171,6 @@ fn damaged_rows_of_the_state_are_typed_errors_or_other_data() {
             damaged.insert([key, b"x".as_slice()].concat(), row);
             errors += usize::from(use_damaged(damaged, applied).is_err());
         }
-        assert!(errors > map.len(), "most damage is noticed: {errors} of {} rows", map.len());
+        assert!(errors > map.len(), "most damage is detected: {errors} of {} rows", map.len());
     });
 }

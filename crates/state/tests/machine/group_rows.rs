@@ -100,7 +100,7 @@ fn the_rows_of_a_fixed_log_are_pinned() {
     let rows = rows(&fixed().backend.dump());
     assert_eq!(text_of(&rows), golden());
     let holders: Vec<u8> = rows.iter().filter(|(key, _)| key[0] == 0x14).map(|(_, row)| row[0]).collect();
-    assert!((0..4).all(|kind| holders.contains(&kind)), "every kind is there: {holders:?}");
+    assert!((0..4).all(|kind| holders.contains(&kind)), "every kind of holder exists: {holders:?}");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn damaged_rows_are_typed_errors_or_other_data() {
             attempt(damaged);
         }
     }
-    assert!(errors * 4 > tried, "much damage is noticed: {errors} of {tried}");
+    assert!(errors * 4 > tried, "much damage is detected: {errors} of {tried}");
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn acks_of_ranges_leave_the_rest_pending() {
     assert_eq!(ack(&mut bench, 11, &[some(attempt, &[(2, 3), (9, 1)])]), (4, vec![]));
     assert_eq!((info(&bench).pending, info(&bench).floor), (6, Offset(0)));
     let again = ack(&mut bench, 12, &[some(attempt, &[(0, 4)])]);
-    assert_eq!(again, (2, vec![Lapsed { attempt, run: Some(run(2, 2)) }]), "two of them were acked before");
+    assert_eq!(again, (2, vec![Lapsed { attempt, run: Some(run(2, 2)) }]), "two of the records were acked before");
     assert_eq!(info(&bench).floor, Offset(5));
     assert_eq!(ack(&mut bench, 13, &[Settlement::all(attempt)]), (4, vec![]));
     assert_eq!((info(&bench).pending, info(&bench).floor, info(&bench).acked), (0, Offset(10), 10));
@@ -174,7 +174,7 @@ fn what_is_not_acked_in_time_is_delivered_again_and_the_old_attempt_is_void() {
     assert_eq!(due, GroupReady::At(Some(SpaceTime(10 + DEADLINE))));
     assert_eq!(bench.machine.group_ready(GROUP, SpaceTime(10 + DEADLINE)).unwrap(), GroupReady::Now);
     let lapsed = vec![Lapsed { attempt: first.attempt, run: None }];
-    assert_eq!(ack(&mut bench, 10 + DEADLINE, &[Settlement::all(first.attempt)]), (0, lapsed), "also before that");
+    assert_eq!(ack(&mut bench, 10 + DEADLINE, &[Settlement::all(first.attempt)]), (0, lapsed), "it had lapsed before");
     let second = fetch(&mut bench, 10 + DEADLINE, 3);
     assert_eq!(of(&second), [(0, 1, 2), (2, 1, 2)]);
     assert_eq!(ack(&mut bench, 11 + DEADLINE, &[Settlement::all(second.attempt)]).0, 2);
@@ -211,7 +211,7 @@ fn a_nack_gives_back_after_its_delay() {
     let attempt = fetch(&mut bench, 10, 4).attempt;
     assert_eq!(nack(&mut bench, 11, later(100), &[some(attempt, &[(1, 2)])]), (2, vec![]));
     assert_eq!(nack(&mut bench, 11, later(0), &[some(attempt, &[(3, 1)])]), (1, vec![]));
-    assert_eq!(of(&fetch(&mut bench, 12, 4)), [(3, 1, 2)], "without delay at once");
+    assert_eq!(of(&fetch(&mut bench, 12, 4)), [(3, 1, 2)], "without a delay, redelivery is immediate");
     assert_eq!(of(&fetch(&mut bench, 110, 4)), []);
     assert_eq!(of(&fetch(&mut bench, 111, 4)), [(1, 2, 2)]);
     assert_eq!(ack(&mut bench, 112, &[Settlement::all(attempt)]), (1, vec![]), "the attempt keeps what was not nacked");
@@ -237,7 +237,7 @@ fn poison_becomes_a_dead_letter_and_never_blocks() {
     assert_eq!(of(&second), [(0, 1, 2)]);
     nack(&mut bench, 11 + DEADLINE, later(0), &[Settlement::all(second.attempt)]);
     let third = fetch(&mut bench, 12 + DEADLINE, 2);
-    assert_eq!((of(&third), third.dead), (vec![(2, 1, 1)], true), "the rest goes on");
+    assert_eq!((of(&third), third.dead), (vec![(2, 1, 1)], true), "other records are still delivered");
     assert_eq!((info(&bench).pending, info(&bench).dying, info(&bench).dead), (1, 1, 0));
     bench.reopen();
     assert_eq!(bench.machine.groups_with_dead().unwrap(), [GROUP]);
@@ -294,14 +294,14 @@ fn a_commit_consumes_transforms_and_produces_once() {
         &[
             step(&[some(attempt, &[(1, 2)])], b"partly settled before"),
             step(&[some(attempt, &[(2, 1)]), some(attempt, &[(2, 2)])], b"the same twice"),
-            step(&[some(Attempt(attempt.0 + 1), &[(2, 1)])], b"never given out"),
+            step(&[some(Attempt(attempt.0 + 1), &[(2, 1)])], b"never assigned"),
         ],
     );
     assert_eq!(outcomes[..2], [lapsed.clone(), lapsed.clone()]);
     assert!(matches!(outcomes[2], Outcome::Group(GroupOutcome::AttemptLapsed { .. })));
     assert_eq!(bench.run(10 + DEADLINE, &[step(&[Settlement::all(attempt)], b"late")]), [lapsed]);
     assert_eq!((info(&bench).pending, info(&bench).acked), (2, 2));
-    assert_eq!(bench.machine.stream(OUT).unwrap().next, Offset(1), "nothing of what was refused");
+    assert_eq!(bench.machine.stream(OUT).unwrap().next, Offset(1), "rejected commits appended nothing");
     let value = bench.machine.get(KS, b"sum").unwrap().unwrap();
     assert_eq!(value.value, thalweg_state::keyspaces::StoredValue::Inline("one".into()));
     let unknown = CommitBuilder::new().ack(GroupId(9), &[Settlement::all(attempt)]).unwrap().clone();
@@ -346,9 +346,9 @@ fn seeking_forgets_what_is_pending_and_delivers_from_there() {
     let attempt = fetch(&mut bench, 10, 4).attempt;
     let sought = |offset| Outcome::Group(GroupOutcome::Sought { cursor: Offset(offset) });
     assert_eq!(seek(&mut bench, 11, Some(Offset(1))), sought(1));
-    assert_eq!(ack(&mut bench, 12, &[Settlement::all(attempt)]).0, 0, "the old attempt is void");
+    assert_eq!(ack(&mut bench, 12, &[Settlement::all(attempt)]).0, 0, "the seek has voided the old attempt");
     assert_eq!(of(&fetch(&mut bench, 13, 2)), [(1, 2, 1)]);
-    assert_eq!(seek(&mut bench, 14, Some(Offset(99))), sought(6), "no further than the end");
+    assert_eq!(seek(&mut bench, 14, Some(Offset(99))), sought(6), "the cursor stops at the end");
     assert_eq!((seek(&mut bench, 15, None), info(&bench).pending), (sought(6), 0));
     bench.run(16, &[append(STREAM, 1)]);
     assert_eq!(of(&fetch(&mut bench, 17, 2)), [(6, 1, 1)]);
@@ -375,13 +375,13 @@ fn groups_are_created_once_listed_and_deleted_with_their_rows() {
     let unknown = Outcome::Group(GroupOutcome::NoSuchGroup(GroupId(9)));
     assert_eq!(outcomes, [done.clone(), created(4, true), unknown, done.clone(), done]);
     let again = command(|out| groups::encode_fetch(out, GroupId(4), 1, Offset(0), &[], "m").unwrap());
-    assert_ne!(fetched(&bench.run(4, &[again])[0]).attempt, attempt, "a number of the old one names nothing");
+    assert_ne!(fetched(&bench.run(4, &[again])[0]).attempt, attempt, "old attempt numbers are not reused");
     bench.reopen();
     assert_eq!(bench.machine.groups(None).unwrap(), [GroupId(4)]);
     bench.run(5, &[command(|out| command::encode_delete_stream(out, STREAM))]);
     assert_eq!(bench.machine.groups(None).unwrap(), []);
     let left = bench.backend.dump().into_keys().filter(|key| matches!(key[0], 0x0e | 0x0f | 0x14) && key.len() > 1);
-    assert_eq!(left.count(), 0, "no row is left behind");
+    assert_eq!(left.count(), 0, "no row of the group is left");
 }
 
 #[test]
@@ -446,9 +446,9 @@ fn in_order_per_key_one_record_of_a_key_is_in_flight() {
     assert_eq!(of(&fetch(&mut bench, 11, 9, 7)), []);
     bench.reopen();
     ack(&mut bench, 12, &[some(first.attempt, &[(2, 1)])]);
-    assert_eq!(of(&fetch(&mut bench, 13, 9, 7)), [(5, 1, 1)], "the next of b");
+    assert_eq!(of(&fetch(&mut bench, 13, 9, 7)), [(5, 1, 1)], "the next record of key b");
     nack(&mut bench, 14, later(100), &[some(first.attempt, &[(0, 1)])]);
-    assert_eq!(of(&fetch(&mut bench, 15, 9, 7)), [], "a waits for its first");
+    assert_eq!(of(&fetch(&mut bench, 15, 9, 7)), [], "key a waits for its first record");
     let back = fetch(&mut bench, 114, 9, 7);
     assert_eq!(of(&back), [(0, 1, 2)]);
     ack(&mut bench, 115, &[Settlement::all(back.attempt)]);
@@ -463,7 +463,7 @@ fn in_order_per_key_one_record_of_a_key_is_in_flight() {
 fn a_window_that_the_cursor_has_left_delivers_nothing_new() {
     let (mut bench, fetch) = ordered(&["a", "b", "c", "d"]);
     assert_eq!(of(&fetch(&mut bench, 10, 2, 0)), [(0, 2, 1)]);
-    assert_eq!(of(&fetch(&mut bench, 11, 1, 0)), [(2, 1, 1)], "what of it is still to come counts");
+    assert_eq!(of(&fetch(&mut bench, 11, 1, 0)), [(2, 1, 1)], "only undelivered records count");
     let stale = fetched(&bench.run(12, &[fetch_command(1, "m")])[0]);
     assert_eq!((of(&stale), stale.cursor), (vec![], Offset(3)));
     let ahead = command(|out| groups::encode_fetch(out, GROUP, 1, Offset(4), &[7], "m").unwrap());
@@ -499,7 +499,7 @@ fn at_the_bound_of_groups_new_ones_are_refused_until_one_goes() {
     let outcomes =
         bench.run(3, &[create(MAX_GROUPS), create(1), command(|out| groups::encode_delete_group(out, GROUP))]);
     assert_eq!(outcomes[0], full);
-    assert!(matches!(group_outcome(&outcomes[1]), GroupOutcome::Created { created: false, .. }), "it is there");
+    assert!(matches!(group_outcome(&outcomes[1]), GroupOutcome::Created { created: false, .. }), "the group exists");
     let outcomes = bench.run(4, &[create(MAX_GROUPS), create(MAX_GROUPS + 1)]);
     assert!(matches!(group_outcome(&outcomes[0]), GroupOutcome::Created { created: true, .. }));
     assert_eq!(outcomes[1], full);

@@ -51,7 +51,7 @@ fn a_transaction_settles_in_the_list_that_is_carried_out() {
     assert_eq!((second.failed.is_some(), &second.results[..]), (true, &[OperationResult::Settled { records: 1 }][..]));
     assert!(second.wrote && second.revision > first.revision);
     let lapsed = Outcome::Group(GroupOutcome::AttemptLapsed { group: GROUP, attempt });
-    assert_eq!(outcomes[2], lapsed, "it was given back");
+    assert_eq!(outcomes[2], lapsed, "the attempt was nacked");
     assert_eq!((info(&bench).acked, info(&bench).pending), (2, 2));
     let before = (bench.backend.dump(), info(&bench));
     bench.reopen();
@@ -83,7 +83,7 @@ fn a_transaction_that_can_not_settle_all_does_nothing() {
     };
     let outcome = bench.run(12, &[unknown]).remove(0);
     assert_eq!(outcome, Outcome::Group(GroupOutcome::NoSuchGroup(GroupId(7))));
-    assert_eq!(bench.machine.applied().revision, revision, "none was used");
+    assert_eq!(bench.machine.applied().revision, revision, "a rejected commit uses no revision");
     assert_eq!(bench.machine.get(KS, b"k").unwrap(), None);
     assert_eq!((info(&bench).pending, info(&bench).acked), (3, 0));
 }
@@ -99,7 +99,7 @@ fn two_settlements_of_one_transaction_settle_different_records() {
     let results = [OperationResult::Settled { records: 2 }, OperationResult::Settled { records: 1 }];
     assert_eq!(transacted(&outcome).results, results);
     assert_eq!(of(&fetch(&mut bench, 12, 4)), [(1, 1, 1)]);
-    assert_eq!(info(&bench).redelivered, 0, "a delivery that does not count is none");
+    assert_eq!(info(&bench).redelivered, 0, "an uncounted delivery is no redelivery");
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn who_waits_is_woken_by_what_comes_free_sooner_than_he_knew() {
     let woken = |bench: &crate::support::Bench| bench.machine.take_woken_groups().into_iter().collect::<Vec<_>>();
     woken(&bench);
     let attempt = fetch(&mut bench, 10, 1).attempt;
-    assert_eq!(woken(&bench), [STREAM], "there was no deadline to wait for");
+    assert_eq!(woken(&bench), [STREAM], "there was no earlier deadline");
     fetch(&mut bench, 11, 1);
-    assert_eq!(woken(&bench), [], "a later deadline");
+    assert_eq!(woken(&bench), [], "a later deadline wakes no consumer");
     let extend = |micros| {
         let by = std::time::Duration::from_micros(micros);
         command(|out| groups::encode_extend(out, GROUP, by, &[attempt]).unwrap())
@@ -121,7 +121,7 @@ fn who_waits_is_woken_by_what_comes_free_sooner_than_he_knew() {
     assert_eq!(woken(&bench), [STREAM], "shorter");
     let ack = command(|out| groups::encode_ack(out, GROUP, &[Settlement::all(attempt)]).unwrap());
     bench.run(14, std::slice::from_ref(&ack));
-    assert_eq!(woken(&bench), [], "most acks wake nobody");
+    assert_eq!(woken(&bench), [], "most acks wake no consumer");
     let machine = std::sync::Arc::new(bench.log.machine(bench.backend.copy(), bench.options));
     let waiter = machine.wake_at_settlements();
     let apply = |commands: &[Vec<u8>], log: &mut crate::support::Log, time| {
@@ -131,7 +131,7 @@ fn who_waits_is_woken_by_what_comes_free_sooner_than_he_knew() {
     apply(&[append(STREAM, 1), fetch_command(1, "m")], &mut bench.log, 20);
     let _ = machine.take_woken_groups();
     apply(std::slice::from_ref(&ack), &mut bench.log, 21);
-    assert_eq!(machine.take_woken_groups().len(), 1, "somebody waits for settlements");
+    assert_eq!(machine.take_woken_groups().len(), 1, "a waiter for settlements is registered");
     drop(waiter);
     apply(&[ack], &mut bench.log, 22);
     assert_eq!(machine.take_woken_groups().len(), 0);

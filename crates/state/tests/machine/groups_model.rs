@@ -93,7 +93,7 @@ impl Model {
             .flat_map(|of| (of.run.first.0..of.run.end().0).map(|offset| (offset as usize, of.deliveries)))
             .collect();
         assert!(offsets.len() <= max as usize);
-        assert!(offsets.windows(2).all(|pair| pair[0].0 < pair[1].0), "by offset, none twice");
+        assert!(offsets.windows(2).all(|pair| pair[0].0 < pair[1].0), "deliveries ascend, without duplicates");
         // Records with the maximum number of deliveries become dead letters when a fetch reaches them, which a full
         // fetch may not do.
         for offset in 0..self.records.len() {
@@ -129,11 +129,11 @@ impl Model {
         }
         if self.config.order == GroupOrder::Competing {
             let parked = self.records.iter().filter(|(stage, _)| *stage == Stage::Parked).count();
-            assert_eq!(parked, 0, "what the cursor passed was delivered");
+            assert_eq!(parked, 0, "all records below the cursor were delivered");
         }
         assert_eq!(redelivered.min(free_before), redelivered);
         if offsets.len() < max as usize {
-            assert_eq!(redelivered, free_before, "all that was free, if there was room");
+            assert_eq!(redelivered, free_before, "all free records are delivered if there is room");
         }
     }
 
@@ -300,13 +300,13 @@ impl Run {
         let whole = |of: &Settlement| of.runs.is_empty();
         if matches!(outcome, Outcome::Committed { .. }) {
             if !settlements.iter().any(whole) {
-                assert_eq!(held.len() as u64, named, "all of what was named");
+                assert_eq!(held.len() as u64, named, "a commit settles all records that it names");
             }
             held.iter().for_each(|&offset| self.model.records[offset].0 = Stage::Done);
         } else {
             assert!(matches!(outcome, Outcome::Group(GroupOutcome::AttemptLapsed { .. })), "{outcome:?}");
             let simple = settlements.len() == 1 && !whole(&settlements[0]);
-            assert!(!simple || (held.len() as u64) < named, "refused although all was there: {settlements:?}");
+            assert!(!simple || (held.len() as u64) < named, "rejected although all records were held: {settlements:?}");
         }
     }
 

@@ -104,7 +104,7 @@ fn what_the_log_tells_is_what_happened_from_any_revision() {
         let last = bench.machine.applied().revision.0;
         assert!(last > 300 && expected.len() > 100, "the workload does something");
         let verdicts = bench.machine.verdicts(Index(0), usize::MAX, usize::MAX).unwrap();
-        assert!(!verdicts.rows.is_empty(), "some commits are refused");
+        assert!(!verdicts.rows.is_empty(), "some commits are rejected");
         for from in [1, 2, last / 3, last / 2, last, last + 1] {
             let wanted: Told = expected.iter().filter(|(revision, _)| *revision >= from).cloned().collect();
             assert_eq!(read_from(&bench, &bench.machine, Revision(from)), wanted, "from {from}");
@@ -166,7 +166,7 @@ fn raising_the_floor_forgets_rows_below_in_bounded_steps() {
         let Moved::Forgot { rows, more } = moved else { panic!("{moved:?}") };
         forgotten += rows;
         assert!(rows <= 7);
-        assert_eq!(bench.machine.history_floor().unwrap(), floor, "raised with the first step");
+        assert_eq!(bench.machine.history_floor().unwrap(), floor, "the first step raises the floor");
         assert_eq!(bench.machine.history_mark(Revision(floor.revision.0 - 1)).unwrap(), None);
         if !more {
             break;

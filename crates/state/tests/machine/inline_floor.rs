@@ -36,7 +36,7 @@ fn the_lowest_option_of_all_openings_that_wrote_counts() {
     assert_eq!(reopened_with(&mut bench, 8192), 8192);
     bench.run(1, &[create("a")]);
     assert_eq!(reopened_with(&mut bench, 256), 256);
-    assert_eq!(reopened_with(&mut bench, 9000), 8192, "nothing was written with 256");
+    assert_eq!(reopened_with(&mut bench, 9000), 8192, "no entry was applied with the option 256");
     assert_eq!(reopened_with(&mut bench, 256), 256);
     bench.run(2, &[create("b")]);
     for raised in [300, 8192, 1 << 20] {

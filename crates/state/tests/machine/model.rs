@@ -154,7 +154,7 @@ fn resolve(bench: &Bench, value: StoredRef<'_>) -> Vec<u8> {
             assert!(blob.len as usize > OPTIONS.inline_value_bytes);
             bench.log.read(&blob).to_vec()
         }
-        StoredRef::Collection(_) => panic!("no Redis client was here"),
+        StoredRef::Collection(_) => panic!("the workload has no Redis commands"),
     }
 }
 

@@ -123,7 +123,7 @@ fn a_leased_key_and_another() -> Vec<Vec<u8>> {
 fn a_key_that_goes_with_its_lease_and_then_with_its_prefix_gives_up_its_bytes_once() {
     let (node, _) = together(&a_leased_key_and_another(), 1, &[revoke(), delete_prefix(b"p/")]);
     let live: u64 = node.machine().liveness().iter().map(|(_, row)| row.value_bytes).sum();
-    assert_eq!(live, LONG as u64, "the other key's");
+    assert_eq!(live, LONG as u64, "the bytes of the other key");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_hash_of_a_deleted_prefix_goes_at_its_deadline_and_leaves_its_fields_to_a_sw
     let expire = command(|out| command::encode_expire(out, 100));
     let (node, outcomes) = together(&first, 2_000, std::slice::from_ref(&expire));
     assert_eq!(outcomes, [Outcome::Expired { keys: 0, rows: 1, more: false }]);
-    assert_eq!([0x08, 0x13, 0x15].map(|tag| rows(&node, tag)), [0, 1, 1], "its field, and what says that it is to go");
+    assert_eq!([0x08, 0x13, 0x15].map(|tag| rows(&node, tag)), [0, 1, 1], "its field, and its trash row");
     let (node, _) = together(&first, 2_000, &[expire, sweep()]);
     assert_eq!([0x10, 0x13, 0x15].map(|tag| rows(&node, tag)), [0; 3]);
 }

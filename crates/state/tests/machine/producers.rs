@@ -145,10 +145,10 @@ fn a_repeated_commit_is_recognised_although_its_conditions_fail_now() {
     assert_eq!(
         bench.run(3, &[commit(0, b"a"), commit(2, b"b")]),
         [again, conflict],
-        "a new one is judged as it stands"
+        "a new commit is checked on its own"
     );
     let mixed = refused(ProducerRefusal::Mixed);
-    assert_eq!(bench.run(4, &[commit(1, b"c")]), [mixed], "half of it happened");
+    assert_eq!(bench.run(4, &[commit(1, b"c")]), [mixed], "only a part of the commit was applied before");
     assert_eq!(bench.machine.applied().revision, Revision(1));
     assert_eq!(bench.machine.get(KS, b"b").unwrap(), None);
 }
@@ -160,13 +160,13 @@ fn a_producer_that_was_silent_too_long_is_unknown() {
     assert_eq!(bench.run(2 + MEMORY_MICROS, &[append("p", 5, 1, 1)]), [duplicate(2, 1, 1)], "just in time");
     let late = bench.run(3 + MEMORY_MICROS, &[append("p", 5, 1, 1), append("p", 5, 2, 1), append("p", 0, 0, 1)]);
     let unknown = refused(ProducerRefusal::Unknown);
-    assert_eq!(late, [unknown.clone(), unknown, committed(3, 2, 1)], "and may begin anew");
+    assert_eq!(late, [unknown.clone(), unknown, committed(3, 2, 1)], "a forgotten producer can restart at 0");
     let mut other = self::bench();
     other.run(2, &[append("p", 5, 0, 1)]);
     assert_eq!(
         other.run(9 * MEMORY_MICROS, &[open("p")]),
         [Outcome::Producer { epoch: 6 }],
-        "its instances stay fenced"
+        "instances with an old epoch stay fenced"
     );
 }
 
@@ -182,7 +182,7 @@ fn those_silent_longest_are_evicted_with_all_their_rows() {
     assert_eq!(rows(&bench), 2 * MAX_STREAM_PRODUCERS as usize + 1);
     bench.run(5000, &[append(&name(0), 0, 2, 1)]);
     let outcomes = bench.run(5001, &[append("new", 0, 0, 1), append(&name(1), 0, 1, 1), append(&name(0), 0, 3, 1)]);
-    assert_eq!(outcomes[1], refused(ProducerRefusal::Unknown), "the oldest after the first one spoke again");
+    assert_eq!(outcomes[1], refused(ProducerRefusal::Unknown), "the producer that was silent longest is evicted");
     assert!(matches!(outcomes[2], Outcome::Committed { .. }));
     let left = MAX_STREAM_PRODUCERS as usize + 1 - PRODUCER_EVICTIONS;
     assert_eq!(bench.machine.producers(STREAM).unwrap().len(), left);
@@ -221,7 +221,7 @@ fn a_commit_evicts_no_producer_that_it_names() {
         let mut bench = full();
         let outcomes = bench.run(3, &[commit(stamps), append("a", 0, 4, 1), commit(stamps)]);
         assert!(matches!(outcomes[0], Outcome::Committed { .. }), "{:?}", outcomes[0]);
-        assert_eq!(outcomes[1], duplicate(5, 4, 1), "what it did before is known");
+        assert_eq!(outcomes[1], duplicate(5, 4, 1), "its earlier append is still known");
         assert!(matches!(outcomes[2], Outcome::Duplicate { .. }), "{:?}", outcomes[2]);
         let left = MAX_STREAM_PRODUCERS as usize + 1 - PRODUCER_EVICTIONS;
         assert_eq!(bench.machine.producers(STREAM).unwrap().len(), left);
@@ -285,8 +285,8 @@ fn a_deleted_streams_producers_go_in_steps() {
     assert_eq!(bench.run(3, &[forget(7)])[0], none, "it lives");
     let gone = |entries, more| Outcome::Reclaimed { entries, more };
     let outcomes = bench.run(4, &[append("last", 0, 0, 1), delete, forget(3)]);
-    assert_eq!(outcomes[2], gone(3, true), "11 heads and 11 results, and the entry saw its own");
-    assert_eq!(bench.machine.reclaim_due(), [], "its index entries are gone already");
+    assert_eq!(outcomes[2], gone(3, true), "11 heads and 11 results, including those of the same entry");
+    assert_eq!(bench.machine.reclaim_due(), [], "its index entries are already deleted");
     assert_eq!(bench.machine.former_producers_due(9), [STREAM]);
     bench.reopen();
     assert_eq!(bench.run(5, &[forget(7), forget(0)]), [gone(7, true), gone(0, true)]);
@@ -380,7 +380,7 @@ fn producers_follow_a_plain_model_over_reopens_and_replay() {
                 bench.reopen();
             }
         }
-        assert!(longest > PRODUCER_RESULTS, "the window moves on");
+        assert!(longest > PRODUCER_RESULTS, "the window of results has moved");
         let replayed = MapBackend::of(Default::default(), None);
         let machine = Machine::open(replayed.clone(), bench.options).unwrap();
         bench.log.records.iter().for_each(|record| _ = apply(&machine, record));

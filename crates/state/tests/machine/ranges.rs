@@ -78,7 +78,7 @@ fn an_insert_a_replacement_and_a_removal_are_changes() {
     let Outcome::Committed { revision, .. } = inserted else { panic!("{inserted:?}") };
     assert_eq!(bench.run(4, &[depends()]), vec![failed(Some(revision))]);
     bench.run(5, &[delete(b"aa")]);
-    assert!(matches!(bench.run(6, &[depends()])[..], [Outcome::Committed { .. }]), "as it was");
+    assert!(matches!(bench.run(6, &[depends()])[..], [Outcome::Committed { .. }]), "the range is unchanged");
     bench.run(7, &[delete(b"b")]);
     assert_eq!(bench.run(8, &[depends()]), vec![failed(None)]);
     // The same number of keys, but not the same keys.

@@ -112,7 +112,7 @@ fn strings_are_plain_values_wherever_they_lie() {
     assert_eq!(run(&mut bench, "GET k"), Reply::bulk(b"a-value-that-stays-in-the-log"));
     assert_eq!(run(&mut bench, "RENAME k other"), Reply::Ok);
     let moved = bench.machine.get(KS, b"other").unwrap().unwrap().value;
-    assert_eq!(moved, StoredValue::Inline("a-value-that-stays-in-the-log".into()), "found under its key only");
+    assert_eq!(moved, StoredValue::Inline("a-value-that-stays-in-the-log".into()), "now inline");
     assert_eq!(run(&mut bench, "MSET a 1 b another-value-that-is-rather-long"), Reply::Ok);
     assert!(matches!(bench.machine.get(KS, b"b").unwrap().unwrap().value, StoredValue::Blob(_)));
     assert_eq!(counts(&bench), Counts { keys: 3, bytes: 5 + 29 + 2 + 1 + 33, collections: 0 });
@@ -269,7 +269,7 @@ fn hashes_are_read_back_in_the_same_entry_and_later() {
             ControlFlow::Continue(())
         })
         .unwrap();
-    assert_eq!(shown, 0, "it has no bytes to be shown");
+    assert_eq!(shown, 0, "a hash has no bytes to return");
 }
 
 #[test]
@@ -438,7 +438,7 @@ fn a_hash_goes_along_with_its_key_and_ids_are_not_used_again() {
     assert!(id(&bench, b"h") > first);
     assert_eq!(run(&mut bench, "DEL moved h"), Reply::Integer(2));
     bench.reopen();
-    assert!(bench.machine.sweep_due(), "known after a restart");
+    assert!(bench.machine.sweep_due(), "the flag is set after a restart");
     sweep(&mut bench);
     run(&mut bench, "HSET h f 1");
     assert!(id(&bench, b"h").0 > first.0 + 1);
@@ -462,10 +462,10 @@ fn deleting_and_renaming_costs_the_same_whatever_the_key_holds() {
         let fills: Vec<Vec<&[u8]>> = fills.iter().map(|fill| fill.split(|byte| *byte == b' ').collect()).collect();
         bench.run(2, &[batch(KS, &fills.iter().map(Vec::as_slice).collect::<Vec<_>>())]);
         let (rows, parts) = (changed_rows(&mut bench, words), leftovers(&bench.backend.dump()).0);
-        assert_eq!(parts, size, "{words}: none went with the command");
+        assert_eq!(parts, size, "{words}: the command itself removes no part");
         sweep(&mut bench);
         let left = if words.starts_with("RENAME") { size } else { 0 };
-        assert_eq!(leftovers(&bench.backend.dump()), (left, 0), "{words}: all that is to go has gone");
+        assert_eq!(leftovers(&bench.backend.dump()), (left, 0), "{words}: the sweep has removed all parts");
         rows
     };
     for fill in ["HSET big field# value", "XADD big #-1 field value"] {
@@ -491,7 +491,7 @@ fn commands_that_change_one_collection_write_its_row_once() {
         assert_eq!(run(&mut bench, "XLEN s"), Reply::Integer(commands as i64 + 1));
         bench.backend.changes.load(Ordering::Relaxed) - before
     };
-    assert_eq!(changes(100) - changes(1), 99, "a part each");
+    assert_eq!(changes(100) - changes(1), 99, "one part for each field");
 }
 
 #[test]

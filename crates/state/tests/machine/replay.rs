@@ -90,6 +90,6 @@ fn outcomes_do_not_depend_on_records_of_the_nodes_own_log() {
             }
         }
         assert_eq!(with.streams(), without.streams());
-        assert!(forgotten > 0, "one has forgotten index entries that the other still has");
+        assert!(forgotten > 0, "one machine has deleted index entries that the other still has");
     });
 }

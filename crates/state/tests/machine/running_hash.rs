@@ -149,7 +149,7 @@ fn every_difference_shows_and_stays() {
     let same = [put(b"the same")];
     let expected = run(2, b"value", &same);
     assert_eq!(run(2, b"value", &same), expected);
-    assert_ne!(run(2, b"other", &same), expected, "a value that was overwritten since");
+    assert_ne!(run(2, b"other", &same), expected, "a value that was overwritten later");
     assert_ne!(run(3, b"value", &same), expected, "the time of an entry");
     assert_ne!(run(2, b"value", &[]), expected, "an entry without commands");
     let refused = command(|out| command::encode_delete(out, KeyspaceId(9), b"key").unwrap());

@@ -155,7 +155,7 @@ fn an_entry_of_an_earlier_time_does_not_bring_a_key_back() {
     let (mut bench, _) = bench();
     bench.run(1000, &[put_until(b"a", b"1", after(50), None)]);
     assert_eq!(bench.run(1050, &[present(b"a")]), [gone(0)]);
-    assert_eq!(bench.run(900, &[present(b"a")]), [gone(0)], "the entry's time counts as the one before");
+    assert_eq!(bench.run(900, &[present(b"a")]), [gone(0)], "a lower time counts as that of the previous entry");
 }
 
 #[test]
@@ -199,9 +199,9 @@ fn without_deadlines_no_row_is_added_and_a_put_reads_nothing() {
     assert!(bench.machine.has_deadlines());
     let before = bench.backend.reads.load(Ordering::Relaxed);
     bench.run(1002, &[put(b"a", b"2"), put(b"t", b"plain"), commit(|commit| _ = commit.delete(KS, b"a").unwrap())]);
-    assert_eq!(bench.backend.reads.load(Ordering::Relaxed), before, "blind, though keys end");
+    assert_eq!(bench.backend.reads.load(Ordering::Relaxed), before, "puts are blind although some keys have deadlines");
     let stored = bench.machine.get(KS, b"t").unwrap().unwrap();
-    assert_eq!((stored.expiry, rows(&bench)), (Expiry::NEVER, [1, 0, 0]), "and leaves the row of the value before");
+    assert_eq!((stored.expiry, rows(&bench)), (Expiry::NEVER, [1, 0, 0]), "the row of the previous value is left");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn expiry_removes_the_key_and_its_rows_once() {
     assert!(bench.machine.stored(KS, b"a").unwrap().is_none());
     assert_eq!((bench.machine.stored(KS, b"b").unwrap().is_some(), rows(&bench)), (true, [1, 0, 0]));
     assert_eq!(bench.run(1050, &[expire(10)]), [expired(0, 0, false)]);
-    assert_eq!(bench.machine.applied().revision, Revision(3), "what removes nothing uses no revision");
+    assert_eq!(bench.machine.applied().revision, Revision(3), "a command that removes no key uses no revision");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn expiry_does_not_touch_what_the_same_entry_has_written() {
     bench.run(1000, &[put_until(b"a", b"old", after(50), None), put_until(b"b", b"old", after(50), None)]);
     let delete = commit(|commit| _ = commit.delete(KS, b"b").unwrap());
     let outcomes = bench.run(2000, &[put(b"a", b"new"), delete, expire(10), present(b"a"), present(b"b")]);
-    assert_eq!(outcomes[2..], [expired(0, 2, false), committed(5), gone(0)], "only rows that say nothing true");
+    assert_eq!(outcomes[2..], [expired(0, 2, false), committed(5), gone(0)], "only stale rows are deleted");
     assert!(bench.machine.get(KS, b"a").unwrap().is_some());
     assert!(bench.machine.get(KS, b"b").unwrap().is_none());
     assert_eq!(rows(&bench), [0, 0, 0]);
@@ -249,7 +249,7 @@ fn a_later_deadline_replaces_an_earlier_one() {
     let (mut bench, _) = bench();
     bench.run(1000, &[put_until(b"a", b"1", after(50), None)]);
     bench.run(1010, &[put_until(b"a", b"2", after(50), None)]);
-    assert_eq!(rows(&bench), [1, 0, 0], "a put that ends removes the row of the value before");
+    assert_eq!(rows(&bench), [1, 0, 0], "a put with a deadline removes the row of the previous value");
     assert_eq!(bench.run(1055, &[expire(10), present(b"a")])[1], committed(3));
     assert_eq!(bench.run(1060, &[present(b"a")]), [gone(0)]);
 }
@@ -266,7 +266,7 @@ fn a_touch_changes_the_deadline_and_nothing_else() {
     let persisted = bench.machine.get(KS, b"b").unwrap().unwrap();
     assert_eq!((&persisted.value, persisted.revision), (&before.value, before.revision));
     assert_eq!(persisted.expiry, Expiry { deadline: None, lease: Some(LeaseId(3)) });
-    assert_eq!(rows(&bench), [2, 1, 1], "of a, and of the lease");
+    assert_eq!(rows(&bench), [2, 1, 1], "the deadlines of a and of the lease");
     bench.run(1002, &[touch(b"a", Deadline::At(SpaceTime(5000)))]);
     assert_eq!(bench.run(4999, &[present(b"a")]), [committed(6)]);
     assert_eq!(bench.run(5000, &[present(b"a"), touch(b"a", Deadline::Never), present(b"a")])[2], gone(0), "too late");
@@ -338,7 +338,7 @@ fn a_keyspace_gives_its_puts_a_deadline_unless_they_say_otherwise() {
     for time in [1001, 1002, 1003] {
         bench.run(time, &[command(|out| command::encode_put(out, ENDING, b"a", b"2").unwrap())]);
     }
-    assert_eq!((deadline(&bench, b"a"), rows(&bench)[0]), (Some(SpaceTime(1103)), 2), "no row stays behind");
+    assert_eq!((deadline(&bench, b"a"), rows(&bench)[0]), (Some(SpaceTime(1103)), 2), "no stale row is left");
     let other = KeyspaceConfig { default_ttl: None, ..KeyspaceConfig::default() };
     bench.run(1004, &[command(|out| command::encode_configure_keyspace(out, ENDING, &other).unwrap())]);
     bench.run(1005, &[command(|out| command::encode_put(out, ENDING, b"d", b"2").unwrap())]);
@@ -374,10 +374,10 @@ fn a_lease_ends_unless_it_is_kept_alive_and_its_keys_with_it() {
     let attach = put_until(b"c", b"1", Deadline::Never, Some(7));
     assert_eq!(bench.run(end, &[keep(7), revoke(7), attach]), [refused.clone(), refused.clone(), refused]);
     assert_eq!(bench.run(end, &[grant(7)]), [Outcome::LeaseExists(LeaseId(7))], "its keys are not removed yet");
-    assert_eq!(bench.run(end, &[expire(100)]), [expired(2, 3, false)], "b's second row goes with it");
+    assert_eq!(bench.run(end, &[expire(100)]), [expired(2, 3, false)], "b's second row is deleted as well");
     assert_eq!(rows(&bench), [0, 0, 0]);
     assert_eq!(bench.run(end, &[grant(7)]), [granted(7, end + TTL)]);
-    assert_eq!(pairs(&bench.machine.read_view(), KS), Vec::<String>::new(), "and does not bring them back");
+    assert_eq!(pairs(&bench.machine.read_view(), KS), Vec::<String>::new(), "the new lease does not restore the keys");
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn an_ended_lease_without_keys_makes_room_for_one_of_its_id() {
     let end = 1000 + TTL;
     assert_eq!(bench.run(end - 1, &[grant(7)]), [Outcome::LeaseExists(LeaseId(7))], "it lives");
     assert_eq!(bench.run(end, &[grant(7)]), [granted(7, end + TTL)]);
-    assert_eq!(rows(&bench), [1, 1, 0], "its own rows, and none of the former");
+    assert_eq!(rows(&bench), [1, 1, 0], "only the rows of the new lease");
     let again = granted(7, end + TTL);
     assert_eq!(bench.run(end, &[revoke(7), grant(7)])[1], again, "within one entry, too");
     bench.reopen();
@@ -415,7 +415,7 @@ fn a_lease_can_be_granted_used_and_revoked_in_one_entry() {
     assert_eq!(outcomes[1..], [committed(1), committed(2), committed(3), gone(0), refused]);
     assert!(bench.machine.get(KS, b"a").unwrap().is_none());
     assert!(bench.machine.stored(KS, b"a").unwrap().is_none());
-    assert_eq!(rows(&bench), [0, 0, 0], "all that the entry has put is gone with it");
+    assert_eq!(rows(&bench), [0, 0, 0], "all keys of the entry are removed with the lease");
     assert_eq!(bench.run(1000, &[grant(7), present(b"a"), attach(b"b")])[1..], [gone(0), committed(4)]);
     assert_eq!(rows(&bench), [1, 1, 1]);
 }
@@ -452,8 +452,8 @@ fn ids_that_the_machine_chooses_are_new() {
     }
     let end = 1005 + TTL;
     let outcomes = bench.run(1005, &[grant(9), grant(11), any.clone(), any.clone(), revoke(12), any.clone()]);
-    assert_eq!(outcomes[2..4], [granted(10, end), granted(12, end)], "past those taken by hand");
-    assert_eq!(outcomes[5], granted(13, end), "and none is given out twice");
+    assert_eq!(outcomes[2..4], [granted(10, end), granted(12, end)], "ids chosen by clients are skipped");
+    assert_eq!(outcomes[5], granted(13, end), "no id is assigned twice");
     assert_eq!(bench.run(1006, &[revoke(13), any]), [committed(2), granted(14, end + 1)]);
 }
 
@@ -467,7 +467,7 @@ fn leases_and_their_keys_are_listed_as_they_are() {
     let view = bench.machine.read_view();
     let ids = |after, limit| view.leases(after, limit).unwrap().iter().map(|info| info.id.0).collect::<Vec<_>>();
     assert_eq!((ids(None, 10), ids(None, 1), ids(Some(LeaseId(2)), 10)), (vec![2, 3], vec![2], vec![3]));
-    assert_eq!(view.lease(LeaseId(2)).unwrap().unwrap().keys, 3, "b is not found out yet");
+    assert_eq!(view.lease(LeaseId(2)).unwrap().unwrap().keys, 3, "b's stale row is not detected yet");
     let keys = |after: Option<&_>, limit| view.lease_keys(LeaseId(2), after, limit).unwrap();
     let names =
         |keys: &[thalweg_state::expiry::AttachedKey]| keys.iter().map(|key| key.key.clone()).collect::<Vec<_>>();
@@ -493,7 +493,7 @@ fn stale_rows_are_found_in_pages_and_forgotten_only_if_they_still_are() {
     let mut cursor = StaleCursor::default();
     let found: Vec<_> = (0..3).map(|_| bench.machine.stale_rows(&mut cursor, 4).unwrap()).collect();
     assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 0]);
-    assert_eq!(cursor, StaleCursor::default(), "it begins anew");
+    assert_eq!(cursor, StaleCursor::default(), "the cursor restarts");
     let stale: Vec<&[u8]> = found.iter().flatten().map(Vec::as_slice).collect();
     let forget = command(|out| command::encode_forget_rows(out, stale.iter().copied()));
     // One of the rows is valid again by now, and another one is about to be.

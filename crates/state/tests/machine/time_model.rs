@@ -365,7 +365,7 @@ fn shown(bench: &Bench, view: &ReadView, direction: Direction) -> BTreeMap<Key, 
             let bytes = match item.value.unwrap() {
                 StoredRef::Inline(bytes) => bytes.to_vec(),
                 StoredRef::Blob(blob) => bench.log.read(&blob).to_vec(),
-                StoredRef::Collection(_) => panic!("no Redis client was here"),
+                StoredRef::Collection(_) => panic!("the workload has no Redis commands"),
             };
             assert!(found.insert((keyspace, item.key.to_vec()), (item.revision.0, bytes)).is_none());
             ControlFlow::Continue(())

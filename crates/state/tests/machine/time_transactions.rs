@@ -49,7 +49,7 @@ fn a_transaction_puts_and_touches_in_order() {
     let of_a = Expiry { deadline: Some(SpaceTime(1021)), lease: Some(LeaseId(7)) };
     assert_eq!(expiry(&bench, b"a"), Some(of_a));
     assert_eq!((expiry(&bench, b"old"), expiry(&bench, b"b")), (Some(Expiry::NEVER), Some(Expiry::NEVER)));
-    assert_eq!(bench.machine.get(KS, b"old").unwrap().unwrap().revision, Revision(1), "its value is as it was");
+    assert_eq!(bench.machine.get(KS, b"old").unwrap().unwrap().revision, Revision(1), "the value is unchanged");
     assert_eq!(expiry(&bench, b"gone"), None);
     time.0.store(1021, Ordering::Relaxed);
     assert_eq!(pairs(&bench.machine.read_view(), KS), ["b", "old"]);
@@ -57,7 +57,7 @@ fn a_transaction_puts_and_touches_in_order() {
     while let [Outcome::Expired { more: true, .. }] = bench.run(2000, &[expire(100)])[..] {}
     let stale = bench.machine.stale_rows(&mut StaleCursor::default(), 100).unwrap();
     bench.run(2000, &[command(|out| command::encode_forget_rows(out, stale.iter().map(Vec::as_slice)))]);
-    assert_eq!(rows(&bench), [1, 1, 0], "only the lease is left");
+    assert_eq!(rows(&bench), [1, 1, 0], "only the rows of the lease are left");
 }
 
 #[test]

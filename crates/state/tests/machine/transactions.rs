@@ -117,7 +117,7 @@ fn conditions_choose_the_branch_and_name_the_first_that_failed() {
     assert_eq!(done.failed, Some(FailedCondition { condition: 1, actual: Some(Revision(2)) }));
     let got = Got { revision: Revision(2), value: "2".into() };
     assert_eq!((done.wrote, &done.results[..]), (false, &[OperationResult::Got(Some(got))][..]));
-    assert_eq!(bench.machine.applied().revision, Revision(2), "a transaction that only reads uses none");
+    assert_eq!(bench.machine.applied().revision, Revision(2), "a transaction that only reads uses no revision");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_transaction_happens_whole_or_not_at_all() {
     let many = after(&|list| (0..limit).for_each(|_| _ = list.delete_prefix(KS, b"z").unwrap()));
     assert_eq!(many, Outcome::TooMany { what: "deletes by prefix in a transaction", limit });
     let done = run(&mut bench, then(|list| _ = list.get(KS, b"new").unwrap().get(KS, b"text").unwrap()));
-    assert_eq!(done.results[0], OperationResult::Got(None), "what was tried out is taken back");
+    assert_eq!(done.results[0], OperationResult::Got(None), "rejected operations are rolled back");
     assert!(matches!(&done.results[1], OperationResult::Got(Some(got)) if got.value == "one"));
 }
 
@@ -272,7 +272,7 @@ fn a_prefix_with_many_keys_is_hidden_at_once_and_swept_in_steps() {
     let done =
         run(&mut bench, then(|list| _ = list.delete_prefix(KS, b"a").unwrap().put(KS, b"a001", b"new").unwrap()));
     assert_eq!(done.results[0], OperationResult::PrefixDeleted { keys: None });
-    assert_eq!(rows(&bench, 0x10), MANY + 3, "nothing is read or removed");
+    assert_eq!(rows(&bench, 0x10), MANY + 3, "no row is read or removed");
     assert_eq!(keys_of(&before, KS).len(), MANY + 3, "a snapshot does not change");
     let check = |bench: &mut Bench| {
         assert_eq!(keys_of(&bench.machine.read_view(), KS), ["a001", "b000", "b001", "b002"]);
@@ -333,13 +333,13 @@ fn deletes_of_a_prefix_that_a_history_tells_apart_all_count() {
     };
     let full = Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS };
     assert_ne!(clear(kept, "p"), full);
-    assert_ne!(clear(kept, "p"), full, "it is another one");
+    assert_ne!(clear(kept, "p"), full, "it is another prefix");
     for number in 2..MAX_PENDING_CLEARS {
         assert_ne!(clear(KS, &format!("{number:04}/")), full);
     }
     assert_eq!(clear(kept, "p"), full);
-    assert_eq!(clear(kept, ""), full, "it takes the place of none");
-    assert_ne!(clear(KS, ""), full, "it takes the place of all others");
+    assert_eq!(clear(kept, ""), full, "it replaces no clear");
+    assert_ne!(clear(KS, ""), full, "it replaces all other clears");
     assert_ne!(clear(KS, ""), full);
     let drop = command(|out| command::encode_drop_keyspace(out, kept));
     assert!(matches!(bench.run(2, &[drop])[..], [Outcome::Dropped { .. }]));
@@ -469,8 +469,8 @@ fn a_keyspace_counts_exactly_until_its_deleted_prefixes_are_swept() {
     let clear = then(|list| _ = list.delete_prefix(EXACT, b"p").unwrap());
     let outcomes = bench.run(2, &[clear, configure(false, none), configure(true, history), configure(true, none)]);
     let refused = |outcome: &Outcome| matches!(outcome, Outcome::CannotConfigure { .. });
-    assert!(refused(&outcomes[1]) && refused(&outcomes[2]), "rows that wait may hold collections: {outcomes:?}");
-    assert_eq!(outcomes[3], Outcome::Done, "which changes neither");
+    assert!(refused(&outcomes[1]) && refused(&outcomes[2]), "unswept rows may hold collections: {outcomes:?}");
+    assert_eq!(outcomes[3], Outcome::Done, "the configuration changes neither");
     bench.reopen();
     assert!(refused(&bench.run(3, &[configure(false, none)])[0]));
     let sweep = command(|out| command::encode_sweep(out, 1000));

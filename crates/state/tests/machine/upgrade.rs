@@ -68,7 +68,7 @@ fn a_new_space_is_of_the_first_version_until_a_command_raises_it() {
     assert_eq!(bench.machine.version_in_force(), 2);
     reopen(&mut bench, 2);
     assert_eq!((bench.machine.version_in_force(), bench.machine.known_version()), (2, 2));
-    assert_eq!(bench.machine.applied().revision, Revision(1), "a refused commit uses no revision");
+    assert_eq!(bench.machine.applied().revision, Revision(1), "a rejected commit uses no revision");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_digest_command_keeps_the_state_as_of_the_end_of_its_entry() {
     let view = bench.machine.take_digest_view(7).unwrap();
     assert_eq!(view.applied(), at_the_end);
     assert_eq!(state_digest(&*view, &mut |_| {}).unwrap(), expected);
-    assert!(bench.machine.take_digest_view(7).is_none(), "it was taken");
+    assert!(bench.machine.take_digest_view(7).is_none(), "the view was already taken");
 }
 
 #[test]

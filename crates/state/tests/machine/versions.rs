@@ -532,7 +532,7 @@ fn prune_all(bench: &mut Bench, model: &mut Model) {
         {
             *counts.entry(key[..key.len() - 8].to_vec()).or_default() += 1;
             let time = u64::from_le_bytes(row[8..16].try_into().unwrap());
-            assert!(history.age.is_none() || time + AGE > model.time, "{history:?} keeps what is too old");
+            assert!(history.age.is_none() || time + AGE > model.time, "{history:?} keeps versions that are too old");
             let is_gone = row[24] != 0;
             assert!(!is_gone || time + GONE_AGE > model.time, "{history:?} keeps what was gone too long ago");
         }
@@ -621,7 +621,7 @@ fn rows_by_time_go_with_what_a_change_of_bounds_forgets() {
     bench.run(60, &[two, command(|out| command::encode_prune_versions(out, KeyspaceId(1), 1000))]);
     let map = bench.backend.dump();
     let kind = |kind: u8| map.keys().filter(|key| key.starts_with(&[0x12, kind])).count();
-    assert_eq!([kind(1), kind(2)], [2, 2], "a version and what has been forgotten, each with its time");
+    assert_eq!([kind(1), kind(2)], [2, 2], "a version and a row of forgotten versions, each with its time row");
 }
 
 /// Runs every kind of read and write on a damaged map.
@@ -700,7 +700,7 @@ fn damaged_versions_are_typed_errors_or_other_data() {
                 });
             }
         }
-        assert!(errors > rows.len(), "most damage is noticed: {errors} of {} rows", rows.len());
+        assert!(errors > rows.len(), "most damage is detected: {errors} of {} rows", rows.len());
     });
 }
 

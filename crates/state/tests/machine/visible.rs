@@ -108,7 +108,7 @@ fn a_read_that_sees_a_record_finds_it_below_the_visible_bound() {
     backend.machine.set(Arc::downgrade(&machine)).unwrap();
     for (number, value) in [b"first", b"later"].into_iter().enumerate() {
         let before = look(&machine);
-        assert_eq!(before.visible, before.applied, "nothing is being applied");
+        assert_eq!(before.visible, before.applied, "no record is being applied");
         let record = log.entry(&frame(&[put(value)]), SpaceTime(2 + number as u64));
         apply(&machine, &record);
         let [hidden, shown] = std::mem::take(&mut *backend.sights.lock().unwrap()).try_into().unwrap();

@@ -14,8 +14,8 @@
 //!                          seal            persist
 //! ```
 //! Invariants: memtables are sealed only between batches, with the `Applied` of their last batch, and persisted in
-//! order. So the store contains exactly the batches applied up to `persisted`. `persisted <= oldest sealed <= .. <=
-//! applied`. In [`SyncMode::PerBatch`] the memtable stays empty and `persisted == applied`.
+//! order. So the store contains exactly the batches applied up to `persisted`.
+//! `persisted <= oldest sealed <= .. <= applied`. In [`SyncMode::PerBatch`] the memtable stays empty and `persisted == applied`.
 
 mod checked;
 mod cursor;

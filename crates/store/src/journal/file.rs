@@ -128,7 +128,7 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Invalidates all records.
+    /// Invalidates all records of the journal, so that it starts again empty.
     pub(super) fn restart(&mut self) -> Result<(), BackendError> {
         self.generation += 1;
         self.next_number = 0;

@@ -10,8 +10,8 @@
 //!                          seal             flush       compact
 //! ```
 //! Invariants: memtables are sealed only between batches, with the `Applied` of their last batch, and flushed in
-//! order. So the tables contain exactly the batches applied up to `persisted`. `persisted <= oldest sealed <= .. <=
-//! applied`. Readers pin a `Version` and hold locks only briefly.
+//! order. So the tables contain exactly the batches applied up to `persisted`.
+//! `persisted <= oldest sealed <= .. <= applied`. Readers pin a `Version` and hold locks only briefly.
 
 mod options;
 mod tables;

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-/// Trigger of compactions.
+/// Choice of when tables are compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compaction {
     /// A background thread compacts as tables accumulate. Reads stay fast and disk usage small.
@@ -32,7 +32,7 @@ pub struct LsmOptions {
     /// Bytes at which a compaction begins the next table. Levels 0 and 1 are full at 4 times this size. More makes
     /// fewer and longer compactions; less makes more files.
     pub table_bytes: u64,
-    /// Trigger of compactions.
+    /// Choice of when tables are compacted.
     pub compaction: Compaction,
     /// Maximum time that one write waits for flushes and compactions to catch up. After that the backend fails,
     /// because its memory would grow without bound.

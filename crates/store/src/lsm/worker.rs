@@ -28,7 +28,7 @@ type Work = fn(&Shared) -> Result<(), BackendError>;
 /// The lowest scheduling priority, as a `nice` value.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Starts the threads.
+/// Starts the threads for flushes, compactions and reading ahead.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<Vec<JoinHandle<()>>, BackendError> {
     let spawn = |name: &str, work: Work| {
         let shared = Arc::clone(shared);

@@ -311,7 +311,7 @@ impl Arena {
     }
 }
 
-/// A published node.
+/// A published node of the skip list in an arena.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     arena: &'a Arena,
@@ -344,7 +344,7 @@ impl<'a> Node<'a> {
 
     #[inline]
     pub(super) fn key(self) -> &'a [u8] {
-        // SAFETY: invariant 2; the key lies behind the header and no longer changes.
+        // SAFETY: invariant 2; the key follows the header and no longer changes.
         unsafe {
             let start = self.arena.at(self.offset as usize + NODE_HEADER_BYTES);
             std::slice::from_raw_parts(start, self.key_len())
@@ -376,7 +376,7 @@ impl<'a> Node<'a> {
 
     #[inline]
     fn atomic(self, field: usize) -> &'a AtomicU32 {
-        // SAFETY: the field lies in the node, is aligned to 4, and is only accessed as an atomic once
+        // SAFETY: the field is within the node, is aligned to 4, and is only accessed as an atomic once
         // the node is published (invariant 3).
         unsafe { AtomicU32::from_ptr(self.arena.at(self.offset as usize + field).cast()) }
     }
@@ -387,7 +387,7 @@ impl<'a> Node<'a> {
         if level == 0 {
             return self.atomic(NEXT);
         }
-        // SAFETY: `level < height`, so the slot lies in the tower in front of the node; else as above.
+        // SAFETY: `level < height`, so the slot is in the tower before the node; otherwise as above.
         unsafe { AtomicU32::from_ptr(self.arena.at(self.offset as usize - 4 * level).cast()) }
     }
 
@@ -460,7 +460,7 @@ impl<'a> Version<'a> {
         if len == TOMBSTONE {
             return None;
         }
-        // SAFETY: as for `field`; the value lies behind the header.
+        // SAFETY: as for `field`; the value follows the header.
         Some(unsafe {
             let start = self.arena.at(self.offset as usize + VERSION_HEADER_BYTES);
             std::slice::from_raw_parts(start, len as usize)

@@ -27,7 +27,7 @@ const GENERATIONS: usize = (MAX_SLOTS / MIN_FIRST_SLOTS).ilog2() as usize + 1;
 /// were chosen to collide.
 const MAX_PROBES: usize = 128;
 
-/// Result of a lookup.
+/// Result of a lookup in the hash index.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// Offset of the node with the key.

@@ -39,7 +39,7 @@ use skip_list::SkipList;
 pub struct BatchNumber(u32);
 
 impl BatchNumber {
-    /// Selects all visible batches.
+    /// A number above all batches, with which a read sees every visible batch.
     pub const MAX: Self = Self(u32::MAX);
 }
 

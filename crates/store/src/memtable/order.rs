@@ -72,7 +72,7 @@ impl Order {
         WriterFinger { finger: list.finger(), is_current: true, credit: MAX_CREDIT }
     }
 
-    /// Links all queued nodes.
+    /// Links all queued nodes into the list.
     #[inline]
     pub(super) fn settle(&self, list: &SkipList) {
         if self.is_waiting.load(Ordering::Acquire) {

@@ -7,7 +7,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::FILE;
 use crate::backend::BackendError;
 
-/// Purpose of a connection.
+/// Purpose of a connection: writing or reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Write,

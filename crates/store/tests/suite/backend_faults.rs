@@ -77,7 +77,7 @@ fn power_loss_at_any_operation_leaves_the_old_or_the_new_checkpoint() {
                 let what = format!("{keys} keys, power off after {after} of {operations}, seed {seed}");
                 let disk = disk.power_loss(seed);
                 let backend = open_memory(&disk).unwrap_or_else(|error| panic!("{what}: {error}"));
-                let number = backend.persisted().expect("one of the two").index.0;
+                let number = backend.persisted().expect("one of the two checkpoints").index.0;
                 assert!(number == 2 || (number == 1 && !flushed), "{what}: found {number}");
                 assert_round(&backend, number, keys, &what);
                 assert_eq!(disk.list("state/default").unwrap(), ["checkpoint"], "{what}");
@@ -99,7 +99,7 @@ fn a_damaged_checkpoint_is_an_error_and_never_other_data() {
         for offset in (0..len).filter(|offset| offset % step == 0 || len - offset < 40) {
             let bit = (offset % 8) as u8;
             disk.flip_bit(CHECKPOINT, offset, bit).unwrap();
-            let error = open_memory(&disk).expect_err("a flipped bit is noticed");
+            let error = open_memory(&disk).expect_err("a flipped bit is detected");
             assert_eq!(error.code(), "state_corrupt", "byte {offset}: {error}");
             disk.flip_bit(CHECKPOINT, offset, bit).unwrap();
             let shorter = disk.kill_process();
@@ -107,7 +107,7 @@ fn a_damaged_checkpoint_is_an_error_and_never_other_data() {
             assert_eq!(open_memory(&shorter).expect_err("a cut is noticed").code(), "state_corrupt", "cut at {offset}");
         }
         disk.open(CHECKPOINT).unwrap().write_all_at(&[0], len).unwrap();
-        assert_eq!(open_memory(&disk).expect_err("what follows the end is noticed").code(), "state_corrupt");
+        assert_eq!(open_memory(&disk).expect_err("bytes after the end are detected").code(), "state_corrupt");
     }
 }
 
@@ -122,9 +122,9 @@ fn a_checkpoint_that_fails_leaves_the_old_one_and_can_be_tried_again() {
         disk.fail(Fault::new(operation, 1, Errno::Io));
         assert_eq!(backend.flush().unwrap_err().code(), "state_io");
         assert_eq!(backend.persisted(), Some(applied(1)));
-        assert_round(&open_memory(&disk.power_loss(9)).unwrap(), 1, 5, "the old one is there");
+        assert_round(&open_memory(&disk.power_loss(9)).unwrap(), 1, 5, "the old checkpoint is complete");
         assert_eq!(backend.flush().unwrap(), Some(applied(2)), "a new file is written from the start");
-        assert_round(&open_memory(&disk.power_loss(9)).unwrap(), 2, 5, "the new one is there");
+        assert_round(&open_memory(&disk.power_loss(9)).unwrap(), 2, 5, "the new checkpoint is complete");
     }
 }
 
@@ -169,7 +169,7 @@ fn after_a_failed_flush_writes_go_on_up_to_the_bound_and_reads_beyond() {
         if let Err(error) = put_round(&backend, number, 20, 100) {
             break error;
         }
-        assert!(number < 1_000, "the bound is never reached");
+        assert!(number < 1_000, "the bound was never reached");
     };
     assert_eq!(error.code(), "state_failed", "{error}");
     let stats = backend.stats();
@@ -177,7 +177,7 @@ fn after_a_failed_flush_writes_go_on_up_to_the_bound_and_reads_beyond() {
     assert!(stats.memory_bytes < 6 * 32 * 1024 + 100_000, "{stats:?}");
     assert_eq!(backend.flush().unwrap_err().code(), "log_failed");
     assert_eq!(backend.persisted(), None);
-    assert_round(&backend, number - 1, 20, "reads go on, over whole batches");
+    assert_round(&backend, number - 1, 20, "reads continue, over whole batches");
 }
 
 /// A log whose sync blocks until the test opens it.
@@ -222,7 +222,7 @@ fn a_write_that_outruns_flushes_waits_and_is_counted() {
         assert!(view.applied().index.0 < 200);
     });
     backend.flush().unwrap();
-    assert_round(&backend, 200, 20, "all of it");
+    assert_round(&backend, 200, 20, "all batches were applied");
     let stats = backend.stats();
     assert!(stats.flushes > 3 && stats.sealed_memtables == 0, "{stats:?}");
 }
@@ -268,7 +268,7 @@ fn memtables_and_level_0_stay_bounded_while_somebody_writes_without_pause() {
         assert!(start.elapsed() < Duration::from_secs(60), "still behind: {:?}", backend.stats());
         std::thread::yield_now();
     }
-    assert_round(&backend, 600, 40, "all of it");
+    assert_round(&backend, 600, 40, "all batches were applied");
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn compaction_catches_up_and_drops_what_is_hidden() {
     // The tables of level 0, and the one they were merged into, each have 40 keys and an applied position.
     assert!(settled.estimated_keys <= 41 * 4, "{settled:?}");
     assert!(settled.disk_bytes < settled.flushed_bytes / 4, "{settled:?}");
-    assert_round(&*backend, 400, 40, "nothing else is dropped");
+    assert_round(&*backend, 400, 40, "no current version is dropped");
 }
 
 /// Flips bits in every file of an LSM directory. Every read is correct or an error, and nothing panics.
@@ -340,7 +340,7 @@ fn damaged_tables_are_errors_and_never_other_data() {
             }
         }
     }
-    assert!(noticed > 20, "only {noticed} of 60 flips were noticed");
+    assert!(noticed > 20, "only {noticed} of 60 flips were detected");
 }
 
 fn files_below(dir: &std::path::Path) -> Vec<std::path::PathBuf> {

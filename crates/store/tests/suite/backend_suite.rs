@@ -153,7 +153,7 @@ fn random_history(harness: &mut dyn Harness, seed: u64, batches: u64) {
                 let before = number;
                 number = backend.persisted().map_or(0, |applied| applied.index.0);
                 assert!(number == before || harness.sync() == SyncMode::BehindLog, "{number} of {before} batches");
-                assert_eq!(backend.persisted(), (number > 0).then(|| applied(number)), "in one piece");
+                assert_eq!(backend.persisted(), (number > 0).then(|| applied(number)), "whole batches survive");
                 assert_eq!(backend.applied(), backend.persisted());
                 map = history[number as usize].clone();
                 history.truncate(number as usize + 1);
@@ -217,7 +217,7 @@ fn edge_cases(harness: &mut dyn Harness) {
     assert_eq!(backend.applied(), Some(applied(4)));
     assert_eq!(backend.get(&long).unwrap().as_deref(), Some(&large[..]));
     let unbounded = collect(&*backend.view(), Bound::Unbounded, Bound::Unbounded, Direction::Reverse, 1);
-    assert_eq!(unbounded, vec![(b"\xfe\xff".to_vec(), b"last".to_vec())], "own keys stay hidden");
+    assert_eq!(unbounded, vec![(b"\xfe\xff".to_vec(), b"last".to_vec())], "reserved keys stay hidden");
 
     for bad in [&b""[..], &vec![1; 65_536], b"\xffmine"] {
         let mut batch = WriteBatch::new();
@@ -226,7 +226,7 @@ fn edge_cases(harness: &mut dyn Harness) {
         let error = backend.apply(&batch, applied(5)).unwrap_err();
         assert!(matches!(error, thalweg_store::BackendError::BadBatch(_)), "{error}");
     }
-    assert_eq!(backend.get(b"fine").unwrap(), None, "nothing of a bad batch is applied");
+    assert_eq!(backend.get(b"fine").unwrap(), None, "no change of a bad batch is applied");
     assert_eq!(backend.applied(), Some(applied(4)));
 }
 
@@ -264,7 +264,7 @@ fn failed_barrier(harness: &mut dyn Harness) {
     drop(backend);
     let backend = harness.open();
     assert_eq!(backend.applied(), Some(applied(1)));
-    assert_eq!(backend.get(b"a").unwrap().as_deref(), Some(&b"1"[..]), "not ahead of the log");
+    assert_eq!(backend.get(b"a").unwrap().as_deref(), Some(&b"1"[..]), "the state is not ahead of the log");
 }
 
 /// A barrier that fails before a batch, with a sync per batch, prevents that batch and all later ones.
@@ -297,7 +297,7 @@ fn concurrent_readers(harness: &mut dyn Harness) {
                     let view = backend.view();
                     let pairs = collect(&*view, Bound::Unbounded, Bound::Unbounded, direction, usize::MAX);
                     let at = view.applied().index.0;
-                    assert!(at >= newest, "views go back");
+                    assert!(at >= newest, "views never go back");
                     newest = at;
                     assert_eq!(pairs.len() as u64, if at == 0 { 0 } else { KEYS });
                     assert!(pairs.iter().all(|(_, value)| value[..8] == at.to_le_bytes()), "half of batch {at}");
@@ -395,7 +395,7 @@ fn an_lsm_compacts_when_asked_if_told_so() {
         assert_eq!(all(view), expected);
     }
     backend.compact().unwrap();
-    assert_eq!(backend.stats().compactions, 1, "there is nothing left to do");
+    assert_eq!(backend.stats().compactions, 1, "no compaction is left to do");
     drop((held, backend));
     let backend = LsmBackend::open(options, barrier).unwrap();
     assert_eq!((backend.applied(), all(&*backend.view())), (Some(applied(41)), expected));

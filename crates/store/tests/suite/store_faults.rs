@@ -147,17 +147,17 @@ fn a_failed_write_or_sync_of_redb_is_final_and_the_old_state_is_there() {
             let flushed = backend.flush();
             let what = format!("{operation:?} {nth}: {flushed:?}");
             let Err(error) = flushed else {
-                assert!(nth > 1, "{what}: nothing failed");
+                assert!(nth > 1, "{what}: no operation failed");
                 continue;
             };
             assert_eq!(error.code(), "state_io", "{what}");
             assert_eq!(error.action(), thalweg_types::Action::Stop);
-            assert!(backend.flush().is_err(), "{what}: it is not tried again");
+            assert!(backend.flush().is_err(), "{what}: a failed flush is not retried");
             assert_eq!(backend.persisted(), Some(applied(1)), "{what}");
-            assert_eq!(assert_whole(&backend, &what), 2, "reads go on");
+            assert_eq!(assert_whole(&backend, &what), 2, "reads continue");
             drop(backend);
             let number = assert_whole(&open_redb(&disk.power_loss(nth), SyncMode::BehindLog).unwrap(), &what);
-            assert!((1..=2).contains(&number), "{what}: the failed transaction is there whole or not at all");
+            assert!((1..=2).contains(&number), "{what}: the failed transaction is applied completely or not at all");
         }
     }
 }
@@ -171,7 +171,7 @@ fn a_failed_write_or_sync_of_the_journal_is_final() {
         disk.fail(Fault::new(operation, 1, Errno::Io));
         assert_eq!(put_round(&backend, 2).unwrap_err().code(), "state_io");
         assert_eq!(put_round(&backend, 2).unwrap_err().code(), "state_failed");
-        assert_eq!(assert_whole(&backend, "what failed was not applied"), 1);
+        assert_eq!(assert_whole(&backend, "a failed batch is not applied"), 1);
         drop(backend);
         let number = assert_whole(&open_journaled(&disk.power_loss(1)).unwrap(), "reopened");
         assert!((1..=2).contains(&number));
@@ -190,7 +190,7 @@ fn without_a_log_to_wait_for_writes_go_on_up_to_the_bound_and_reads_beyond() {
         if let Err(error) = put_round(&backend, number) {
             break error;
         }
-        assert!(number < 1_000, "the bound is never reached");
+        assert!(number < 1_000, "the bound was never reached");
     };
     assert_eq!(error.code(), "state_failed", "{error}");
     let stats = backend.stats();
@@ -198,7 +198,7 @@ fn without_a_log_to_wait_for_writes_go_on_up_to_the_bound_and_reads_beyond() {
     assert!(stats.memory_bytes < 6 * 32 * 1024 + 100_000, "{stats:?}");
     assert_eq!(backend.flush().unwrap_err().code(), "log_failed");
     assert_eq!(backend.persisted(), None);
-    assert_eq!(assert_whole(&backend, "reads go on"), number - 1);
+    assert_eq!(assert_whole(&backend, "reads continue"), number - 1);
 }
 
 /// Asserts that opening a damaged state returns an error or exactly a state that `expected` permits.
@@ -259,7 +259,7 @@ fn a_damaged_redb_file_is_an_error_and_never_other_data() {
         let opened = open_redb(&damaged, SyncMode::BehindLog);
         noticed += u64::from(check_damaged(opened, |number| number == 3, &what).is_err());
     }
-    assert!(noticed > 80, "only {noticed} of 300 flips were noticed");
+    assert!(noticed > 80, "only {noticed} of 300 flips were detected");
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn a_full_disk_stops_sqlite_and_keeps_what_was_persisted() {
     assert_eq!(error.code(), "state_io", "{error}");
     assert!(error.to_string().contains("full"), "{error}");
     assert_eq!(backend.persisted(), Some(applied(number - 1)));
-    assert_eq!(scan(&backend).unwrap().len() as u64, number, "reads go on");
+    assert_eq!(scan(&backend).unwrap().len() as u64, number, "reads continue");
     assert!(backend.flush().is_err());
     drop(backend);
     let backend = SqliteBackend::open(harness.options(), Arc::new(Barrier::default())).unwrap();
@@ -410,7 +410,7 @@ fn a_damaged_sqlite_file_never_shows_other_data() {
             }
         }
     }
-    assert!(noticed > 100, "only {noticed} of 200 flips were noticed");
+    assert!(noticed > 100, "only {noticed} of 200 flips were detected");
 }
 
 #[test]

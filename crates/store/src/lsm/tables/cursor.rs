@@ -74,7 +74,7 @@ impl<'a> RunCursor<'a> {
         Ok(cursor.settle()?.then_some(cursor))
     }
 
-    /// Returns the current key.
+    /// Returns the key of the current pair.
     #[inline]
     pub fn key(&self) -> &[u8] {
         self.block.key(self.current())

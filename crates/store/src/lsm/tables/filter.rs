@@ -1,6 +1,6 @@
 //! A table's bloom filter, read in place.
 //!
-//! Owns: checks if a table may contain a key. A read of a missing key checks every run, and a read of a present key
+//! Owns: the check if a table may contain a key. A read of a missing key checks every run, and a read of a present key
 //! checks every run above its own, so the cost is kept to a few cycles per probe: the header is read once, and the
 //! division by the number of bits is a multiplication.
 //! Does not own: building filters; the LSM crate does that.

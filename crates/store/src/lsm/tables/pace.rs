@@ -25,7 +25,7 @@ const ACTIVE: Duration = Duration::from_millis(100);
 /// Runs on level 0 from which compactions are urgent.
 pub const URGENT_LEVEL_0_RUNS: usize = 7;
 
-/// Kind of background work.
+/// Kind of work of a background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chore {
     /// A flush, which makes room for writers.
@@ -65,7 +65,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Counts a write.
+    /// Counts a write of a client.
     #[inline]
     pub fn wrote(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Pace {
     }
 }
 
-/// One flush or compaction.
+/// State of the throttling in one flush or compaction.
 #[derive(Debug)]
 pub struct Stint {
     pace: Arc<Pace>,
@@ -102,7 +102,7 @@ pub struct Stint {
 }
 
 impl Stint {
-    /// Whether somebody writes whom it should not hold up, and there is time for that.
+    /// Returns true if the work is calm and clients have written recently, so that it should be throttled.
     pub fn is_considerate(&mut self, now: Instant) -> bool {
         let writes = self.pace.writes.load(Ordering::Relaxed);
         if writes != self.writes {

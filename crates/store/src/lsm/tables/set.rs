@@ -79,7 +79,7 @@ impl TableSet {
         &self.tables_per_level
     }
 
-    /// Iterates over all tables.
+    /// Iterates over the tables of all runs.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
         self.runs.iter().flat_map(Run::tables)
     }

@@ -57,7 +57,7 @@ const CRATE_CACHE_BYTES: u64 = 1 << 20;
 /// Number of flushes on level 0 that starts a compaction into the next level.
 const LEVEL_0_FLUSHES: u8 = 4;
 
-/// Options of the tables.
+/// Options of the tables on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct TableOptions {
     /// Bytes of blocks kept in memory.
