@@ -185,7 +185,7 @@ fn a_waiter_whose_lease_is_gone_is_told(node: &mut Node) {
     let lease = leases.iter().find(|lease| lease.id != held.lease()).unwrap().id;
     db.leases().revoke(lease).unwrap();
     node.pass(10 * SECOND);
-    assert!(told(&robbed).unwrap_err().contains("begin anew"));
+    assert!(told(&robbed).unwrap_err().contains("acquire it again"));
     held.check().unwrap();
 }
 

@@ -12,6 +12,7 @@ mod groups;
 mod guides;
 mod layering;
 mod module_circles;
+mod prose;
 mod redis_clients;
 mod redis_limits;
 mod serve;
