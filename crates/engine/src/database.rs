@@ -137,7 +137,8 @@ impl Database {
         self.level
     }
 
-    /// Commits at the handle's level. The commit refers to objects by id: [`Keyspace::id`], [`Stream::id`].
+    /// Commits at the handle's level. The commit refers to objects by id: [`Keyspace::id`](crate::Keyspace::id),
+    /// [`Stream::id`](crate::Stream::id).
     pub fn commit(&self, commit: &CommitBuilder) -> Result<Ack, WriteError> {
         check_outcome_known(commit.is_conditional(), self.level)?;
         let encode = |out: &mut Vec<u8>| {
