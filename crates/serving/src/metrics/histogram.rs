@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// Prints the cost that every request pays. Run with
-    /// `cargo test --release -p thalweg-server --lib -- --ignored --nocapture recording`.
+    /// `cargo test --release -p thalweg-serving --lib -- --ignored --nocapture recording`.
     #[test]
     #[ignore = "measures: alone, with --nocapture"]
     fn recording_costs_little() {
