@@ -1,8 +1,8 @@
-//! One change of a key.
+//! One change of a key, as watches see it.
 
 use thalweg_types::KeyspaceId;
 
-/// A change of a key, or of all keys with a prefix.
+/// A change of one key, or of all keys with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyChange<'a> {
     /// The key was set.
@@ -14,14 +14,14 @@ pub enum KeyChange<'a> {
         /// New value.
         value: &'a [u8],
     },
-    /// The key was deleted. A blind delete reports this even if the key did not exist.
+    /// The key was deleted. A blind delete, which does not read the key, reports this even if the key did not exist.
     Delete {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
         /// User key.
         key: &'a [u8],
     },
-    /// The key was removed after its deadline.
+    /// The key was removed after its deadline or its lease's deadline.
     Expire {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
@@ -32,7 +32,7 @@ pub enum KeyChange<'a> {
     DeletePrefix {
         /// Keyspace of the keys.
         keyspace: KeyspaceId,
-        /// The prefix; empty for the whole keyspace.
+        /// The prefix of the deleted keys; empty for the whole keyspace.
         prefix: &'a [u8],
     },
 }

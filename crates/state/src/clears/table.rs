@@ -36,12 +36,13 @@ use crate::{
 pub(crate) struct Clear {
     /// Revision of the delete. Rows with lower revisions are hidden.
     pub(crate) revision: Revision,
-    /// Revision of the clear that this one replaced. Views from before this delete use it. It is lost when the node
-    /// is reopened, so no entry's outcome depends on it.
+    /// Revision of the clear that this one replaced. Views from before this delete still use that revision. The field
+    /// is lost when the node is reopened, so no entry's outcome depends on it.
     pub(crate) earlier: Option<Revision>,
-    /// Revisions of earlier deletes that are not swept, ascending; only in keyspaces with history.
+    /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending; only in keyspaces with
+    /// history.
     pub(crate) kept: Vec<Revision>,
-    /// Last user key swept, inclusive; `None` before the first sweep.
+    /// Last user key that a sweep has examined, inclusive; `None` before the first sweep.
     pub(crate) swept: Option<Vec<u8>>,
 }
 
@@ -70,7 +71,7 @@ impl Clear {
         reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
     }
 
-    /// Iterates over the revisions of all deletes in the row.
+    /// Iterates over the revisions of all deletes that this clear represents.
     fn revisions(&self) -> impl Iterator<Item = Revision> {
         self.kept.iter().copied().chain([self.revision])
     }
@@ -80,29 +81,29 @@ impl Clear {
     }
 }
 
-/// The clears of one keyspace.
+/// The clears (deleted prefixes with hidden rows) of one keyspace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
     clears: BTreeMap<Vec<u8>, Clear>,
-    /// Distinct lengths of the prefixes. A key is looked up by its prefixes of these lengths.
+    /// Distinct lengths of the deleted prefixes, in bytes. A key is looked up by its prefixes of these lengths.
     lengths: Vec<usize>,
 }
 
 impl Prefixes {
-    /// Returns true if a row with this key and revision is hidden from a view at `as_of`.
+    /// Returns true if a clear hides the row with this key and revision from a view whose last revision is `as_of`.
     pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
     }
 
-    /// Returns the revision of the first delete that hides a row with this key and revision.
+    /// Returns the revision of the first delete of a prefix that hides a row with this key and revision.
     pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         let clears = beginnings.filter_map(|prefix| self.clears.get(prefix));
         clears.flat_map(Clear::revisions).filter(|&clear| revision < clear).min()
     }
 
-    /// Returns the revision of the last delete of all keys, if its rows are not swept yet.
+    /// Returns the revision of the last delete of all keys in the keyspace, if its rows are not all swept yet.
     pub(crate) fn emptied_at(&self) -> Option<Revision> {
         self.clears.get(b"".as_slice()).map(|clear| clear.revision)
     }
@@ -114,13 +115,13 @@ impl Prefixes {
     }
 }
 
-/// All clears that are not swept yet, by keyspace.
+/// All clears (deleted prefixes with hidden rows that are not all swept yet), by keyspace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClearTable {
     by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
 }
 
-/// Changes of an entry to the table; `None` removes a clear.
+/// Changes that an entry makes to the table of clears, by keyspace and prefix; `None` removes a clear.
 pub(crate) type ClearChanges = BTreeMap<(KeyspaceId, Vec<u8>), Option<Clear>>;
 
 impl ClearTable {
@@ -161,7 +162,8 @@ impl ClearTable {
         })
     }
 
-    /// Returns the table with the clears that an entry adds, still including those that it removes.
+    /// Returns a copy of the table to which an entry's new clears are added, while the clears that the entry removes
+    /// stay.
     pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
         let mut table = self.clone();
         for ((keyspace, prefix), change) in changes {
@@ -172,7 +174,7 @@ impl ClearTable {
         table
     }
 
-    /// Sets or removes a clear.
+    /// Sets the clear of a prefix; `None` removes the clear.
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let prefixes = self.by_keyspace.entry(keyspace).or_default();
         match clear {
