@@ -216,12 +216,13 @@ pub enum WriteError {
     /// A lease with that id exists, or the keys of an ended one are still being removed. Nothing happened.
     #[error("lease {0} exists already: take another id, or leave it out to have one chosen")]
     LeaseExists(LeaseId),
-    /// A table (such as that of streams or leases) has its maximum number of entries.
+    /// The command exceeds a maximum number: for example of streams, of leases, or of rows that its conditions
+    /// examine.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
-        /// Name of the table that is full.
+        /// Description of the counted objects, for messages (such as `leases`).
         what: &'static str,
-        /// Maximum number of entries in the table.
+        /// Maximum number of these objects.
         limit: usize,
     },
     /// An operation of a transaction could not be carried out. The transaction changed nothing.
