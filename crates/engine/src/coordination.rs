@@ -46,13 +46,13 @@ pub struct Coordination {
 /// Error returned when an operation on a lock, election or semaphore fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoordinationError {
-    /// A write failed.
+    /// A write to the keyspace of the locks failed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A read failed.
+    /// A read of the keyspace of the locks failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A watch failed.
+    /// A watch of the keyspace of the locks failed.
     #[error(transparent)]
     Watch(#[from] WatchError),
 }

@@ -38,7 +38,7 @@ pub enum Health {
     /// The disk is nearly full: the database rejects new data, or will do so when the log segment in use is full.
     /// Reads, deletes and trims go on.
     DiskFull {
-        /// Free bytes on the disk.
+        /// Number of bytes that are free on the disk.
         free_bytes: u64,
     },
     /// The database accepts no writes until it is restarted or repaired. Reads go on.

@@ -22,19 +22,19 @@ pub enum OpenError {
     /// Another process has the directory open.
     #[error("{path} is in use by another process: stop it, or use another directory")]
     Locked {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
     /// The data directory does not exist, and the options forbid creating it.
     #[error("{path} is not a Thalweg directory: create one with `thalweg serve --data`, or check the path")]
     Missing {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
     /// The directory is the destination of a restore that has not finished.
     #[error("a restore into {path} has not finished: start it again, or remove the directory")]
     Unfinished {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
     /// The directory's state is kept by another backend.
@@ -43,7 +43,7 @@ pub enum OpenError {
          or move it with `thalweg migrate --data {path} --from {found} --to {wanted}`"
     )]
     OtherBackend {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
         /// Backend that keeps the state.
         found: &'static str,
@@ -65,17 +65,17 @@ pub enum OpenError {
     /// The identity file has contents that this version of the program does not write.
     #[error("{path}: the identity file is damaged or of a newer version: {message}")]
     Identity {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
-        /// Description of the error.
+        /// Description of what is wrong with the identity file.
         message: String,
     },
     /// A file could not be read or written.
     #[error("{operation} in {path} failed: {message}")]
     Io {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
-        /// Operation that failed.
+        /// Description of the file operation that failed.
         operation: &'static str,
         /// Message of the operating system.
         message: String,
@@ -83,7 +83,7 @@ pub enum OpenError {
     /// The log was repaired, but the log records that complete the repair could not be written.
     #[error("the repair could not be finished: {reason}; start it again")]
     Repair {
-        /// Cause of the failure.
+        /// Reason why the repair could not be completed.
         reason: String,
     },
     /// The log could not be opened.
@@ -139,10 +139,10 @@ impl Classified for OpenError {
 /// Error returned when a write is not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The command breaks a limit.
+    /// The command exceeds a limit, for example on the length of a key or a value.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// A record breaks a limit.
+    /// A record in the batch exceeds a limit, for example on its size.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The batch has no records.
@@ -207,7 +207,7 @@ pub enum WriteError {
     /// The consumer group cannot be configured this way. Nothing happened.
     #[error("{what}")]
     BadGroup {
-        /// Description of the error.
+        /// Description of what is wrong with the configuration.
         what: &'static str,
     },
     /// The lease does not exist: it has expired, was revoked, or was never granted. Nothing happened.
@@ -230,7 +230,7 @@ pub enum WriteError {
     OperationFailed {
         /// Index of the failed operation in the chosen list of operations, from 0.
         operation: u32,
-        /// Cause of the failure.
+        /// Reason why the operation could not be carried out.
         error: OperationError,
     },
     /// The configuration of a keyspace or stream cannot be changed in the requested way.
@@ -261,7 +261,7 @@ pub enum WriteError {
         "this node knows versions of the state machine up to {known}, and {to} was asked for: upgrade the node first"
     )]
     VersionUnknown {
-        /// Requested version.
+        /// Version of the state machine that was requested.
         to: u16,
         /// Highest version of the state machine that this node supports.
         known: u16,
@@ -278,7 +278,7 @@ pub enum WriteError {
          delete or trim data, or add space"
     )]
     DiskFull {
-        /// Free bytes on the disk.
+        /// Number of bytes that are free on the disk.
         free_bytes: u64,
         /// Bytes of disk space that are reserved for deletes and trims.
         reserve_bytes: u64,
@@ -286,7 +286,7 @@ pub enum WriteError {
     /// The disk prepares log segments more slowly than writes fill them. Nothing happened.
     #[error("{reason}: retry later")]
     NoSegment {
-        /// Message of the log.
+        /// Message with which the log rejected the write.
         reason: String,
     },
     /// The command does not fit into a log segment of this node. Nothing happened.
@@ -478,7 +478,7 @@ pub enum ReadError {
     /// The requested offset is below the log start offset of the stream: its record was trimmed.
     #[error("offset {requested} has been trimmed: the stream starts at {start}")]
     Trimmed {
-        /// Requested offset.
+        /// Offset that the reader requested.
         requested: Offset,
         /// Oldest offset that can be read from the stream.
         start: Offset,
@@ -486,7 +486,7 @@ pub enum ReadError {
     /// The requested offset is above the log end offset of the stream.
     #[error("offset {requested} is beyond the end: the next offset is {next}")]
     BeyondEnd {
-        /// Requested offset.
+        /// Offset that the reader requested.
         requested: Offset,
         /// Offset that the next record of the stream will get.
         next: Offset,
@@ -500,7 +500,7 @@ pub enum ReadError {
     /// The requested revision is older than the history that the keyspace, or one of the keys, has kept.
     #[error("revision {requested} is not kept any more: the oldest that can be read is {oldest}")]
     Compacted {
-        /// Requested revision.
+        /// Revision that the reader requested.
         requested: Revision,
         /// Oldest readable revision of the keyspace, or of the key whose past is not kept.
         oldest: Revision,
@@ -508,7 +508,7 @@ pub enum ReadError {
     /// No command has used the requested revision yet.
     #[error("revision {requested} has not been used yet: the newest is {newest}")]
     FutureRevision {
-        /// Requested revision.
+        /// Revision that the reader requested.
         requested: Revision,
         /// Newest revision that a command has used.
         newest: Revision,

@@ -259,7 +259,7 @@ impl Group {
         Self { db: self.db.with_durability(level), ..self.clone() }
     }
 
-    /// Returns the description of the group.
+    /// Returns the group's configuration, cursor and counters.
     pub fn info(&self) -> Result<GroupInfo, GroupError> {
         self.look()?.ok_or(GroupError::NoSuchGroup(self.id))
     }

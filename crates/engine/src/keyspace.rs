@@ -51,7 +51,7 @@ pub struct Head {
     pub expiry: Expiry,
 }
 
-/// Description of a keyspace.
+/// Name, id and settings of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceInfo {
     /// Name of the keyspace.
@@ -115,7 +115,7 @@ impl Database {
         self.inner.open.machine.keyspace_id(name).map(|id| Keyspace::new(self.clone(), id))
     }
 
-    /// Returns the descriptions of all keyspaces.
+    /// Returns the names, ids and settings of all keyspaces.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let all = self.inner.open.machine.keyspaces();

@@ -53,9 +53,9 @@ pub struct LeaseInfo {
 /// A key that is attached to a lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseKey {
-    /// Name of the keyspace.
+    /// Name of the keyspace to which the key belongs.
     pub keyspace: String,
-    /// Key in the keyspace.
+    /// Key as the user gave it.
     pub key: Vec<u8>,
 }
 

@@ -88,7 +88,7 @@ pub enum MigrateError {
     /// The requested backend already keeps the state.
     #[error("the {backend} backend already keeps the state")]
     Already {
-        /// Name of the backend.
+        /// Name of the requested backend.
         backend: &'static str,
     },
     /// The old or the new state could not be read or written.

@@ -48,7 +48,7 @@ pub struct Stats {
     pub maintenance_error: Option<String>,
     /// Statistics of snapshots taken from the database.
     pub snapshots: SnapshotStats,
-    /// Present time of the space.
+    /// Current time of the space, with which deadlines are compared.
     pub space_time: SpaceTime,
 }
 

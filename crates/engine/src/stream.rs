@@ -29,7 +29,7 @@ use crate::{
 /// Maximum number of batches that one read of a stream looks up.
 const MAX_BATCHES_PER_READ: u64 = 4096;
 
-/// Description of a stream.
+/// Name, configuration, bounds and size of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
     /// Name of the stream.
@@ -136,7 +136,7 @@ impl Stream {
         Self { db: self.db.with_durability(level), id: self.id }
     }
 
-    /// Returns the description of the stream.
+    /// Returns the stream's configuration, bounds and size.
     pub fn info(&self) -> Result<StreamInfo, ReadError> {
         self.db.inner.open.machine.stream(self.id).map(StreamInfo::from).ok_or(ReadError::NoSuchStream(self.id))
     }

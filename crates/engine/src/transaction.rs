@@ -49,7 +49,7 @@ pub struct Added {
 pub struct PrefixDeleted {
     /// Number of deleted keys; `None` if there were too many to count them within the command.
     pub keys: Option<u64>,
-    /// Revision of the delete.
+    /// Revision that the delete used.
     pub revision: Revision,
     /// Durability level that the delete reached.
     pub durability: Durability,

@@ -80,12 +80,12 @@ impl Metrics {
         self.requests.record(place, place * 2 + usize::from(!good), took);
     }
 
-    /// Counts a channel that was opened.
+    /// Counts a channel of a native connection that was opened.
     pub(crate) fn channel_opened(&self) {
         self.channels_opened.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a channel that has ended.
+    /// Counts a channel of a native connection that has ended.
     pub(crate) fn channel_closed(&self) {
         self.channels_closed.fetch_add(1, Ordering::Relaxed);
     }

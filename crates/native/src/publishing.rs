@@ -59,7 +59,7 @@ impl BatchEncoder for Joined {
 pub(crate) struct Checked<'f> {
     /// The batch as the client sent it.
     pub batch: wire::Batch<'f>,
-    /// Parsed subject of the batch.
+    /// Subject of the batch, in parsed form.
     pub subject: Subject,
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
 /// Bounds of one read of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// First offset to read.
+    /// Offset of the first record to read.
     pub from: Offset,
     /// Maximum number of records to read.
     pub max_records: u64,

@@ -48,11 +48,11 @@ pub(crate) enum Use {
 /// A request whose reply is pending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// Id of the request.
+    /// Id that the client has given to the request.
     pub id: u32,
-    /// Kind of the request.
+    /// Kind of the request's frame, by which metrics count the request.
     pub kind: Kind,
-    /// Time at which the request arrived.
+    /// Time at which the server received the request.
     pub received: Instant,
 }
 

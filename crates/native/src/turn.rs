@@ -88,7 +88,7 @@ impl Reply {
         Self::Frame(Box::new(encode))
     }
 
-    /// Puts the reply into the outbox.
+    /// Puts the reply's frames into the outbox.
     pub(crate) fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),

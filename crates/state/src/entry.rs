@@ -13,7 +13,7 @@ pub struct Entry<'a> {
     pub index: Index,
     /// Space time of the entry. If it is below that of the previous entry, the machine uses the previous one.
     pub time: SpaceTime,
-    /// Framed commands of the entry.
+    /// Encoded commands of the entry, each with its length before it.
     pub payload: &'a [u8],
     /// Position in the log at which the payload begins.
     pub at: LogPosition,
@@ -32,7 +32,7 @@ pub enum Moved {
     Void,
     /// Rows that this node no longer needs were deleted.
     Forgot {
-        /// Number of rows deleted.
+        /// Number of rows that this record deleted.
         rows: u32,
         /// True if more rows may have to be deleted.
         more: bool,

@@ -9,7 +9,7 @@ use crate::blobs::BlobUnreadable;
 /// and the state no longer match, or the backend has failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The state backend failed.
+    /// The backend that stores the state failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// Stored bytes are not in the format that this version of the program writes.
@@ -38,9 +38,9 @@ pub enum MachineError {
     EntryNeedsUpgrade {
         /// Index of the entry that needs the version.
         entry: Index,
-        /// Version that the entry needs.
+        /// Version of the state machine that the entry needs.
         needed: u16,
-        /// Highest version that this binary supports.
+        /// Highest version of the state machine that this binary supports.
         known: u16,
     },
     /// The state uses a version of the state machine that this binary does not support.
@@ -53,15 +53,15 @@ pub enum MachineError {
         entry: Index,
         /// Version of the state machine that the stored state uses.
         in_force: u32,
-        /// Highest version that this binary supports.
+        /// Highest version of the state machine that this binary supports.
         known: u16,
     },
     /// The state has already applied this record, so it must not be applied again.
     #[error("the record that ends at LSN {next_lsn} was already applied: the state is at LSN {applied}")]
     AlreadyApplied {
-        /// Exclusive end LSN of the record.
+        /// LSN at which the given record ends (exclusive).
         next_lsn: Lsn,
-        /// Exclusive end LSN of the applied records.
+        /// LSN below which all records are applied already.
         applied: Lsn,
     },
     /// An entry's payload extends beyond the maximum offset of a pointer into a segment.

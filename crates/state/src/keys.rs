@@ -285,7 +285,7 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
-/// An owned range of row keys.
+/// A range of row keys that owns its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange {
     lower: Bound<Vec<u8>>,

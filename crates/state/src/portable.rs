@@ -51,7 +51,7 @@ pub enum Row<'a> {
 pub struct Pointing<'a> {
     /// Offset of the pointer within the row's value, in bytes.
     pub at: usize,
-    /// The pointer that the row contains.
+    /// The pointer into the log that the row contains.
     pub blob: BlobRef,
     /// Key or batch to which the bytes in the log belong.
     pub whose: Whose<'a>,
@@ -69,7 +69,7 @@ pub enum Whose<'a> {
     },
     /// The bytes are a batch of a stream.
     Batch {
-        /// Stream of the batch.
+        /// Id of the stream to which the batch belongs.
         stream: StreamId,
         /// First offset of the batch.
         first: Offset,

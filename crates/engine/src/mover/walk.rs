@@ -58,7 +58,7 @@ pub(super) struct Live {
 pub(super) enum WalkError {
     /// A record of the segment could not be read.
     Unreadable,
-    /// A lookup in the state failed.
+    /// A lookup of a row in the state failed.
     State(WriteError),
 }
 

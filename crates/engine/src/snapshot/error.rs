@@ -151,10 +151,10 @@ impl Classified for SnapshotReadError {
 /// opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The directory is not empty.
+    /// The destination directory of the restore is not empty.
     #[error("{path} exists and is not empty: restore into a new directory")]
     Exists {
-        /// Path of the directory.
+        /// Path of the destination directory.
         path: String,
     },
     /// All full snapshots among the given parts (snapshots of a backup) are newer than the requested position.
@@ -170,7 +170,7 @@ pub enum RestoreError {
     /// The given parts (snapshots of a backup) contain no full snapshot.
     #[error("there is no full snapshot among {parts} parts: increments alone can't be restored")]
     NoFull {
-        /// Number of parts given.
+        /// Number of parts that the caller gave.
         parts: usize,
     },
     /// The given parts (snapshots of a backup) end before the requested position.

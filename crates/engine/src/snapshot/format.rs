@@ -157,13 +157,13 @@ impl SnapshotInfo {
 /// Numbers of rows, entries and bytes in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Number of rows of the state.
+    /// Number of rows of the state in the snapshot.
     pub rows: u64,
     /// Bytes of the keys and values of all rows.
     pub row_bytes: u64,
     /// Bytes that were in the log and that rows point to (large values, batches of streams).
     pub carried_bytes: u64,
-    /// Number of log entries.
+    /// Number of log entries in the snapshot.
     pub entries: u64,
     /// Bytes of the payloads of all log entries.
     pub entry_bytes: u64,

@@ -27,7 +27,7 @@ pub struct WatchEvent {
     pub time: SpaceTime,
     /// Key that changed, or the deleted prefix.
     pub key: Bytes,
-    /// Kind of the change.
+    /// Kind of the change, with the new value of a put.
     pub change: WatchChange,
 }
 

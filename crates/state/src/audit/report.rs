@@ -67,7 +67,7 @@ pub struct Finding {
     pub key: Vec<u8>,
     /// Expected content of the row, as derived from the other rows.
     pub expected: String,
-    /// Content that the row has.
+    /// Content of the row that the audit found.
     pub found: String,
 }
 

@@ -71,7 +71,7 @@ impl<'a> EntryCommits<'a> {
 /// A command of a log entry that used a revision.
 #[derive(Clone, Debug)]
 pub struct EntryCommit<'a> {
-    /// Revision of the command.
+    /// Revision that the command used.
     pub revision: Revision,
     /// Length of the command's encoding in bytes.
     pub bytes: usize,

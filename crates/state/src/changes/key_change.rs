@@ -9,23 +9,23 @@ pub enum KeyChange<'a> {
     Put {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// User key.
+        /// Key as the user gave it.
         key: &'a [u8],
-        /// New value.
+        /// Value that the key was set to.
         value: &'a [u8],
     },
     /// The key was deleted. A blind delete, which does not read the key, reports this even if the key did not exist.
     Delete {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// User key.
+        /// Key as the user gave it.
         key: &'a [u8],
     },
     /// The key was removed after its deadline or its lease's deadline.
     Expire {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// User key.
+        /// Key as the user gave it.
         key: &'a [u8],
     },
     /// All keys with the prefix were deleted.

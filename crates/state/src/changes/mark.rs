@@ -20,11 +20,11 @@ const STEP_BYTES: u64 = 1024 * 1024;
 /// A mark: a log position at which reading of changes can begin, with the revision reached there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Last revision used before the entry.
+    /// Last revision that a command before the marked entry used.
     pub revision: Revision,
-    /// LSN of the entry's record.
+    /// LSN of the log record that contains the marked entry.
     pub lsn: Lsn,
-    /// Index of the entry.
+    /// Index of the marked entry.
     pub index: Index,
 }
 

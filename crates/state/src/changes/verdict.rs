@@ -36,7 +36,7 @@ const PUT_FROM_ENTRY: u8 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct VerdictBuilder {
     row: Vec<u8>,
-    /// Encoded changes of the current command.
+    /// Encoded changes that the current command has recorded so far.
     told: Vec<u8>,
     count: u32,
     telling: bool,

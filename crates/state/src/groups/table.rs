@@ -47,7 +47,7 @@ use crate::{
     keys::{self, KeyRange},
 };
 
-/// All groups of the space.
+/// The table of all consumer groups of the space, in memory.
 #[derive(Debug)]
 pub(crate) struct GroupTable {
     groups: BTreeMap<GroupId, Group>,

@@ -126,7 +126,7 @@ pub struct Version {
 /// A page of the versions of one key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The requested versions, newest first.
+    /// The versions of the key in this page, newest first.
     pub versions: Vec<Version>,
     /// True if the key has older versions than those in the page.
     pub more: bool,

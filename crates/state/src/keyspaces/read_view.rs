@@ -62,7 +62,7 @@ pub struct ScanRange<'a> {
     pub start: Bound<&'a [u8]>,
     /// Upper bound of the visited keys.
     pub end: Bound<&'a [u8]>,
-    /// Order of the scan.
+    /// Direction of the scan: ascending or descending.
     pub direction: Direction,
     /// Maximum number of pairs that the scan visits.
     pub limit: usize,

@@ -44,7 +44,7 @@ pub struct Stored {
 /// A value, or its position in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredValue {
-    /// The bytes of the value.
+    /// The bytes of the value itself.
     Inline(Bytes),
     /// The position of the bytes in the node's log.
     Blob(BlobRef),
@@ -67,7 +67,7 @@ impl StoredValue {
 /// A borrowed [`StoredValue`], as scans return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredRef<'a> {
-    /// The bytes of the value.
+    /// The bytes of the value itself.
     Inline(&'a [u8]),
     /// The position of the bytes in the node's log.
     Blob(BlobRef),

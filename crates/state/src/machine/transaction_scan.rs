@@ -152,7 +152,7 @@ struct Page<'p, 'm> {
     items: Vec<ScannedItem>,
     max_rows: usize,
     looked_at: usize,
-    /// Key of the last row examined.
+    /// Key of the row that the scan examined last.
     last: Option<Vec<u8>>,
     end: Option<End>,
 }

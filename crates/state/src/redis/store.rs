@@ -308,7 +308,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
 enum Goes {
     /// The collection gets a trash row, and sweeps remove its parts.
     Away,
-    /// The collection moves to another key.
+    /// The collection stays, because it moves to another key.
     Along,
 }
 

@@ -69,7 +69,7 @@ impl From<StreamConfig> for KeptConfig {
     }
 }
 
-/// Life cycle of a stream.
+/// Life cycle of a stream: live, or deleted but not removed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Live,
@@ -315,7 +315,7 @@ impl RecentConfigs {
     }
 }
 
-/// Kind of maintenance of a stream.
+/// Kind of maintenance that a stream may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     Retention,
