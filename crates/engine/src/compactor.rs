@@ -45,8 +45,8 @@ use crate::{
 
 /// Bytes of memory that each noted key costs besides the key itself.
 const KEY_OVERHEAD_BYTES: usize = 64;
-/// Bytes by which the end of a pass reduces the round's budget, so that a round ends even if each pass is abandoned
-/// immediately.
+/// Bytes by which the end of a stream's compaction reduces what the maintenance round may still read. So a round ends
+/// even if the compaction of each stream is abandoned immediately.
 const STEP_COST: u64 = 64 * 1024;
 /// Maximum number of streams that compaction remembers as not due until the log's active segment changes.
 const MAX_LOOKED_AT: usize = 10_000;
@@ -69,29 +69,30 @@ struct Pass {
     key_bytes: usize,
     end: Offset,
     step: Step,
-    /// True if the pass left a batch unchanged because its remaining records are too large for one record of the log.
+    /// True if compaction of the stream left a batch unchanged because its remaining records are too large for one
+    /// record of the log.
     skipped: bool,
-    /// Active segment of the log when the pass began.
+    /// Active segment of the log when compaction of the stream began.
     active: Generation,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The pass notes the keys of records, next from this offset on.
+    /// Compaction notes the keys of records, next from this offset on.
     Noting(Offset),
-    /// The pass rewrites batches, next from this offset on.
+    /// Compaction rewrites batches, next from this offset on.
     Rewriting(Offset),
 }
 
-/// Result of one step of a pass: the pass goes on or is done.
+/// Result of one step of compacting a stream: more steps follow, or it is done.
 enum Went {
     On,
     Done,
 }
 
 impl Compactor {
-    /// Runs compaction in one maintenance round: continues the pass in progress and begins others, until the bytes
-    /// that a round may read are used up.
+    /// Compacts streams in one maintenance round: continues with the stream in progress and begins others, until the
+    /// bytes that a round may read are used up.
     pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
         let mut budget = COMPACTION_ROUND_BYTES;
         while budget > 0 {
@@ -140,8 +141,8 @@ impl Compactor {
     }
 }
 
-/// Returns the end of a stream's dirty stretch (records appended since the last pass); `None` if the stretch is too
-/// small to compact.
+/// Returns the offset up to which a stream should be compacted; `None` if the records appended since its last
+/// compaction are too few.
 fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -> Result<Option<Offset>, WriteError> {
     let CompactionCandidate { stream, cleaned, next, .. } = *candidate;
     let (mut at, mut end, mut dirty, mut tail) = (cleaned, None, 0, 0);
@@ -233,7 +234,7 @@ impl Pass {
         Ok(Went::On)
     }
 
-    /// Switches the pass from noting keys to rewriting batches, or ends the pass.
+    /// Switches from noting keys to rewriting batches, or ends the compaction of the stream.
     fn turn(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<Went, WriteError> {
         match self.step {
             Step::Noting(_) => {

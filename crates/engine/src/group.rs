@@ -338,8 +338,8 @@ impl Group {
         Ok(open.machine.held_attempts(self.id, open.solo.now(), attempts)?)
     }
 
-    /// Reports if a fetch would deliver records now, or otherwise how long it takes until pending records become free
-    /// for redelivery. New or returned records can make a fetch deliver earlier.
+    /// Reports if a fetch would deliver records now, or otherwise how long it takes until a pending record can be
+    /// redelivered. New or returned records can make a fetch deliver earlier.
     pub fn ready(&self) -> Result<Ready, GroupError> {
         let now = self.db.inner.open.solo.now();
         match self.due()? {

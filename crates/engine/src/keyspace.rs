@@ -207,7 +207,7 @@ impl Keyspace {
     }
 
     /// Watches keys: the watch delivers every change from the revision `from` on (`None` for the next revision), in
-    /// order and without gaps. Past changes are read from the log, back to the history floor.
+    /// order and without gaps. Past changes are read from the log, as far back as it is kept for history.
     pub fn watch(&self, keys: &WatchKeys, from: Option<Revision>) -> Result<Watch, WatchError> {
         Watch::new(&self.db, self.id, keys, from)
     }

@@ -253,8 +253,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Raises the history floor to the start of the log, and deletes rows below it, which served only to read the
-    /// freed part of the log.
+    /// Raises the history floor (the oldest position from which watches can read changes) to the start of the log, and
+    /// deletes rows that served only to read the freed part of the log.
     fn raise_history_floor(&self) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         let failed = |error: MachineError| WriteError::StateFailed { reason: error.to_string() };
@@ -271,8 +271,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the view of the state kept for a digest if no caller has taken it for some rounds: the caller that
-    /// requested the digest has gone.
+    /// Drops the view of the state kept for a digest if no caller has taken the view for some rounds: the caller that
+    /// requested it no longer waits.
     fn drop_old_digest_view(&self, found: &mut Option<(u64, u32)>) {
         let machine = &self.open.machine;
         *found = machine.kept_digest_view().map(|id| match *found {

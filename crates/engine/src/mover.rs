@@ -52,16 +52,16 @@ const MAX_LIVE_PERCENT: u64 = 50;
 /// Bytes that the copy of a stream batch takes in the log in addition to the batch itself, including the head of the
 /// move record.
 const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
-/// Maximum number of segments with counted live bytes that one round walks. Such walks are limited because they write
-/// copies.
+/// Maximum number of segments that one round walks (reads record by record) although the state counts live bytes in
+/// them. Such walks are limited because they write copies.
 const COUNTED_WALKS_PER_ROUND: usize = 4;
-/// Number of state lookups after which a round begins no further walk over a segment with counted live bytes. Lookups
-/// take much longer than reading the segment.
+/// Number of lookups in the state after which a round reads no further segment in which the state counts live bytes.
+/// Lookups take much longer than reading the segment.
 const COUNTED_LOOKUPS_PER_ROUND: u64 = 100_000;
-/// Number of bytes of walked segments after which a round begins no further walk. Segments without counted bytes are
-/// mostly free, and space must be freed as fast as writers use it; a round runs every second. This bound and
-/// [`LOOKUPS_PER_ROUND`] limit the time for which a round delays other maintenance: to a few seconds after gigabytes
-/// became free, and 0.2 s for a segment of 64 MiB.
+/// Number of bytes after which a round walks (reads record by record) no further segment. Segments in which the state
+/// counts no live bytes are mostly free, and space must be freed as fast as writers use it; a round runs every second.
+/// This bound and [`LOOKUPS_PER_ROUND`] limit the time for which a round delays other maintenance: to a few seconds
+/// after gigabytes became free, and 0.2 s for a segment of 64 MiB.
 const WALKED_BYTES_PER_ROUND: u64 = 1 << 30;
 /// Number of state lookups after which a round begins no further walk of any kind. See [`WALKED_BYTES_PER_ROUND`].
 const LOOKUPS_PER_ROUND: u64 = 1_000_000;
@@ -73,21 +73,23 @@ const WALKS_PER_SEGMENT: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     seen: HashMap<Generation, Seen>,
-    /// The segment with counted live bytes that was walked last. The next round continues with the segment after it.
+    /// The last segment that was walked although the state counts live bytes in it. The next round continues with the
+    /// segment after it.
     last_counted: Turn,
-    /// The segment with counted live bytes that was walked last above the history floor. Such segments are walked only
-    /// while the disk is full.
+    /// The last segment above the history floor that was walked although the state counts live bytes in it. Such
+    /// segments are walked only while the disk is full.
     last_of_history: Turn,
 }
 
-/// Segment after which the walks over segments with counted live bytes continue; `None` to start with the oldest.
+/// Segment after which the walks over segments continue in which the state counts live bytes; `None` to start with the
+/// oldest.
 type Turn = Option<Generation>;
 
 /// Log segments that may be freed once no row of the state points into them, oldest first.
 struct Candidates {
-    /// Segments below the history floor, which nothing but live bytes keeps.
+    /// Segments that are not needed for history, so that only live bytes keep them.
     past: Vec<SegmentInfo>,
-    /// Segments above the history floor, which are otherwise kept for history; empty unless the disk is full.
+    /// Segments that are otherwise kept for history; empty unless the disk is full.
     kept: Vec<SegmentInfo>,
 }
 
@@ -114,7 +116,7 @@ struct Round<'a> {
     rows: BTreeMap<Generation, Liveness>,
     /// Bytes of disk space that must still be freed until the log takes new data again; 0 unless the disk is full.
     short_bytes: u64,
-    /// Number of segments with counted live bytes that this round has walked.
+    /// Number of segments that this round has walked although the state counts live bytes in them.
     counted: usize,
     walked_bytes: u64,
     lookups: u64,
@@ -148,7 +150,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Reason why the attempt to clear a segment of live bytes ended early.
+/// Reason why an attempt to copy all live bytes out of a segment ended early.
 enum Stopped {
     Walk(WalkError),
     /// Live bytes could not be copied. Contains the error, or `None` if an earlier copy of this round failed.
@@ -164,8 +166,8 @@ impl From<WalkError> for Stopped {
 /// Result of copying the live bytes of a segment forward.
 enum Copied {
     All,
-    /// Some moves had no effect: the bytes were overwritten in the meantime, or are still needed where they are. Only
-    /// another walk can show which.
+    /// Some copies had no effect: the bytes were overwritten in the meantime, or are still needed where they are. Only
+    /// another walk over the segment can show which.
     NotAll,
     /// A copy is too large for a log record of this node.
     TooLarge,
@@ -188,8 +190,8 @@ impl Mover {
         round.failure.map_or(freed, Err)
     }
 
-    /// Frees the segments that walks have found free: all of those below the history floor, and of those above it as
-    /// many as the disk is short of.
+    /// Frees the segments in which walks have found nothing live: all that are not needed for history, and of the
+    /// others as many as the disk is short of.
     fn free_known(
         &mut self,
         round: &mut Round<'_>,
@@ -213,8 +215,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Walks segments within the bounds of a round: first those below the history floor, then those above it, the
-    /// oldest first, until the freed bytes would be sufficient for the disk.
+    /// Walks segments (reads them record by record) within the bounds of a round: first those that are not needed for
+    /// history, then the others, the oldest first, until the freed bytes would be sufficient for the disk.
     fn walk_some(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
         for segment in in_turn(round, &candidates.past, self.last_counted) {
@@ -395,8 +397,8 @@ fn copy_forward(
     Ok(copied)
 }
 
-/// Returns segments in the order in which they are walked. Segments with counted live bytes up to `last`, which have
-/// had their turn, come after all others.
+/// Returns segments in the order in which they are walked. Segments up to `last` in which the state counts live bytes
+/// have had their turn, and come after all others.
 fn in_turn<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: Turn) -> Vec<&'s SegmentInfo> {
     let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
     let (later, mut order): (Vec<_>, Vec<_>) =

@@ -180,9 +180,9 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     }
 }
 
-/// Raises the history floor above a bridge: the gap that a repair has left between the log and the state. The log has
-/// no history before the bridge, so watches that begin there must fail. The floor rises at most to the applied
-/// position, which is above the bridge.
+/// Raises the history floor (the oldest position from which watches can read changes) above the gap that a repair has
+/// left between the log and the state. Watches that begin before the gap must fail, because the log has no changes
+/// from there. The floor rises at most to the applied position, which is above the gap.
 fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
     let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
     let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };

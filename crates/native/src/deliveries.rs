@@ -13,7 +13,8 @@ use super::{
 /// Number of bytes at the beginning of a delivery's frame: durability, attempt, deadline, number of parts (records
 /// delivered equally often).
 const DELIVERY_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Number of bytes of a part in addition to its runs of records: number of deliveries, number of runs.
+/// Number of bytes of a part of a delivery (records delivered equally often) in addition to its runs of records:
+/// number of deliveries, number of runs.
 const PART_HEAD_BYTES: usize = 4 + 4;
 
 /// Returns the maximum bytes and the maximum number of records of a delivery whose frame the client accepts. Half of

@@ -63,7 +63,7 @@ pub(crate) struct Checked<'f> {
     pub subject: Subject,
 }
 
-/// Entry of the queue of a channel's publishes that wait because a subscriber has no room.
+/// Entry of the queue of publishes that wait because the queue of a subscriber is full.
 enum Waiting {
     Batch(Batch),
     /// Beginning of a publish whose client wants a reply. Contains the result of the batches that were already
@@ -73,18 +73,21 @@ enum Waiting {
     Done(oneshot::Sender<Published>),
 }
 
-/// Publishing state of a channel: messages being gathered, and batches that wait for room at a subscriber.
+/// Publishing state of a channel: messages being gathered, and batches that wait because the queue of a subscriber is
+/// full.
 pub(crate) struct Publishing {
     coalescer: Coalescer<Joined>,
     /// Reused buffer for the batches that the coalescer has completed.
     complete: Vec<Batch>,
-    /// Publishes that wait, in order of arrival; empty unless a subscriber whose policy blocks publishers has no room.
+    /// Publishes that wait, in order of arrival; empty unless the queue of a subscriber whose policy blocks publishers
+    /// is full.
     blocked: VecDeque<Waiting>,
     /// Result so far of the publish whose batches are at the head of `blocked`.
     total: Published,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
-    /// Timer that ends the wait of a batch for more messages; created by the first such wait.
+    /// Timer at which a gathered batch is published even if no more messages arrive; created when a batch first needs
+    /// it.
     timer: Option<Timer>,
 }
 
@@ -111,7 +114,7 @@ impl Publishing {
         }
     }
 
-    /// Returns true if a batch waits for room at a subscriber.
+    /// Returns true if a batch waits because the queue of a subscriber is full.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty()
@@ -177,8 +180,8 @@ impl Publishing {
     /// Publishes batches after all earlier ones of the channel. Returns the result.
     ///
     /// # Errors
-    /// A subscriber whose policy blocks publishers has no room. The receiver gets the result once all batches are
-    /// published.
+    /// A subscriber whose policy blocks publishers has a full queue. The returned receiver gets the result once all
+    /// batches are published.
     pub(crate) fn publish(
         &mut self,
         to: &To<'_>,
@@ -216,8 +219,8 @@ impl Publishing {
         to.broker.publish(batch, Some(to.waiter)).ok()
     }
 
-    /// Publishes waiting batches for which there is room now, and then the gathered batch if it is complete or due.
-    /// Returns true if there was progress.
+    /// Publishes batches that waited for a subscriber's queue, if it has room now, and then the gathered batch if it
+    /// is complete or due. Returns true if there was progress.
     pub(crate) fn go_on(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {
@@ -273,7 +276,7 @@ impl Publishing {
     }
 }
 
-/// Destination of a channel's messages, and the handle that is notified when a blocking subscriber has room again.
+/// Destination of a channel's messages, and the handle that is notified when a subscriber's full queue has room again.
 pub(crate) struct To<'a> {
     /// Broker that distributes the batches to subscribers.
     pub broker: &'a Broker,

@@ -34,7 +34,8 @@ pub(crate) struct Replies {
 /// Way in which a large frame gets its memory reservation from the server's limit on replies.
 #[derive(Debug)]
 pub(crate) enum Room {
-    /// The frame needs a new reservation, and is rejected if there is no room for one. Used for replies to reads.
+    /// The frame needs a new memory reservation, and is rejected if no memory is free for it. Used for replies to
+    /// reads.
     Ask,
     /// The frame is counted even above the limit, because the event that it reports has already happened.
     Owed,
@@ -183,7 +184,7 @@ impl Replies {
     }
 
     /// Moves the last frame in the outbox's buffer, which begins at `begin`, into a buffer of its own, together with
-    /// its reservation.
+    /// its memory reservation.
     fn set_apart(&mut self, begin: usize, room: Room) -> Result<(), Failure> {
         let out = self.outbox.buffer();
         let mut frame = if begin == 0 { std::mem::take(out) } else { out.split_off(begin) };
@@ -276,12 +277,12 @@ impl Aside {
 #[derive(Debug)]
 pub(crate) struct Parts<'o> {
     outbox: &'o mut Outbox,
-    /// Buffer and reservation of the frame, if it is counted; `None` if its bytes go directly into the outbox's
-    /// buffer.
+    /// Buffer and memory reservation of the frame, if the frame is counted against the server's limit; `None` if its
+    /// bytes go directly into the outbox's buffer.
     own: Option<Own>,
 }
 
-/// Bytes gathered for a frame that is counted, and the frame's reservation.
+/// Bytes gathered for a frame that is counted against the server's limit, and the frame's memory reservation.
 #[derive(Debug)]
 struct Own {
     bytes: Vec<u8>,
@@ -312,7 +313,7 @@ impl Parts<'_> {
     }
 
     /// Moves the bytes gathered so far into the outbox. A small piece is copied; a large one becomes a buffer of its
-    /// own and keeps the reservation.
+    /// own and keeps its memory reservation.
     fn flush(&mut self) {
         let Some(own) = &mut self.own else { return };
         if own.bytes.len() < SHARED_FROM_BYTES {

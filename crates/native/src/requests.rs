@@ -134,7 +134,7 @@ impl fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// Creates an empty table with room for `max_requests` requests.
+    /// Creates an empty table that accepts up to `max_requests` pending requests.
     #[must_use]
     pub(crate) fn new(max_requests: u32) -> Self {
         Self {

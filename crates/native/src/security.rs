@@ -21,8 +21,8 @@ use thalweg_types::SpaceTime;
 /// Time before the end of a certificate's validity from which the server logs a warning.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Returns the options of the native port's listener from the configuration. A self-signed certificate is made for
-/// `address`.
+/// Returns the options of the native port's listener from the configuration. If no certificate files are configured, a
+/// certificate is made for `address`.
 pub fn options(config: &Config, address: IpAddr) -> Result<ListenOptions, IdentityError> {
     let mut options = ListenOptions::default();
     options.handshake_timeout = config.header_timeout.0;

@@ -161,8 +161,8 @@ impl Subjects {
         self.bell.waker.register(cx.waker());
     }
 
-    /// Returns true if a batch that the client published waits for room at a subscriber. The channel then handles no
-    /// further frame.
+    /// Returns true if a batch that the client published waits because the queue of a subscriber is full. The channel
+    /// then handles no further frame.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked()
@@ -281,8 +281,8 @@ impl Subjects {
     }
 
     /// Counts a batch against the limit of a subscription. Returns true if the subscription gets the whole batch.
-    /// Otherwise it gets only the part within its limit, which is sent here. For the channel's own subscription,
-    /// completes an ask with the batch.
+    /// Otherwise sends it only as many messages as its limit permits, and returns false. If the subscription is the
+    /// channel's own, completes an ask with the batch.
     fn counts(&mut self, id: SubscriptionId, batch: &Batch, out: &mut Replies) -> bool {
         if id == INBOX {
             let waiting = self.asks.as_mut().and_then(|asks| asks.complete(batch.subject()));

@@ -179,12 +179,12 @@ fn tag_and_number(tag: u8, number: u64) -> [u8; 9] {
     key
 }
 
-/// Decodes the entry's index from the row key of a verdict.
+/// Decodes the entry's index from the row key of a verdict (facts about an entry).
 pub(crate) fn index_of_verdict(key: &[u8]) -> Option<Index> {
     Some(Index(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// Decodes the revision from the row key of a mark.
+/// Decodes the revision from the row key of a mark (log position of a revision).
 pub(crate) fn revision_of_mark(key: &[u8]) -> Option<Revision> {
     Some(Revision(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }

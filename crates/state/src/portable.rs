@@ -159,15 +159,17 @@ impl Placed {
         blob
     }
 
-    /// Adds to `batch` the liveness rows of all segments that [`place`](Self::place) counted.
+    /// Adds to `batch` the rows with the number of live bytes of each segment, as [`place`](Self::place) has counted
+    /// them.
     pub fn write(&self, batch: &mut WriteBatch) {
         self.changes.write(batch);
     }
 }
 
-/// Adds the first rows of a node that continues alone after the `applied` position of another node: its membership, a
-/// history floor above all earlier entries, and an inline floor which states that no entry of its log contains a value
-/// that the state stores inline. `membership` is the payload of the membership's record.
+/// Adds the first rows of a new node that continues alone after the `applied` position of another node: its membership
+/// (list of nodes), a history floor that makes all earlier entries unreadable as history, and an inline floor which
+/// states that no entry of its log contains a value that the state stores inline. `membership` is the payload of the
+/// membership's record.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);

@@ -75,8 +75,8 @@ impl AsyncDatabase {
         }
     }
 
-    /// Resolves when a fetch may deliver records, the group is gone, or the database closes. Does not notice records
-    /// that become free for redelivery by time: race the future against a timer from [`Group::ready`].
+    /// Resolves when a fetch may deliver records, the group is deleted, or the database closes. Does not notice that a
+    /// record's ack deadline or redelivery delay passes: race the future against a timer from [`Group::ready`].
     pub fn group_ready(&self, group: &Group) -> impl Future<Output = Result<(), GroupError>> + Send + use<> {
         let registration = Registration::new(self.blocking(), group.stream);
         let group = group.clone();

@@ -6,6 +6,6 @@ use thalweg_types::SpaceTime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Now,
-    /// A fetch would deliver records at this time; `None` means that no pending record becomes free by time.
+    /// A fetch would deliver records from this time on; `None` means that no pending record waits for a time.
     At(Option<SpaceTime>),
 }

@@ -179,9 +179,9 @@ impl Push {
         })
     }
 
-    /// Returns all unsettled records to the group, because the receiver is gone. Their deliveries stay counted, so a
-    /// record that crashes its receivers becomes a dead letter. The caller need not wait for the result: records that
-    /// are not returned become free after their ack deadline.
+    /// Returns all unsettled records to the group, because the receiver has disconnected. Their deliveries stay
+    /// counted, so a record that crashes its receivers becomes a dead letter. The caller need not wait for the result:
+    /// records that are not returned can be redelivered after their ack deadline.
     pub fn give_back(&mut self, reason: &str) -> Result<(), GroupError> {
         let held = self.group.held(&self.ledger.attempts())?;
         let settlements: Vec<_> =

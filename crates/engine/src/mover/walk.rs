@@ -270,8 +270,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the window of a stream: the stream's batches in this segment that the walk has looked up so far. On
-    /// first use it covers the whole stream if the stream has few batches, and is empty otherwise.
+    /// Returns the batches of a stream in this segment that the walk has looked up so far. On the first call for a
+    /// stream, looks up all its batches if there are few, and none otherwise.
     fn known_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
         match self.windows.entry(stream) {
             Entry::Occupied(known) => Ok(known.into_mut()),

@@ -30,7 +30,7 @@ const LOOKUPS_PER_SEARCH: u64 = 10;
 #[derive(Debug)]
 pub(super) struct Window {
     first_time: SpaceTime,
-    /// Inclusive end of the span of time that the window covers.
+    /// Latest time (inclusive) at which the batches in the window were appended.
     last_time: SpaceTime,
     /// Batches sorted by their position in the segment. They may include batches appended after `last_time`.
     batches: Vec<BatchRef>,
@@ -39,7 +39,7 @@ pub(super) struct Window {
 }
 
 impl Default for Window {
-    /// Creates a window that covers no time.
+    /// Creates a window without batches, which covers no span of time.
     fn default() -> Self {
         Self { first_time: SpaceTime(1), last_time: SpaceTime(0), batches: Vec::new(), lookups: 0 }
     }
@@ -56,7 +56,8 @@ impl Window {
         Self { first_time, last_time, batches, lookups }
     }
 
-    /// Builds a window that covers the whole stream; `None` if the stream has more than [`FEW_BATCHES`] batches.
+    /// Builds a window with all batches of a stream in the segment; `None` if the stream has more than [`FEW_BATCHES`]
+    /// batches.
     pub(super) fn of_few(machine: &Machine, stream: StreamId, segment: Generation) -> Result<Option<Self>, WriteError> {
         let Some(info) = machine.stream(stream) else { return Ok(Some(Self::whole(Vec::new()))) };
         let mut found = match machine.batches_from(stream, info.start, FEW_BATCHES + 1, u64::MAX) {
@@ -123,7 +124,8 @@ impl Window {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }
 
-    /// Returns the batch that begins at position `at` of the segment; `None` if the window has no such batch.
+    /// Returns the batch that begins at position `at` of the segment; `None` if there is no such batch among those
+    /// looked up.
     pub(super) fn at(&self, at: LogPosition) -> Option<BatchRef> {
         let found = self.batches.binary_search_by_key(&at.offset, |batch| batch.blob.offset).ok()?;
         Some(self.batches[found]).filter(|batch| lies_at(&batch.blob, at))

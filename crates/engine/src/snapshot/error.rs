@@ -170,7 +170,7 @@ pub enum RestoreError {
     /// The given parts (snapshots of a backup) contain no full snapshot.
     #[error("there is no full snapshot among {parts} parts: increments alone can't be restored")]
     NoFull {
-        /// Number of parts that the caller gave.
+        /// Number of snapshots that the caller gave.
         parts: usize,
     },
     /// The given parts (snapshots of a backup) end before the requested position.
@@ -178,7 +178,7 @@ pub enum RestoreError {
     TooLate {
         /// LSN to which the caller wants to restore.
         wanted: Lsn,
-        /// LSN at which the parts end.
+        /// LSN at which the last of the given snapshots ends.
         end: Lsn,
     },
     /// The given parts (snapshots of a backup) have a gap between them.
@@ -186,33 +186,33 @@ pub enum RestoreError {
     Missing {
         /// LSN at which the missing increment would begin.
         from: Lsn,
-        /// LSN at which the next part begins.
+        /// LSN at which the next of the given snapshots begins.
         to: Lsn,
     },
     /// The given parts (snapshots of a backup) come from different nodes.
     #[error("{part} is of node {found:016x}, the others of {expected:016x}: restore one node at a time")]
     OtherNode {
-        /// Name of the part that comes from another node.
+        /// Name of the snapshot that comes from another node.
         part: String,
-        /// Id of the node that the part comes from.
+        /// Id of the node that this snapshot comes from.
         found: u64,
-        /// Id of the node that the other parts come from.
+        /// Id of the node that the other snapshots come from.
         expected: u64,
     },
     /// A part (snapshot of a backup) does not continue the parts before it.
     #[error("{part} does not continue what was restored before it: {what}")]
     DoesNotFollow {
-        /// Name of the part that does not fit.
+        /// Name of the snapshot that does not fit.
         part: String,
-        /// Description of the contradiction between the part and those before it.
+        /// Description of the contradiction between this snapshot and those before it.
         what: String,
     },
     /// A part (snapshot of a backup) is damaged or cannot be read.
     #[error("{part}: {error}")]
     Part {
-        /// Name of the damaged part.
+        /// Name of the damaged snapshot.
         part: String,
-        /// Reason why the part cannot be used.
+        /// Reason why the snapshot cannot be used.
         error: SnapshotReadError,
     },
     /// The destination directory could not be created or opened.

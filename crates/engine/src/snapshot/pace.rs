@@ -20,12 +20,12 @@ use thalweg_types::Lsn;
 
 /// Time after the last write for which clients count as writing.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// Maximum time by which a snapshot that is behind its pace may shorten later rests.
+/// Maximum time by which a snapshot that is behind its pace may shorten its next pauses.
 const CREDIT: Duration = Duration::from_millis(100);
-/// Longest rest after a chunk. A pace slower than one chunk in this time is exceeded.
+/// Longest pause after a chunk. A pace slower than one chunk in this time is not kept.
 pub(super) const MAX_REST: Duration = Duration::from_millis(250);
 
-/// Determines how long a snapshot rests after each chunk. See the module's documentation.
+/// Determines how long a snapshot pauses after each chunk. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Pacer {
     bytes_per_second: Option<NonZeroU64>,
@@ -40,7 +40,8 @@ impl Pacer {
         Self { bytes_per_second, end: None, due: now }
     }
 
-    /// Returns how long to rest after a chunk of `bytes` bytes, given that the log now ends at the LSN `end`.
+    /// Returns how long the snapshot must pause after a chunk of `bytes` bytes, given that the log now ends at the LSN
+    /// `end`.
     pub(super) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let wrote = match self.end {

@@ -24,7 +24,7 @@ use thalweg_types::{Lsn, SpaceTime};
 
 use super::{PartKind, RestoreError, SnapshotInfo, SnapshotReadError, chunk};
 
-/// Function that opens the bytes of a part for reading. A restore calls it at least twice.
+/// Function that opens the bytes of a backup's snapshot for reading. A restore calls it at least twice.
 type Open = Box<dyn Fn() -> io::Result<Box<dyn Read>> + Send + Sync>;
 
 /// A part of a backup: one snapshot (full or an increment) at some location, to be restored together with others.
@@ -40,24 +40,24 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// Creates a part from a function that opens its bytes; `name` is used in messages.
+    /// Creates a part of a backup from a function that opens the bytes of its snapshot; `name` is used in messages.
     pub fn new(name: impl Into<String>, open: impl Fn() -> io::Result<Box<dyn Read>> + Send + Sync + 'static) -> Self {
         Self { name: name.into(), open: Box::new(open) }
     }
 
-    /// Creates a part whose bytes are in a file; its name is the path.
+    /// Creates a part of a backup from a file with a snapshot; its name is the path.
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
         Self::new(path.display().to_string(), move || Ok(Box::new(File::open(&path)?)))
     }
 
-    /// Creates a part whose bytes are in memory; `name` is used in messages.
+    /// Creates a part of a backup from the bytes of a snapshot in memory; `name` is used in messages.
     pub fn bytes(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::new(name, move || Ok(Box::new(Cursor::new(bytes.clone()))))
     }
 
-    /// Returns the name of the part that messages use.
+    /// Returns the name of this snapshot in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -80,13 +80,13 @@ impl Part {
 /// Position to which a restore brings the new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RestoreTo {
-    /// The restore goes to the end of the given parts.
+    /// The restore goes to the end of the last snapshot.
     #[default]
     End,
     /// The restore applies all entries below this LSN and no later ones.
     Lsn(Lsn),
-    /// The restore applies all entries of this time or earlier. The parts do not show whether the node had further
-    /// entries between the last one in the parts and this time.
+    /// The restore applies all entries of this time or earlier. The snapshots do not show whether the node had further
+    /// entries between the last one in them and this time.
     Time(SpaceTime),
 }
 

@@ -63,9 +63,9 @@ const MAX_TOGETHER: usize = 1000;
 pub struct RestoreProgress {
     /// Number of parts (snapshots of the backup) that are restored completely.
     pub parts: usize,
-    /// Number of all parts to be restored.
+    /// Number of all snapshots to be restored.
     pub of: usize,
-    /// Numbers of rows, entries and bytes restored so far, over all parts.
+    /// Numbers of rows, entries and bytes restored so far, over all snapshots.
     pub totals: Totals,
 }
 
@@ -172,7 +172,8 @@ fn clear(disk: &Arc<dyn Disk>) -> io::Result<()> {
     BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &backends::dir(kind)))
 }
 
-/// Creates the log and the state of the new directory from the parts of the plan. Both are on disk when this returns.
+/// Creates the log and the state of the new directory from the snapshots of the plan. Both are on disk when this
+/// returns.
 fn fill(
     disk: &Arc<dyn Disk>,
     clock: &Arc<dyn Clock>,

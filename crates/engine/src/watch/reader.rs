@@ -20,7 +20,7 @@ use crate::{error::ReadError, watch::error::WatchError};
 
 /// Number of verdicts (rows about single log entries) fetched from the state at a time.
 const VERDICT_ROWS: usize = 256;
-/// Number of bytes of verdicts after which a fetch of verdicts from the state ends.
+/// Number of bytes after which a fetch of verdicts (rows about single log entries) from the state ends.
 const VERDICT_BYTES: usize = 1024 * 1024;
 
 /// The log and the state of a space, from which changes are read.
@@ -70,15 +70,15 @@ pub(crate) struct Reader {
     position: Lsn,
     /// Record that was read from the log before the state had applied it, kept for the next read.
     held: Option<LogRecord>,
-    /// Entry in which the callback stopped the last read, and the entry's verdict.
+    /// Log entry in which the callback stopped the last read, and the state's row about this entry, if there is one.
     pending: Option<(LogRecord, Option<Bytes>)>,
     /// Last revision used before the entry `pending`, or before the next record if there is no such entry.
     counted: Revision,
     /// Revision up to which all commits have been visited or were not wanted. `counted <= done`, unless the position
-    /// was just found: a mark lies before the wanted revision.
+    /// was just found, which lies before the wanted revision.
     done: Revision,
     verdicts: VecDeque<(Index, Bytes)>,
-    /// Index of the last entry whose verdict has been fetched from the state.
+    /// Index of the last log entry for which the state's row about it has been fetched.
     known: Option<Index>,
 }
 
@@ -151,8 +151,8 @@ impl Reader {
         Ok(Reached::End)
     }
 
-    /// Returns the next valid entry below the LSN `end`, with the entry's verdict if it has one; `None` if no such
-    /// entry follows.
+    /// Returns the next valid log entry below the LSN `end`, with the state's row about it if there is one; `None` if
+    /// no such entry follows.
     fn next_entry(&mut self, end: Lsn) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
@@ -177,7 +177,8 @@ impl Reader {
         }
     }
 
-    /// Returns the verdict of an applied entry; `None` if the entry has none. Must be called in the order of entries.
+    /// Returns the state's row about an applied log entry (its verdict); `None` if there is none. Must be called in
+    /// the order of entries.
     fn verdict_of(&mut self, index: Index) -> Result<Option<Bytes>, WatchError> {
         if self.known.is_none_or(|known| known < index) {
             let found = self.source.machine.verdicts(index, VERDICT_ROWS, VERDICT_BYTES)?;

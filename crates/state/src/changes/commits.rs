@@ -29,8 +29,8 @@ pub struct EntryCommits<'a> {
 }
 
 impl<'a> EntryCommits<'a> {
-    /// Creates an iterator over an entry's payload. `verdict` is the entry's verdict row, if the entry has one.
-    /// `revision` is the last revision used before the entry.
+    /// Creates an iterator over an entry's payload. `verdict` is the row with the facts that this payload does not
+    /// determine, if the entry has such a row. `revision` is the last revision used before the entry.
     #[must_use]
     pub fn new(payload: &'a [u8], verdict: Option<&'a [u8]>, revision: Revision) -> Self {
         let exceptions = Exceptions::new(verdict.unwrap_or_default());
@@ -46,7 +46,7 @@ impl<'a> EntryCommits<'a> {
     /// Returns the next command that used a revision.
     ///
     /// # Errors
-    /// Returns an error if the verdict does not belong to the entry.
+    /// Returns an error if the verdict (row with facts about the entry) does not belong to the entry.
     pub fn next_commit(&mut self) -> Result<Option<EntryCommit<'a>>, Malformed> {
         // Like the applier, the iterator stops at the first framing error.
         while let Some(Ok((_, bytes))) = self.commands.next() {

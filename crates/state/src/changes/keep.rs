@@ -35,8 +35,7 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Starts storing the current command's changes in the entry's verdict, because they cannot be derived from the
-    /// command's bytes.
+    /// Starts storing the current command's changes in a row, because they cannot be derived from the command's bytes.
     pub(crate) fn tell_changes(&mut self) {
         self.applier.verdict.tell();
     }
@@ -52,8 +51,8 @@ impl Applying<'_> {
         }
     }
 
-    /// Completes the verdict on the current command, which is the command `number` of its entry. `before` is the last
-    /// revision used before the command.
+    /// Ends the command `number` of the entry: stores facts about its effect in the entry's verdict row, if the
+    /// command's bytes do not determine them. `before` is the last revision used before the command.
     #[inline]
     pub(crate) fn judge(&mut self, number: usize, bytes: &[u8], before: Revision) {
         let (used, expected) = (self.applied.revision != before, uses_revision(bytes));
@@ -68,8 +67,8 @@ impl Applying<'_> {
     }
 }
 
-/// Stages the mark and the verdict of an entry, if the entry needs them. Watches and other readers later need these
-/// rows to derive the entry's changes.
+/// Stages the rows that an entry needs so that watches can later derive its changes: a mark (log position of a
+/// revision) and a verdict (facts that the entry's bytes do not determine). Most entries need neither.
 pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     let applier = &mut *applying.applier;
     if is_due(entry, &applier.applied) {
@@ -83,8 +82,8 @@ pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     }
 }
 
-/// Raises the history floor, and deletes at most `max` verdicts and marks below it. Each node decides for itself how
-/// far back its log can be read as history.
+/// Raises the history floor, and deletes at most `max` rows below it that only served watches of past changes. Each
+/// node decides for itself how far back its log can be read as history.
 pub(crate) fn raise_floor(applying: &mut Applying<'_>, floor: HistoryFloor, max: u32) -> Result<Moved, MachineError> {
     let applier = &mut *applying.applier;
     // The floor may pass all applied entries, but no later ones.
@@ -113,7 +112,7 @@ fn forget_rows(applying: &mut Applying<'_>, [from, below]: [[u8; 9]; 2], max: u3
     Ok(rows.len() as u32)
 }
 
-/// Loads the history floor from a view.
+/// Loads the history floor (revision and index from which the log can be read as history) from a view.
 pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> {
     let Some(row) = view.get(&HISTORY_FLOOR)? else { return Ok(HistoryFloor::default()) };
     let mut reader = Reader::at(&row, 0);
@@ -121,10 +120,11 @@ pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> 
     floor.ok_or_else(|| MachineError::corrupt("history floor", &HISTORY_FLOOR, "row of a wrong length"))
 }
 
-/// The verdicts of a range of entries, in the order of entries, from one view.
+/// The verdicts (rows with facts that an entry's bytes do not determine) of a range of entries, in order, from one
+/// view.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
-    /// Index and verdict row of each entry that has a verdict.
+    /// Index of each entry that has a verdict, and the content of that row.
     pub rows: Vec<(Index, Bytes)>,
     /// Inclusive end of the range of entries. Entries of the range that are not in `rows` have no verdict.
     pub through: Index,
@@ -144,8 +144,8 @@ impl Machine {
         first_mark(&*view, (Bound::Included(&low), Bound::Included(&high)), Direction::Reverse, &mut |_| true)
     }
 
-    /// Returns the first mark at or after the log position `log_start` and not below the history floor. The readable
-    /// history begins at this mark.
+    /// Returns the first mark (log position of a revision) at or after the log position `log_start` and not below the
+    /// history floor. Changes can be read from this position on.
     pub fn history_begin(&self, log_start: Lsn) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), [keys::TAG_MARK + 1]);
@@ -153,12 +153,13 @@ impl Machine {
         first_mark(&*view, bounds, Direction::Forward, &mut |mark| mark.lsn >= log_start)
     }
 
-    /// Returns the history floor: the revision and entry index below which verdicts and marks were deleted.
+    /// Returns the history floor: the revision and the entry index below which this node can no longer read changes
+    /// from its log.
     pub fn history_floor(&self) -> Result<HistoryFloor, MachineError> {
         load_floor(&*self.backend.view())
     }
 
-    /// Returns true if raising the history floor to `floor` would delete verdicts or marks.
+    /// Returns true if raising the history floor to `floor` would delete rows.
     pub fn has_history_below(&self, floor: HistoryFloor) -> Result<bool, MachineError> {
         let view = self.backend.view();
         let ranges = [
@@ -175,8 +176,8 @@ impl Machine {
         Ok(found)
     }
 
-    /// Returns the verdicts of entries from index `from` on: at most `max_rows` verdicts, and little more than
-    /// `max_bytes` bytes.
+    /// Returns the verdicts (facts that an entry's bytes do not determine) of entries from index `from` on: at most
+    /// `max_rows` of them, and little more than `max_bytes` bytes.
     ///
     /// Usually no entry has a verdict, and then the map is not scanned. A scan first links nodes that the memtable has
     /// queued, so a reader that closely follows the writer would repeatedly slow the writer down.

@@ -12,9 +12,9 @@ use thalweg_types::{Index, Lsn, Revision};
 
 use crate::entry::Entry;
 
-/// Number of records after which the next entry gets a mark.
+/// Number of log records after which the next entry gets a mark: a row with its log position.
 const STEP_RECORDS: u64 = 256;
-/// Number of bytes of a segment after which the next entry gets a mark.
+/// Number of bytes of a log segment after which the next entry gets a mark: a row with its log position.
 const STEP_BYTES: u64 = 1024 * 1024;
 
 /// A mark: a log position at which reading of changes can begin, with the revision reached there.
@@ -28,8 +28,8 @@ pub struct Mark {
     pub index: Index,
 }
 
-/// Returns true if the entry gets a mark. `before` is the state's position before the entry. Every entry gets one
-/// until a revision is used, so the very first commit of a space has a mark before it.
+/// Returns true if the entry gets a mark: a row with its log position. `before` is the state's position before the
+/// entry. Every entry gets one until a revision is used, so the very first commit of a space has a mark before it.
 #[inline]
 pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
     let start = u64::from(entry.at.offset);
@@ -39,7 +39,7 @@ pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
 }
 
 impl Mark {
-    /// Creates the mark of an entry. `before` is the state's position before the entry.
+    /// Creates the mark (row with the log position) of an entry. `before` is the state's position before the entry.
     pub(crate) fn of(entry: &Entry<'_>, before: &Applied) -> Self {
         Self { revision: before.revision, lsn: Lsn(entry.next_lsn.0 - 1), index: entry.index }
     }
@@ -51,7 +51,7 @@ impl Mark {
         out
     }
 
-    /// Decodes a mark from its row; returns `None` if the row has another length.
+    /// Decodes a mark (log position of a revision) from its row; returns `None` if the row has another length.
     pub(crate) fn decode(revision: Revision, row: &[u8]) -> Option<Self> {
         let (lsn, index) = row.split_first_chunk::<8>()?;
         let index = index.try_into().ok().map(u64::from_le_bytes)?;

@@ -32,7 +32,7 @@ const DELETE_PREFIX: u8 = 2;
 const PUT: u8 = 3;
 const PUT_FROM_ENTRY: u8 = 4;
 
-/// Builder of the verdict of the entry that is being applied.
+/// Builder of the verdict of the entry being applied: the row with facts that the entry's bytes do not determine.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictBuilder {
     row: Vec<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct Savepoint {
 }
 
 impl VerdictBuilder {
-    /// Starts recording the current command's changes for the verdict.
+    /// Starts recording the current command's changes, which the entry's bytes do not determine.
     pub(crate) fn tell(&mut self) {
         self.telling = true;
     }
@@ -114,14 +114,14 @@ impl VerdictBuilder {
         self.forget_told();
     }
 
-    /// Ends the current command without an exception in the verdict, and drops its recorded changes.
+    /// Ends the current command, whose effect is as its bytes predict, and drops its recorded changes.
     pub(crate) fn forget_told(&mut self) {
         self.told.clear();
         self.count = 0;
         self.telling = false;
     }
 
-    /// Returns the verdict row of the entry; empty if the entry needs no verdict.
+    /// Returns the verdict row of the entry; empty if the effect of all its commands is as their bytes predict.
     pub(crate) fn row(&self) -> &[u8] {
         &self.row
     }
@@ -143,7 +143,8 @@ pub(crate) enum Exception<'a> {
     Told(Told<'a>),
 }
 
-/// Iterates over the exceptions of a verdict.
+/// Iterates over the exceptions in a verdict: the commands of an entry whose effect differs from what their bytes
+/// predict.
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions<'a> {
     reader: Reader<'a>,
@@ -157,8 +158,8 @@ impl<'a> Exceptions<'a> {
         Self { reader: Reader::at(row, 0), next: None, begun: false }
     }
 
-    /// Returns the exception of the command `number`, or `None` if the verdict has none for this command. Callers must
-    /// query the commands of an entry in order.
+    /// Returns the exception for the command `number`, or `None` if the command's effect is as its bytes predict.
+    /// Callers must query the commands of an entry in order.
     pub(crate) fn of(&mut self, number: u32) -> Result<Option<Exception<'a>>, Malformed> {
         if !self.begun {
             self.begun = true;
@@ -186,7 +187,7 @@ impl<'a> Exceptions<'a> {
     }
 }
 
-/// The changes of one command, as recorded in a verdict.
+/// The changes of one command, as recorded in the verdict row of its entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Told<'a> {
     reader: Reader<'a>,
@@ -213,7 +214,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// A change as a verdict stores it: complete, or with a value that is in the entry's payload.
+/// A change as the verdict row stores it: complete, or with a value that is in the entry's payload.
 enum Raw<'a> {
     Whole(KeyChange<'a>),
     FromEntry { keyspace: KeyspaceId, key: &'a [u8], at: usize, len: usize },

@@ -64,7 +64,7 @@ impl Row {
 pub(crate) enum Emptied {
     /// All rows with the prefix are removed. The number counts those that were visible to readers.
     Now(u64),
-    /// Too many rows have the prefix to remove them immediately, so a clear hides them until sweeps remove them.
+    /// Too many rows have the prefix to remove them immediately, so they are hidden until sweeps remove them.
     Later,
 }
 
@@ -87,7 +87,7 @@ fn visit_rows(
 
 impl Applying<'_> {
     /// Deletes all keys with a prefix, for the command that uses `revision`. Rejects the command, without a change, if
-    /// many keys have the prefix and the table of clears is full.
+    /// many keys have the prefix and the table of deleted prefixes is full.
     pub(crate) fn empty_prefix(
         &mut self,
         keyspace: KeyspaceId,
@@ -102,7 +102,7 @@ impl Applying<'_> {
     }
 
     /// Deletes all keys with a prefix. `few` is the result of [`few_rows`](Self::few_rows); if it is `None`, the table
-    /// of clears must have room for one more.
+    /// of deleted prefixes must have room for one more.
     fn empty(
         &mut self,
         keyspace: KeyspaceId,
@@ -173,9 +173,9 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if the table of clears has room for a clear of this prefix. A clear that replaces others always
-    /// has room, so that clients can empty a whole keyspace even if the table is full. In a keyspace with history, a
-    /// clear does not replace clears of other commands.
+    /// Returns true if a clear (a deleted prefix with hidden rows) can be added to the table of clears. A clear that
+    /// replaces others always can, so that clients can empty a whole keyspace even if the table is full. In a keyspace
+    /// with history, a clear does not replace clears of other commands.
     fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
         if !self.keeps_history(keyspace) {
             return self.has_room_instead_of_longer(keyspace, prefix);
@@ -185,17 +185,18 @@ impl Applying<'_> {
         clears.len() < MAX_PENDING_CLEARS || is_again()
     }
 
-    /// Returns true if the table of clears has room for a clear of this prefix in a keyspace without history.
+    /// Returns true if a clear (a deleted prefix with hidden rows) can be added for a keyspace without history: the
+    /// table of clears is not full, or the new clear replaces others.
     fn has_room_instead_of_longer(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
         let clears = &self.applier.clears;
         let is_replaced = |(id, longer, _): (KeyspaceId, &[u8], _)| id == keyspace && longer.starts_with(prefix);
         clears.len() < MAX_PENDING_CLEARS || clears.iter().any(is_replaced)
     }
 
-    /// Adds a clear of this prefix. In a keyspace without history, the new clear replaces clears with the same or a
-    /// longer prefix, because it hides all rows that those hide. In a keyspace with history, readers need the time at
-    /// which a row became hidden: so clears with a longer prefix stay, and the revision of one with the same prefix is
-    /// stored in the new clear.
+    /// Adds a clear (a deleted prefix with hidden rows). In a keyspace without history, the new clear replaces clears
+    /// with the same or a longer prefix, because it hides all rows that those hide. In a keyspace with history,
+    /// readers need the time at which a row became hidden: so clears with a longer prefix stay, and the revision of
+    /// one with the same prefix is stored in the new clear.
     fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
         let earlier = read(&self.machine.published.clears).get(keyspace, prefix).map(|clear| clear.revision);
         let mut kept = Vec::new();
@@ -211,14 +212,16 @@ impl Applying<'_> {
         self.set_clear(keyspace, prefix, Some(Clear { revision, earlier, kept, swept: None }));
     }
 
-    /// Removes the clears of this prefix and of longer prefixes that begin with it.
+    /// Removes the clears (deleted prefixes with hidden rows) of this prefix and of longer prefixes that begin with
+    /// it.
     fn remove_clears(&mut self, keyspace: KeyspaceId, prefix: &[u8]) {
         let clears = self.applier.clears.clone();
         let covered = clears.iter().filter(|(of, longer, _)| *of == keyspace && longer.starts_with(prefix));
         covered.for_each(|(keyspace, longer, _)| self.set_clear(keyspace, longer, None));
     }
 
-    /// Sets the clear of a prefix in the table and in its row; `None` removes the clear.
+    /// Sets the clear (the record of a deleted prefix with hidden rows) in the table and in its row; `None` removes
+    /// the clear.
     fn set_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let key = (keyspace, prefix.to_vec());
         self.note_undo(|applier| Undo::Clear(key.clone(), applier.pending.clears.get(&key).cloned()));

@@ -36,8 +36,8 @@ use crate::{
 pub(crate) struct Clear {
     /// Revision of the delete. Rows with lower revisions are hidden.
     pub(crate) revision: Revision,
-    /// Revision of the clear that this one replaced. Views from before this delete still use that revision. The field
-    /// is lost when the node is reopened, so no entry's outcome depends on it.
+    /// Revision of an earlier delete of the same prefix that this clear replaced. Views from before this delete still
+    /// use that revision. The field is lost when the node is reopened, so no entry's outcome depends on it.
     pub(crate) earlier: Option<Revision>,
     /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending; only in keyspaces with
     /// history.
@@ -71,7 +71,7 @@ impl Clear {
         reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
     }
 
-    /// Iterates over the revisions of all deletes that this clear represents.
+    /// Iterates over the revisions of all deletes of this prefix whose rows are not all removed.
     fn revisions(&self) -> impl Iterator<Item = Revision> {
         self.kept.iter().copied().chain([self.revision])
     }
@@ -90,7 +90,8 @@ pub(crate) struct Prefixes {
 }
 
 impl Prefixes {
-    /// Returns true if a clear hides the row with this key and revision from a view whose last revision is `as_of`.
+    /// Returns true if a deleted prefix hides the row with this key and revision from a view whose last revision is
+    /// `as_of`.
     pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
@@ -121,7 +122,8 @@ pub(crate) struct ClearTable {
     by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
 }
 
-/// Changes that an entry makes to the table of clears, by keyspace and prefix; `None` removes a clear.
+/// Changes that an entry makes to the table of deleted prefixes, by keyspace and prefix; `None` removes a prefix from
+/// the table.
 pub(crate) type ClearChanges = BTreeMap<(KeyspaceId, Vec<u8>), Option<Clear>>;
 
 impl ClearTable {
@@ -155,15 +157,15 @@ impl ClearTable {
         self.of(keyspace)?.clears.get(prefix)
     }
 
-    /// Iterates over the clears in the order of keyspace and prefix.
+    /// Iterates over the clears (deleted prefixes with hidden rows) in the order of keyspace and prefix.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (KeyspaceId, &[u8], &Clear)> {
         self.by_keyspace.iter().flat_map(|(&keyspace, prefixes)| {
             prefixes.clears.iter().map(move |(prefix, clear)| (keyspace, prefix.as_slice(), clear))
         })
     }
 
-    /// Returns a copy of the table to which an entry's new clears are added, while the clears that the entry removes
-    /// stay.
+    /// Returns a copy of the table with the deleted prefixes that an entry adds, and still with those that the entry
+    /// removes.
     pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
         let mut table = self.clone();
         for ((keyspace, prefix), change) in changes {
@@ -174,7 +176,7 @@ impl ClearTable {
         table
     }
 
-    /// Sets the clear of a prefix; `None` removes the clear.
+    /// Adds a deleted prefix with hidden rows to the table; `None` removes it.
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let prefixes = self.by_keyspace.entry(keyspace).or_default();
         match clear {

@@ -178,8 +178,8 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
     }
 }
 
-/// Stores the commit's changes in the verdict if a write has a deadline that has already passed, because then the
-/// changes cannot be derived from the commit's bytes. Called before the commit's first change.
+/// Stores the commit's changes in a row if a write has a deadline that has already passed, because then the changes
+/// cannot be derived from the commit's bytes. Called before the commit's first change.
 pub(crate) fn tell_if_passed(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {
         applying.tell_changes();

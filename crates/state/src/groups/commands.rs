@@ -175,8 +175,8 @@ fn check_in(group: &Group, now: SpaceTime, settle: &Settle<'_>, claims: &mut Cla
     Ok(())
 }
 
-/// Applies a settlement (ack or nack). Returns the number of settled records and those that had lapsed; `None` if the
-/// group does not exist.
+/// Applies a settlement (ack or nack). Returns the number of settled records, and the records that were not settled,
+/// because their attempt no longer held them; `None` if the group does not exist.
 pub(crate) fn perform_settle(
     applying: &mut Applying<'_>,
     settle: &Settle<'_>,

@@ -46,7 +46,7 @@ pub(crate) struct Group {
     pub(crate) head: Head,
     pub(crate) members: Members,
     parcels: BTreeMap<Attempt, Parcel>,
-    /// Delivery attempts whose records become free for redelivery at a due time, in the order of that time.
+    /// Delivery attempts whose records can be redelivered after a certain time, in the order of that time.
     due: BTreeSet<(SpaceTime, Attempt)>,
     keys: KeyQueues,
     /// Number of pending records: those that are delivered but not settled, except dead letters.
@@ -59,7 +59,8 @@ pub(crate) struct Group {
 #[derive(Debug, Default)]
 struct Changed {
     head: bool,
-    /// Attempts whose parcels changed. The value is true if the parcel had a row before the log record being applied.
+    /// Delivery attempts whose row must be written or deleted. The value is true if the attempt had a row before the
+    /// log record being applied.
     parcels: BTreeMap<Attempt, bool>,
 }
 
@@ -101,7 +102,8 @@ impl Group {
         self.dead
     }
 
-    /// Returns the earliest time at which pending records become free for redelivery; `None` if there are none.
+    /// Returns the earliest time at which a pending record can be redelivered; `None` if no pending record waits for a
+    /// time.
     pub(crate) fn next_due(&self) -> Option<SpaceTime> {
         self.due.first().map(|&(due, _)| due)
     }
@@ -172,8 +174,8 @@ impl Group {
         Ok(fetched)
     }
 
-    /// Takes up to `left` records from parcels whose due time has passed, and adds them to `runs`. Records that
-    /// already had the maximum number of deliveries become dead letters instead.
+    /// Takes up to `left` records whose ack deadline or redelivery delay has passed, and adds them to `runs`. Records
+    /// that already had the maximum number of deliveries become dead letters instead.
     fn redeliver(&mut self, now: SpaceTime, left: &mut u64, runs: &mut Vec<Run>) {
         let mut dead = Vec::new();
         let mut dead_left = MAX_DEAD_PER_FETCH;
@@ -209,8 +211,8 @@ impl Group {
         self.bury(now, dead, DEADLINE_PASSED);
     }
 
-    /// Delivers up to `left` parked records that have become the first pending ones of their keys: adds them to
-    /// `runs`.
+    /// Delivers up to `left` records that waited behind another record of the same key and are now the first pending
+    /// ones of their keys: adds them to `runs`.
     fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
         while *left > 0 {
             let Some((offset, attempt)) = self.keys.pop_free() else { break };
@@ -298,8 +300,8 @@ impl Group {
         })
     }
 
-    /// Settles (acks or nacks) the records that the attempts still hold, and returns those that they no longer hold as
-    /// lapsed.
+    /// Settles (acks or nacks) the records that the attempts still hold. Also returns the records that the attempts no
+    /// longer held.
     pub(crate) fn settle(&mut self, now: SpaceTime, how: &How<'_>, settlements: &Settlements<'_>) -> Settled {
         let mut done = Settled::default();
         let mut returned = Vec::new();
@@ -330,8 +332,8 @@ impl Group {
         done
     }
 
-    /// Removes the records in `ranges`, or all records, from an attempt's parcel, and returns them. Adds records that
-    /// the parcel did not contain to `lapsed`.
+    /// Removes the records in `ranges`, or all records, from the unsettled records of an attempt, and returns them.
+    /// Adds records that the attempt did not hold to `lapsed`.
     fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) -> Vec<Run> {
         self.note(attempt);
         let mut taken = Vec::new();
@@ -466,8 +468,8 @@ impl Group {
         attempt
     }
 
-    /// Notes that an attempt's parcel is about to change, so that its row is written or deleted with the log record
-    /// being applied.
+    /// Notes that the unsettled records of an attempt are about to change, so that the attempt's row is written or
+    /// deleted with the log record being applied.
     fn note(&mut self, attempt: Attempt) {
         let existed = self.parcels.contains_key(&attempt);
         self.changed.parcels.entry(attempt).or_insert(existed);
@@ -515,8 +517,8 @@ impl Group {
         Ok(())
     }
 
-    /// Completes a group after its rows are loaded: checks that no record is in two parcels, counts the pending
-    /// records, and rebuilds the queues of records with the same key.
+    /// Completes a consumer group after its rows are loaded: checks that no record belongs to two attempts, counts the
+    /// pending records, and rebuilds the queues of records with the same key.
     pub(crate) fn finish_load(&mut self) -> Result<(), &'static str> {
         self.changed = Changed::default();
         let each = |(&attempt, parcel)| runs_of(attempt, parcel);
@@ -593,7 +595,8 @@ fn note_lapsed(attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) {
     lapsed.extend(ranges.map(|run| Lapsed { attempt, run: Some(run) }));
 }
 
-/// Adds those records of `range` to `lapsed` that are not in `taken`, because the attempt no longer held them.
+/// Adds those records of `range` to `lapsed` that are not in `taken`, because their delivery attempt no longer held
+/// them.
 fn note_gaps(attempt: Attempt, range: OffsetRun, taken: &[Run], lapsed: &mut Vec<Lapsed>) {
     let mut reached = range.first;
     let ends = taken.iter().map(|run| (run.first, run.end())).chain([(range.end(), range.end())]);

@@ -16,7 +16,8 @@ pub(crate) struct KeyQueues {
     /// Attempt number of the parcel that contains each parked record (one that waits behind another record of its
     /// key).
     parked: BTreeMap<Offset, Attempt>,
-    /// Parked records that can be delivered, because they are the first pending ones of their keys.
+    /// Records that waited behind another record of the same key, and can be delivered now, because they are the first
+    /// pending ones of their keys.
     free: BTreeSet<Offset>,
 }
 
@@ -35,8 +36,8 @@ impl KeyQueues {
         self.parked.insert(offset, parcel);
     }
 
-    /// Finds the parked records that are the first pending ones of their keys, and marks them as deliverable. Called
-    /// after the rows of a group are loaded.
+    /// Finds the records that wait behind no other pending record of the same key any more, and marks them as
+    /// deliverable. Called after the rows of a group are loaded.
     pub(crate) fn find_free(&mut self) {
         let Self { queues, parked, free } = self;
         // The order of this iteration has no effect, because the result is a set.
@@ -47,8 +48,8 @@ impl KeyQueues {
         !self.free.is_empty()
     }
 
-    /// Removes the deliverable parked record with the lowest offset, and returns it with the attempt number of its
-    /// parcel.
+    /// Returns and removes the record with the lowest offset among those that have waited behind another record of the
+    /// same key and can be delivered now. Also returns the attempt number under which the record is stored.
     pub(crate) fn pop_free(&mut self) -> Option<(Offset, Attempt)> {
         let offset = self.free.pop_first()?;
         Some((offset, self.parked.remove(&offset)?))

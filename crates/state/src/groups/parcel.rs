@@ -14,9 +14,9 @@ const DEAD: u8 = 3;
 /// State of the records of a parcel (the unsettled records of one attempt).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// A member of the group, with this id, holds the records until the parcel is due.
+    /// A member of the consumer group, with this id, holds the records until their ack deadline.
     Member(u32),
-    /// The records wait for redelivery, which is possible once the parcel is due.
+    /// The records were returned to the group, and can be redelivered after their delay.
     Waiting,
     /// The records were never delivered. Each one waits until it is the first pending record of its key.
     Parked,
@@ -74,16 +74,17 @@ pub(crate) fn join(runs: &mut Vec<Run>) {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parcel {
     pub(crate) holder: Holder,
-    /// Time from which the records can be redelivered; `u64::MAX` for parked records and dead letters.
+    /// Time from which the records can be redelivered; `u64::MAX` for dead letters, and for records that wait behind
+    /// another record of the same key.
     pub(crate) due: SpaceTime,
     pub(crate) runs: Vec<Run>,
 }
 
-/// Due time of parcels whose records never become free for redelivery by time.
+/// Value of `due` for records that no passing of time makes deliverable.
 pub(crate) const NEVER: SpaceTime = SpaceTime(u64::MAX);
 
 impl Parcel {
-    /// Moves the records within `first..end` from the parcel to `taken`.
+    /// Moves the records at offsets `first..end` from this parcel (unsettled records of an attempt) to `taken`.
     pub(crate) fn take(&mut self, first: Offset, end: Offset, taken: &mut Vec<Run>) {
         let from = self.runs.partition_point(|run| run.end() <= first);
         let to = self.runs.partition_point(|run| run.first < end);
@@ -97,7 +98,7 @@ impl Parcel {
         self.runs.splice(from..to, below.into_iter().chain(above));
     }
 
-    /// Returns true if the parcel contains all records of `first..end`.
+    /// Returns true if this parcel (unsettled records of an attempt) contains all records at offsets `first..end`.
     pub(crate) fn holds(&self, first: Offset, end: Offset) -> bool {
         let from = self.runs.partition_point(|run| run.end() <= first);
         let mut reached = first;
@@ -110,13 +111,13 @@ impl Parcel {
         reached >= end
     }
 
-    /// Returns true if the parcel's records become free for redelivery at its due time. Parked records and dead
-    /// letters never do.
+    /// Returns true if the records can be redelivered once `due` has passed. This excludes dead letters, and records
+    /// that wait behind another record of the same key.
     pub(crate) fn is_timed(&self) -> bool {
         matches!(self.holder, Holder::Member(_) | Holder::Waiting)
     }
 
-    /// Returns true if a member holds the parcel at time `now`: the parcel is delivered, and its deadline has not
+    /// Returns true if a member holds the records at time `now`: they are delivered, and their ack deadline has not
     /// passed.
     pub(crate) fn is_held(&self, now: SpaceTime) -> bool {
         matches!(self.holder, Holder::Member(_)) && now < self.due

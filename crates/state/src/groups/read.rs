@@ -144,7 +144,7 @@ pub enum GroupReady {
     /// A fetch would deliver records now.
     Now,
     /// A fetch would deliver nothing before this time, unless new records are appended or a consumer returns records.
-    /// `None` means that no pending record becomes free by time.
+    /// `None` means that no pending record waits for a time.
     At(Option<SpaceTime>),
     /// The group does not exist.
     Gone,

@@ -291,8 +291,8 @@ impl Round {
         Ok(())
     }
 
-    /// Forgets the version `of` and all older versions of its key, the oldest first. Raises the keyspace's `gone` to
-    /// the revision `gone`.
+    /// Forgets the version `of` and all older versions of its key, the oldest first. Notes in the keyspace's history
+    /// that the state of a key without rows is unknown below the revision `gone`.
     fn forget_before(
         &mut self,
         applying: &mut Applying<'_>,
@@ -317,8 +317,8 @@ impl Round {
         Ok(())
     }
 
-    /// Forgets versions that were superseded at `time` or before, and raises the floor of the keyspace's history to
-    /// the highest revision at which such a version ended.
+    /// Forgets versions that were superseded at `time` or before, and raises the oldest readable revision of the
+    /// keyspace to the highest revision at which such a version ended.
     fn forget_old(&mut self, applying: &mut Applying<'_>, id: KeyspaceId, time: SpaceTime) -> Result<(), MachineError> {
         let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
         let before = applying.applier.histories[&id].floor;

@@ -65,7 +65,8 @@ pub struct Machine {
     pub(crate) settlement_waiters: AtomicUsize,
     /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
-    /// The floor that [`inline_floor`](Self::inline_floor) returns, in bytes.
+    /// Length in bytes of values that are always stored in the state, which [`inline_floor`](Self::inline_floor)
+    /// returns.
     pub(crate) inline_floor: usize,
     /// View of the state that the last digest command requested and that no caller has taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
@@ -81,8 +82,8 @@ pub(crate) struct Published {
     /// Exclusive end of the log records that readers can see: `applied.lsn <= visible`. Raised before a record's
     /// changes are published; `applied` is raised afterwards.
     pub(crate) visible: AtomicU64,
-    /// Index of the last entry with a verdict row. After an open, index of the last applied entry. Later entries have
-    /// no verdict.
+    /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was
+    /// stored. After an open, index of the last applied entry.
     pub(crate) judged: AtomicU64,
     /// Deleted prefixes that hide rows. The table is replaced as a whole, so that a reader can take it together with
     /// its view.

@@ -7,7 +7,8 @@ use thalweg_types::KeyspaceId;
 
 use crate::keys::{KeyRange, PART_PREFIX_LEN, part_prefix};
 
-/// Returns the range of the row keys of a collection's parts whose names are within the bounds.
+/// Returns the range of the row keys of a Redis collection's parts (fields or entries) whose names are within the
+/// bounds.
 pub(crate) fn parts_range(
     keyspace: KeyspaceId,
     id: CollectionId,

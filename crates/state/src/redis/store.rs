@@ -239,8 +239,8 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.put_row(key, before, &value, revision, expiry, shows).map_err(failed)
     }
 
-    /// Removes the row of a key, and updates counts, history and watches. A collection under the key gets a trash row,
-    /// unless it moves to another key.
+    /// Removes the row of a key, and updates counts, history and watches. If the key refers to a Redis collection, the
+    /// collection's parts are scheduled for removal, unless it moves to another key.
     fn remove(&mut self, key: &'a [u8], before: &Stored, ending: Ending, goes: Goes) -> Result<(), StoreError> {
         let replaced = Replaced::of(self.applying, self.keyspace, before);
         if self.counts {
@@ -306,9 +306,9 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
 /// Destination of a Redis collection when the row of its key is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goes {
-    /// The collection gets a trash row, and sweeps remove its parts.
+    /// The Redis collection has no key any more, and sweeps remove its fields or entries.
     Away,
-    /// The collection stays, because it moves to another key.
+    /// The Redis collection stays, because it moves to another key.
     Along,
 }
 

@@ -16,7 +16,7 @@ use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
 use crate::{error::MachineError, keys};
 
-/// The inline floor in bytes, and a flag that its row is written.
+/// The inline floor (length up to which values are always in the state, in bytes), and a flag that its row is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineFloor {
     bytes: u32,
@@ -24,8 +24,8 @@ pub(crate) struct InlineFloor {
 }
 
 impl InlineFloor {
-    /// Loads the inline floor of a node whose option is now `inline_value_bytes`. `is_new` is true for a state to
-    /// which no record was ever applied.
+    /// Loads the inline floor: the length up to which values are always in the state. The node's option is now
+    /// `inline_value_bytes`. `is_new` is true for a state to which no record was ever applied.
     pub(crate) fn load(view: &dyn View, inline_value_bytes: usize, is_new: bool) -> Result<Self, MachineError> {
         let before = match view.get(&keys::INLINE_FLOOR)? {
             Some(row) => decode(&row)?,
@@ -40,7 +40,8 @@ impl InlineFloor {
         self.bytes as usize
     }
 
-    /// Adds the row of the inline floor to the batch, if this is the first batch after an open.
+    /// Adds the row of the inline floor (length up to which values are always in the state) to the batch, if this is
+    /// the first batch after an open.
     #[inline]
     pub(crate) fn write_once(&mut self, batch: &mut WriteBatch) {
         if !self.is_stored {
@@ -50,8 +51,8 @@ impl InlineFloor {
     }
 }
 
-/// Adds the row of the inline floor for a restored state, with the highest floor: the new log has no entry with a
-/// value yet.
+/// Adds the row of the inline floor (length up to which values are always in the state) for a restored state, with the
+/// highest floor: the new log has no entry with a value yet.
 pub(crate) fn write_none_left(batch: &mut WriteBatch) {
     batch.put(&[&keys::INLINE_FLOOR], &[&u32::MAX.to_le_bytes()]);
 }
