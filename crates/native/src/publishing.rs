@@ -69,7 +69,7 @@ enum Waiting {
     /// Beginning of a publish whose client wants a reply. Contains the result of the batches that were already
     /// published.
     Begin(Published),
-    /// End of a publish whose client wants a reply. The sender receives the total result.
+    /// End of a publish whose client wants a reply. Contains the channel through which the total result is sent.
     Done(oneshot::Sender<Published>),
 }
 

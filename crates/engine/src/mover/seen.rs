@@ -72,10 +72,11 @@ impl Seen {
         self.last_entry = walked.last_entry;
     }
 
-    /// Returns the LSN up to which the state must be persisted before the segment is freed. A replay must begin after
-    /// all copies, also those of earlier walks. It must also begin after the end of every value that a command in the
-    /// log may have read before. Commands do not read batches of streams while they are applied, so dead batches do
-    /// not require waiting.
+    /// Returns the LSN up to which the state must be persisted before the segment is freed: the present applied
+    /// position if bytes were copied, or if commands may have read values of the segment, and 0 otherwise. A later
+    /// replay then begins after all copies (also those of earlier walks), and after every command that may have read a
+    /// value in the segment. Commands do not read batches of streams while they are applied, so dead batches do not
+    /// require waiting.
     fn free_from(&self, applied: Lsn, row: Option<Liveness>, walked: &Walked) -> Lsn {
         let held_values = walked.has_long_values && row.is_some();
         if self.copied || held_values { applied } else { Lsn::ZERO }

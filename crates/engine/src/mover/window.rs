@@ -20,7 +20,7 @@ use crate::error::WriteError;
 /// Maximum number of batches of a stream that are all read in one step instead of being searched by time. A segment of
 /// many small streams has few batches of each stream, for which searching by time takes longer.
 const FEW_BATCHES: usize = 32;
-/// Number of batches that a search reads at a time.
+/// Number of batches that a search for a stream's batches reads at a time.
 const PAGE_BATCHES: usize = 256;
 /// Number of state lookups that a search by time, or the reading of a page of batches, counts as in the budget of a
 /// round.
@@ -114,12 +114,12 @@ impl Window {
         self.first_time <= time && time <= self.last_time
     }
 
-    /// Returns the number of state lookups that building the window took, and resets the number.
+    /// Returns the number of state lookups that it took to find these batches, and resets the number.
     pub(super) fn take_lookups(&mut self) -> u64 {
         std::mem::take(&mut self.lookups)
     }
 
-    /// Returns true if the window contains all batches that the stream has in the segment.
+    /// Returns true if these are all batches that the stream has in the segment.
     pub(super) fn is_whole(&self) -> bool {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }

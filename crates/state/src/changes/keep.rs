@@ -159,7 +159,8 @@ impl Machine {
         load_floor(&*self.backend.view())
     }
 
-    /// Returns true if raising the history floor to `floor` would delete rows.
+    /// Returns true if raising the history floor (the oldest position from which changes can be read) to `floor` would
+    /// delete rows.
     pub fn has_history_below(&self, floor: HistoryFloor) -> Result<bool, MachineError> {
         let view = self.backend.view();
         let ranges = [

@@ -288,7 +288,7 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// Remaining budget of one sweep.
+/// Number of rows and bytes that one sweep may still examine.
 struct Sweep {
     /// Number of rows that may still be examined.
     left: u32,

@@ -83,12 +83,12 @@ pub(crate) fn keyspace_of_version(key: &[u8]) -> Option<KeyspaceId> {
     Some(KeyspaceId(u32::from_be_bytes(*id)))
 }
 
-/// Returns the prefix of the row keys of all versions in a keyspace.
+/// Returns the prefix of the row keys of all versions (former values) in a keyspace.
 pub(crate) fn versions_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_VERSIONS, keyspace)
 }
 
-/// Returns the prefix of the keys of a keyspace's index rows by time of versions.
+/// Returns the key prefix of the rows that list a keyspace's versions by the time at which they were superseded.
 pub(crate) fn times_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_TIMES, keyspace)
 }

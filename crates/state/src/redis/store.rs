@@ -264,9 +264,10 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(())
     }
 
-    /// Converts a value to the form in which it is stored. Bytes of an argument are stored by their log position, if a
-    /// reader of the entry would find them there. The bytes charged to the batch do not depend on where a node stores
-    /// a value, because they must be the same on every node.
+    /// Converts a value to the form in which it is stored. If the value's bytes are an argument of the command, a
+    /// pointer to them in the log can be stored instead of the bytes, provided that the mover later finds them there.
+    /// The bytes counted towards the batch's maximum are the same wherever a node stores the value, because all nodes
+    /// must decide equally.
     fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
         Ok(match value {
             NewValue::Collection(collection) => {

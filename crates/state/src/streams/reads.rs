@@ -59,8 +59,8 @@ impl Machine {
         producers::list(&*self.backend.view(), stream, self.applied().time)
     }
 
-    /// Returns the state of one producer; `None` if the stream has never seen the producer, or has not for so long
-    /// that it no longer remembers the producer.
+    /// Returns the state of one producer; `None` if the stream does not know the producer, or has forgotten it after a
+    /// long silence.
     pub fn producer(&self, stream: StreamId, id: &str) -> Result<Option<ProducerInfo>, MachineError> {
         let key = keys::producer_head(stream, id);
         let row = self.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()?;
