@@ -55,8 +55,8 @@ const MAX_LOOKED_AT: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Compactor {
     pass: Option<Pass>,
-    /// For each stream found not to be due, the active segment of the log at that time. Until the log begins its next
-    /// segment, the stream cannot become due.
+    /// Streams found not to be due, each with the active segment of the log at that time. Until the log begins its
+    /// next segment, such a stream cannot become due.
     looked_at: HashMap<StreamId, Generation>,
 }
 

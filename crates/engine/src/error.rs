@@ -236,7 +236,7 @@ pub enum WriteError {
     /// The configuration of a keyspace or stream cannot be changed in the requested way.
     #[error("{what}")]
     CannotConfigure {
-        /// Reason why it cannot be changed, and a possible alternative.
+        /// Reason why the configuration cannot be changed in this way, and a possible alternative.
         what: &'static str,
     },
     /// The request is conditional, but its durability level acknowledges it before its outcome is known.

@@ -83,7 +83,7 @@ impl Inner {
         })
     }
 
-    /// Proposes a command like [`propose`](Self::propose), if the outcome of its success is an [`Ack`].
+    /// Proposes a command like [`propose`](Self::propose). For commands whose successful outcome is an [`Ack`].
     #[inline]
     pub(crate) fn propose_for_ack<E>(
         &self,

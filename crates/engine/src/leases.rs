@@ -28,7 +28,7 @@ pub struct LeaseGrant {
     pub id: LeaseId,
     /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Time at which the lease ends unless it is kept alive before, in space time.
+    /// Space time at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
     /// Durability level that the command reached.
     pub durability: Durability,
@@ -41,7 +41,7 @@ pub struct LeaseInfo {
     pub id: LeaseId,
     /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Time at which the lease ends unless it is kept alive before, in space time.
+    /// Space time at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
     /// Time from now until the deadline of the lease.
     pub remaining: Duration,

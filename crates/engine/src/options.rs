@@ -112,7 +112,7 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Size of the state's memtable in bytes; up to four memtables may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
-    /// Choice when the LSM backend merges its tables: automatically, or only on
+    /// Determines when the LSM backend merges its tables: automatically, or only on
     /// [`Database::compact`](crate::Database::compact).
     pub compaction: Compaction,
     /// Maximum number of bytes of commands that wait for the writer in memory. Further commands are rejected as

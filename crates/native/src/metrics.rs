@@ -27,7 +27,7 @@ use thalweg_wire::{Kind, Role};
 pub struct Metrics {
     /// Histograms of the time of requests, by kind; counters of requests, by kind and result.
     requests: Shards,
-    /// For each number of a frame kind, the index of that kind among the counted kinds.
+    /// Index of each frame kind among the counted kinds, by the number of the frame kind.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
     /// Counters of opened and closed connections, which the server's status shows as well.

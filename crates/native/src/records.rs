@@ -16,7 +16,7 @@ use super::{
 /// Number of bytes at the beginning of a `records` or `tailed` frame, before the runs of records: durability, next
 /// offset, high watermark, number of runs.
 const RECORDS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Number of bytes at the beginning of a run, before its records.
+/// Number of bytes at the beginning of a run (consecutive records of one append), before its records.
 const RUN_HEAD_BYTES: usize = 8 + 8 + 4 + 4;
 
 /// Returns how many bytes of runs (records and their heads) fit into one frame that the client accepts.

@@ -41,7 +41,7 @@ pub(crate) enum Room {
     Owed,
     /// The caller has already reserved memory for the frame.
     Given(Held),
-    /// The frame is not counted here, because its source bounds and counts it.
+    /// The frame is not counted here, because its data is small, or counted elsewhere.
     Elsewhere,
 }
 

@@ -19,7 +19,7 @@ use super::{
 pub(crate) enum Patience {
     /// The step waits until there are messages or it is stopped.
     Wait,
-    /// The step returns immediately: it belongs to a subscription that ends after its pending messages.
+    /// The step returns immediately. Used for a cancelled subscription that only sends its pending messages.
     TakeWhatIsThere,
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Found {
     Frame {
         /// Number of messages, records or changes in the frames.
         messages: u64,
-        /// Bytes of these messages, as the client's credit counts them.
+        /// Bytes of the messages in the frames, as the client's credit counts them.
         bytes: u64,
         /// Function that encodes the frames into the outbox.
         encode: Encode,

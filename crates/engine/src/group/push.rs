@@ -244,7 +244,7 @@ impl std::fmt::Debug for Push {
 #[derive(Debug)]
 struct Ledger {
     credit: Credit,
-    /// For each delivery attempt, the offsets and sizes in bytes of its unsettled records; no list is empty.
+    /// Offsets and sizes in bytes of the unsettled records of each delivery attempt; no list is empty.
     held: Vec<(Attempt, Vec<(Offset, u64)>)>,
     /// Number of all records in `held`.
     records: u64,

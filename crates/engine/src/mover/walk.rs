@@ -120,12 +120,11 @@ struct Walk<'a> {
     /// View in which the walk looks up all values. A value that is superseded during the walk is still found in this
     /// view.
     snapshot: ReadView,
-    /// For each keyspace met so far, true if its keys may have versions (former values).
+    /// True for each keyspace met so far whose keys may have versions (former values).
     histories: HashMap<KeyspaceId, bool>,
-    /// For keys in keyspaces with history, the positions in this segment of the key's versions. Cleared when it has
-    /// too many keys.
+    /// Positions in this segment of the versions of keys in keyspaces with history. Cleared when it has too many keys.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
-    /// For each stream, those of its batches in this segment that the walk has searched for.
+    /// Batches of each stream in this segment, as far as the walk has searched for them.
     windows: HashMap<StreamId, Window>,
     live: Vec<Live>,
     /// Bytes that copies of all values and batches in `live` would take.

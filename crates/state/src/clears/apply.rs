@@ -288,7 +288,7 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// Number of rows and bytes that one sweep may still examine.
+/// Progress of one sweep: the rows that it may still examine, and the bytes that it has examined.
 struct Sweep {
     /// Number of rows that may still be examined.
     left: u32,

@@ -51,7 +51,7 @@ struct Index {
     hasher: RandomState,
     /// Number of each key's last change, by the hash of the key.
     last: HashTable<u32>,
-    /// For each change of the batch, the number of the previous change of the same key, or [`NONE`].
+    /// Number of the previous change of the same key, for each change of the batch, or [`NONE`].
     before: Vec<u32>,
     /// First bytes of the changed row keys, as a bit set. A scan of a kind of rows that did not change can skip the
     /// batch.

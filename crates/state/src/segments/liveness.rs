@@ -90,7 +90,7 @@ impl LivenessTable {
         self.0.iter().map(|(&generation, &liveness)| (generation, liveness)).collect()
     }
 
-    /// Takes over the changes of a log record, after its batch is applied to the backend.
+    /// Stores the liveness rows that a log record has changed, after its batch is applied to the backend.
     pub(crate) fn publish(&mut self, changes: &mut LivenessChanges) {
         for generation in changes.forgotten.drain(..) {
             self.0.remove(&generation);

@@ -324,7 +324,7 @@ pub(crate) enum Chore {
     Producers,
 }
 
-/// For each kind of maintenance, the streams that may need it.
+/// Streams that may need maintenance, by kind of maintenance.
 #[derive(Debug, Default)]
 struct Watched {
     retention: BTreeSet<StreamId>,
