@@ -69,7 +69,8 @@ const LOOKUPS_PER_ROUND: u64 = 1_000_000;
 /// overwritten just before they could be moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
-/// Reclaims space in the log. Remembers the results of walks, so that a segment is not walked in every round.
+/// Reclaims space in the log. Remembers the results of walks (checks of which records of a segment are
+/// live), so that a segment is not walked in every round.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     seen: HashMap<Generation, Seen>,
@@ -268,9 +269,9 @@ impl Mover {
         Ok(())
     }
 
-    /// Writes a log record with the last entry that the log loses when these segments are freed, as a Raft group
-    /// would. It is the last entry below the position from which the log can then be read in order. Segments below
-    /// that position that stay because of live bytes are lost for a reader in order too.
+    /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
+    /// freed, as a Raft group would. This is the last entry below the position from which the log can then be read in
+    /// order. A reader in order also misses segments below that position that stay because of live bytes.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();

@@ -54,7 +54,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Begins another walk over the segment, in which the state now counts `live` bytes.
+    /// Prepares for another walk (check of which records are live) over a segment in which the state now counts
+    /// `live` bytes. Keeps the results of earlier walks that still matter.
     pub(super) fn begin(&mut self, live: Liveness, log: LogNow) {
         let Self { walks, copied, undercounted, unreadable, .. } = *self;
         *self = Self { walks, liveness: live, log, last: live, copied, undercounted, unreadable, ..Self::default() };

@@ -295,7 +295,7 @@ pub(crate) struct EntryItem<'a> {
 pub(crate) enum Item<'a> {
     /// A row of the state, and the bytes in the log that the row points to, if it does.
     Row { key: &'a [u8], value: &'a [u8], bytes: Option<&'a [u8]> },
-    /// A log entry of an increment.
+    /// A log entry; only in increments (snapshots of the changes since an earlier one).
     Entry(EntryItem<'a>),
 }
 

@@ -248,8 +248,9 @@ impl<'p> VersionSource<'p> {
     /// Reads the version rows of whole keys until the page is full, or until one key has too many version rows to
     /// examine one by one.
     fn read(&mut self) -> Result<(), MachineError> {
-        /// Number of rows of one key that are examined before the scan restarts at the version of the requested
-        /// revision.
+        /// Number of rows of one key that a forward scan examines one by one. It then skips rows: up to the key's
+        /// version at the requested revision if the last examined row is newer, or up to the next key if that version
+        /// is found already.
         const MAX_STEPS: usize = 32;
         let Past { keyspace, revision, .. } = *self.past;
         let (mut bytes, mut failure) = (0, None);
