@@ -1,4 +1,4 @@
-//! Lookups and lists of keyspaces, streams, producers and leases, by name or id.
+//! Handlers that look up and list keyspaces, streams, producers and leases, by name or id.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Handles a `find keyspace` request: replies with the id and configuration of a keyspace, and its size on request.
+/// Handles a `find keyspace` request: replies with the id and configuration of a keyspace and, if requested, its size.
 pub(crate) fn find_keyspace(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -112,7 +112,7 @@ fn shown_stream(info: &StreamInfo) -> wire::Stream<'_> {
     }
 }
 
-/// Handles a `list producers` request: replies with one producer of a stream, or all.
+/// Handles a `list producers` request: replies with one producer of a stream, or with all its producers.
 pub(crate) fn list_producers(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -134,7 +134,7 @@ fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
     wire::Producer { epoch: *epoch, next_sequence: *next_sequence, last_time: *last_time, id }
 }
 
-/// Handles a `find lease` request: replies with a lease and its keys.
+/// Handles a `find lease` request: replies with a lease and the keys attached to it.
 pub(crate) fn find_lease(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -164,7 +164,7 @@ fn no_such_lease(lease: LeaseId) -> Failure {
     Failure::from(thalweg_engine::WriteError::NoSuchLease(lease))
 }
 
-/// Handles a `list leases` request: replies with a page of leases.
+/// Handles a `list leases` request: replies with a page of leases in the order of their ids.
 pub(crate) fn list_leases(
     turn: &mut Turn<'_>,
     request: &Request<'_>,

@@ -1,5 +1,5 @@
-//! Handlers of consumer groups: fetch, push, describe. Clients settle deliveries with commands. `deliveries` encodes
-//! deliveries, and `push` runs the steps of a push.
+//! Handlers of requests about consumer groups: fetch, push, describe. Clients ack and nack deliveries with commands.
+//! `deliveries` encodes deliveries, and `push` runs the steps of a push.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     })
 }
 
-/// Handles a `fetch` request: delivers records to a member of a consumer group, waiting for them if requested.
+/// Handles a `fetch` request: delivers records to a member of a consumer group. Waits for records if the client
+/// requests it.
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
@@ -89,7 +90,7 @@ pub(crate) fn find_group(
     Ok(Handled::Replied)
 }
 
-/// Handles a `list groups` request: replies with a page of the consumer groups of one stream or all.
+/// Handles a `list groups` request: replies with a page of the consumer groups of one stream or of all streams.
 pub(crate) fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);

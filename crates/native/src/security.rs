@@ -1,4 +1,4 @@
-//! Setup of the native port's listener: transports and certificate.
+//! Setup of the native port's listener: its transports (TCP, TLS, QUIC) and its certificate.
 //!
 //! Owns: reading or creating the certificate, reloading it, and logging its state and validity. Does not own
 //! connections.
@@ -18,10 +18,11 @@ use thalweg_transport::{
 };
 use thalweg_types::SpaceTime;
 
-/// Remaining validity below which a certificate causes a warning.
+/// Time before the end of a certificate's validity from which the server logs a warning.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Returns the listener's options as configured, for `address`.
+/// Returns the options of the native port's listener from the configuration. If no certificate files are configured, a
+/// certificate is made for `address`.
 pub fn options(config: &Config, address: IpAddr) -> Result<ListenOptions, IdentityError> {
     let mut options = ListenOptions::default();
     options.handshake_timeout = config.header_timeout.0;
@@ -59,7 +60,7 @@ fn identity(config: &Config, address: IpAddr) -> Result<Identity, IdentityError>
     }
 }
 
-/// The configured certificate of a port that uses it, for reloading.
+/// The certificate files of a port that uses TLS or QUIC, for reloading them.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     served: Identity,
@@ -68,7 +69,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Returns the certificate of a listener; `None` if no files are configured or the port uses neither TLS nor QUIC.
+    /// Returns the certificate files of a listener; `None` if none are configured or the port uses neither TLS nor
+    /// QUIC.
     pub fn of(listener: &Listener, config: &Config) -> Option<Self> {
         match (&config.native_certificate, &config.native_key) {
             (PemFile::At(certificate), PemFile::At(key)) => {
@@ -78,8 +80,8 @@ impl Certificate {
         }
     }
 
-    /// Reloads the files for later handshakes; open connections stay. An unusable file is an error and changes nothing.
-    /// Blocks on file reads.
+    /// Reads the certificate files again, for later handshakes; open connections stay. If a file is unusable, returns
+    /// an error and changes nothing. Blocks on file reads.
     pub fn reload(&self) -> Result<Fingerprint, IdentityError> {
         self.served.replace(&Identity::from_pem_files(&self.certificate, &self.key)?);
         warn_of(&self.served, now());
@@ -87,7 +89,7 @@ impl Certificate {
     }
 }
 
-/// Logs the port's transports, its number of threads, and configuration problems.
+/// Logs the native port's transports, its number of threads, and problems of its configuration.
 pub fn announce(listener: &Listener, threads: usize, config: &Config) {
     let address = listener.local_addr();
     let tcp = if config.native_tls { "tls" } else { "plain" };
@@ -124,7 +126,7 @@ fn warn_of(identity: &Identity, now: Duration) {
     }
 }
 
-/// Returns the time since 1970.
+/// Returns the time since the Unix epoch (1970).
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -4,7 +4,7 @@ use thalweg_types::{command::Outcome, record::Malformed};
 
 use crate::error::MachineError;
 
-/// Reason why a command changed nothing: an outcome for the client, or a failure of the state.
+/// Reason why a command changed nothing: an outcome for the client, or a failure of the state machine.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Outcome(Outcome),
