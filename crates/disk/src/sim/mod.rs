@@ -51,12 +51,13 @@ mod inode;
 mod names;
 mod power;
 mod rng;
+mod shared;
 mod state;
 
 use std::{
     fmt, io,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 pub use self::{
@@ -67,6 +68,7 @@ pub use self::{
 use self::{
     handles::{SimFile, SimLock},
     rng::Rng,
+    shared::SharedState,
     state::State,
 };
 use crate::{Disk, File, LockGuard, path};
@@ -74,7 +76,7 @@ use crate::{Disk, File, LockGuard, path};
 /// A simulated disk; see the [module](self). Clones share it.
 #[derive(Clone)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: SharedState,
 }
 
 /// Position of a flipped bit.
@@ -96,12 +98,11 @@ impl SimDisk {
     }
 
     fn from_state(state: State) -> Self {
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: SharedState::new(state) }
     }
 
-    /// Ignores poisoning: a panic in one test thread (a write beyond a mapping) leaves the state consistent.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     // Crashes.
@@ -245,7 +246,7 @@ impl SimDisk {
 
 impl fmt::Debug for SimDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimDisk").field("counts", &self.counts()).finish_non_exhaustive()
+        self.state.fmt(f)
     }
 }
 
@@ -253,13 +254,13 @@ impl Disk for SimDisk {
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
         path::check_file(path)?;
         let inode = self.state().open(path)?;
-        Ok(Arc::new(SimFile::new(self, inode)))
+        Ok(Arc::new(SimFile::new(&self.state, inode)))
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
         path::check_file(path)?;
         let inode = self.state().create(path)?;
-        Ok(Arc::new(SimFile::new(self, inode)))
+        Ok(Arc::new(SimFile::new(&self.state, inode)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -299,7 +300,7 @@ impl Disk for SimDisk {
     fn lock(&self, path: &str) -> io::Result<Box<dyn LockGuard>> {
         path::check_file(path)?;
         let inode = self.state().lock(path)?;
-        Ok(Box::new(SimLock::new(self, inode)))
+        Ok(Box::new(SimLock::new(&self.state, inode)))
     }
 
     fn os_path(&self) -> Option<&Path> {
