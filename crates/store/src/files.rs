@@ -21,9 +21,9 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError>
 }
 
 /// Removes a file; succeeds if the file does not exist.
-pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
+pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
     match disk.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove an unfinished file")(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }

@@ -66,7 +66,7 @@ impl JournalFile {
 
     fn create(disk: &dyn Disk, dir: &str, path: String) -> Result<Self, BackendError> {
         let tmp = format!("{path}.tmp");
-        remove_if_there(disk, &tmp)?;
+        remove_if_there(disk, &tmp).map_err(io_error("remove an unfinished file"))?;
         let file = disk.create(&tmp).map_err(io_error("create the journal"))?;
         let mut journal =
             Self { file, name: path, generation: 1, next_number: 0, end: RECORDS_AT, filled: 0, record: Vec::new() };

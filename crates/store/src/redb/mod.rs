@@ -87,7 +87,7 @@ impl RedbStore {
         let path = |name: &str| format!("{}/{name}", options.dir);
         let cache_bytes = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
         create_dir(&**disk, &options.dir)?;
-        remove_if_there(&**disk, &path(NEW_FILE))?;
+        remove_if_there(&**disk, &path(NEW_FILE)).map_err(files::io_error("remove an unfinished file"))?;
         let file = match disk.open(&path(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 create(&**disk, &path(NEW_FILE))?;
