@@ -18,7 +18,6 @@
 //! checksum with each value, because neither detects a flipped bit.
 
 mod backend;
-#[cfg(any(feature = "redb", feature = "sqlite"))]
 mod buffered;
 mod files;
 pub mod journal;
@@ -28,6 +27,7 @@ mod memtable;
 mod merge;
 #[cfg(feature = "redb")]
 pub mod redb;
+mod span;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -35,5 +35,4 @@ pub use backend::{
     Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, Direction, LogBarrier, SyncMode, View, Visit,
     WriteBatch, bounds_are_empty,
 };
-#[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use buffered::BufferOptions;

@@ -30,7 +30,7 @@ use thalweg_disk::Disk;
 use crate::files::{self, create_dir, remove_if_there};
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, Store, StoreView, checked, checksum},
+    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, PagedView, Store, checked, checksum},
 };
 use file::DatabaseFile;
 
@@ -70,7 +70,7 @@ impl RedbBackend {
         barrier: Arc<dyn LogBarrier>,
     ) -> Result<Self, BackendError> {
         let store = guard("opening the database", || RedbStore::open(disk, &options))?;
-        Self::over(store, options.buffer, barrier)
+        Self::over(store, options.buffer, barrier, &[])
     }
 }
 
@@ -135,13 +135,15 @@ fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
 
 impl Store for RedbStore {
     const NAME: &'static str = "redb";
+    type View = RedbView;
+    type Upkeep = ();
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let bytes = guard("reading the applied position", || self.meta(APPLIED))?;
         bytes.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
-    fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {
+    fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         guard("persisting", || {
             let mut transaction = self.database().begin_write().map_err(failed("write"))?;
             transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
@@ -172,14 +174,14 @@ impl Store for RedbStore {
         })
     }
 
-    fn view(&self) -> Result<Arc<dyn StoreView>, BackendError> {
+    fn view(&self) -> Result<Arc<RedbView>, BackendError> {
         guard("making a view", || {
             let transaction = self.database().begin_read().map_err(failed("read"))?;
-            Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }) as _)
+            Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }))
         })
     }
 
-    fn add_stats(&self, stats: &mut BackendStats) {
+    fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {
         stats.disk_bytes += self.file_bytes.load(Ordering::Relaxed);
         stats.tables += 1;
         stats.cache_bytes += self.database().cache_stats().used_bytes() as u64;
@@ -198,11 +200,11 @@ impl Drop for RedbStore {
 }
 
 /// A view of the pairs of one transaction. While it exists, redb does not reuse the pages of that transaction.
-struct RedbView {
+pub struct RedbView {
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
 }
 
-impl StoreView for RedbView {
+impl PagedView for RedbView {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         guard("reading", || {
             let Some(stored) = self.pairs.get(key).map_err(failed("read"))? else { return Ok(None) };

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::FILE;
 use crate::backend::BackendError;
+
+/// Name of the database's file.
+pub(super) const FILE: &str = "state.sqlite";
 
 /// Purpose of a connection: writing or reading.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::connection::{self, Role, failed};
 use crate::{
     backend::{BackendError, Direction},
-    buffered::{Page, StoreView, checked},
+    buffered::{Page, PagedView, checked},
 };
 
 /// Maximum connections of one view. More threads than this take turns.
@@ -97,7 +97,7 @@ impl Readers {
 
 /// A view of one commit; see the [module](self). While it exists, SQLite does not overwrite the WAL after that
 /// commit.
-pub(super) struct SqliteView {
+pub struct SqliteView {
     readers: Arc<Readers>,
     /// Number of the commit that the view shows.
     commit: u64,
@@ -145,7 +145,7 @@ impl SqliteView {
     }
 }
 
-impl StoreView for SqliteView {
+impl PagedView for SqliteView {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         let reader = self.reader()?;
         let mut statement = reader.prepare_cached("SELECT value FROM pairs WHERE key = ?1").map_err(failed("read"))?;

@@ -38,10 +38,7 @@ use super::{
     set::{Run, TableSet},
     table::{Found, Table},
 };
-use crate::{
-    backend::{Applied, BackendError},
-    memtable::{BatchNumber, Entry, Memtable},
-};
+use crate::backend::{Applied, BackendError, Change};
 
 /// Lower bound of the keys reserved for the backend.
 pub const RESERVED: &[u8] = &[0xff];
@@ -138,16 +135,17 @@ impl TableStore {
         }
     }
 
-    /// Writes a whole memtable to tables and makes them current, durably. Returns the bytes written.
-    pub fn flush(&self, memtable: &Memtable, applied: Applied) -> Result<u64, BackendError> {
+    /// Writes the changes of a memtable to tables and makes them current, durably. The changes are in ascending
+    /// order, one for each key. Returns the bytes written.
+    pub fn flush<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         let seqno = {
             let mut newest = self.lock();
             newest.next_seqno += 1;
             newest.next_seqno - 1
         };
-        let items = memtable.iter(BatchNumber::MAX).map(|(key, entry)| match entry {
-            Entry::Value(value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
-            Entry::Deleted => InternalValue::new_tombstone(key, seqno),
+        let items = changes.map(|change| match change {
+            Change::Put(key, value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
+            Change::Delete(key) => InternalValue::new_tombstone(key, seqno),
         });
         let last = InternalValue::from_components(APPLIED_KEY, applied.encode(), seqno, ValueType::Value);
         let mut growing = self.growth.watch(Chore::Flush);
@@ -295,11 +293,13 @@ fn corrupt(dir: &Path, message: &str) -> BackendError {
 mod tests {
     use std::ops::{Bound, ControlFlow};
 
-    use super::{
-        super::cursor::{Reads, RunCursor, Span},
-        *,
+    use super::{super::cursor::RunCursor, *};
+    use crate::{
+        backend::{Direction, WriteBatch},
+        memtable::Memtable,
+        merge::Cursor as _,
+        span::{Reads, Span},
     };
-    use crate::backend::{Direction, WriteBatch};
 
     /// Opens a store in `dir` and flushes 1 MiB of pairs to it.
     fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
@@ -308,7 +308,7 @@ mod tests {
         let mut batch = WriteBatch::new();
         (0..10_000_u32).for_each(|number| batch.put(&[b"k", &number.to_be_bytes()], &[&[7; 100]]));
         writer.apply(&batch).unwrap();
-        store.flush(&memtable, Applied::default()).unwrap();
+        store.flush(memtable.changes(), Applied::default()).unwrap();
         store
     }
 

@@ -23,11 +23,10 @@ use lsm_tree::{
 use super::{
     block::{DataBlock, Malformed, common_len},
     cache::{BlockCache, Slots},
-    cursor::Reads,
     discarding::{Discarding, TableFile},
     filter::Filter,
 };
-use crate::backend::BackendError;
+use crate::{backend::BackendError, span::Reads};
 
 /// Maximum bytes of a value that is copied out of its block. Longer values share the block's memory. Short ones are
 /// copied, so that a caller that keeps many small values does not keep a block alive for each.
