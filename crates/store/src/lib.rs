@@ -19,6 +19,8 @@
 
 mod backend;
 mod buffered;
+mod caught;
+mod checksum;
 mod files;
 pub mod journal;
 pub mod lsm;

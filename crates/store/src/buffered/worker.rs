@@ -29,7 +29,7 @@ pub(super) fn start<S: Store>(
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(run)
-            .map_err(|error| BackendError::Io { operation: "start thread", message: error.to_string() })
+            .map_err(|error| BackendError::io("start thread", error))
     };
     let mut threads = Vec::new();
     let flush: Work<S> = ("thalweg-flush", persist);

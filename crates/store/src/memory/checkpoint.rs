@@ -23,11 +23,11 @@
 use std::io;
 
 use bytes::Bytes;
-use crc_fast::{CrcAlgorithm, Digest};
 use thalweg_disk::{Disk, File};
 
 use crate::{
     backend::{Applied, BackendError},
+    checksum::crc32c,
     files::{io_error, remove_if_there},
 };
 
@@ -265,7 +265,7 @@ impl FrameReader<'_> {
     }
 
     fn corrupt(&self, message: impl std::fmt::Display) -> BackendError {
-        BackendError::Corrupt { what: self.path.to_owned(), message: format!("{message} (before byte {})", self.at) }
+        BackendError::corrupt(self.path, format_args!("{message} (before byte {})", self.at))
     }
 }
 
@@ -318,12 +318,6 @@ fn parse_pair(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8], usize)> {
     let body = body.get(..key_len.checked_add(value_len)?)?;
     let (key, value) = body.split_at(key_len);
     Some((key, value, at + PAIR_HEADER_BYTES + body.len()))
-}
-
-fn crc32c(parts: &[&[u8]]) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    parts.iter().for_each(|part| digest.update(part));
-    digest.finalize() as u32
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -13,7 +13,7 @@
 mod file;
 
 use std::{
-    any::Any,
+    fmt::Display,
     io,
     ops::Bound,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -27,10 +27,11 @@ use bytes::Bytes;
 use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
 use thalweg_disk::Disk;
 
-use crate::files::{self, create_dir, remove_if_there};
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
     buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, PagedView, Store, checked, checksum},
+    caught::caught,
+    files::{self, create_dir, remove_if_there},
 };
 use file::DatabaseFile;
 
@@ -105,7 +106,7 @@ impl RedbStore {
         let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes };
         match store.meta(FORMAT)? {
             Some(version) if version == FORMAT_VERSION => Ok(store),
-            found => Err(corrupt(&format!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
+            found => Err(corrupt(format_args!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
         }
     }
 
@@ -237,32 +238,24 @@ impl PagedView for RedbView {
 
 /// Runs a redb operation. redb may panic on a damaged file; the panic becomes an error of corruption.
 fn guard<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = said(&*panic);
-        Err(corrupt(&format!("{doing}, redb failed: {said}")))
-    })
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    caught(work).unwrap_or_else(|text| Err(corrupt(format_args!("{doing}, redb failed: {text}"))))
 }
 
 fn failed<E: Into<redb::Error>>(operation: &'static str) -> impl FnOnce(E) -> BackendError {
     move |error| match error.into() {
-        redb::Error::Corrupted(message) => corrupt(&message),
+        redb::Error::Corrupted(message) => corrupt(message),
         redb::Error::Io(error) => io_error(operation)(error),
-        other => BackendError::Io { operation, message: other.to_string() },
+        other => BackendError::io(operation, other),
     }
 }
 
 fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
     move |error| match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(&error.to_string()),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(error),
         _ => files::io_error(operation)(error),
     }
 }
 
-fn corrupt(message: &str) -> BackendError {
-    BackendError::Corrupt { what: FILE.to_owned(), message: message.to_owned() }
+fn corrupt(message: impl Display) -> BackendError {
+    BackendError::corrupt(FILE, message)
 }

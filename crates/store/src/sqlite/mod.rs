@@ -124,12 +124,12 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
         let page_size = format!("PRAGMA page_size = {PAGE_BYTES}");
         writer.execute_batch(&page_size).map_err(failed("create"))?;
     } else if found != (APPLICATION_ID, FORMAT_VERSION) {
-        return Err(corrupt(&format!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
+        return Err(corrupt(format_args!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
     }
     let mode: String =
         writer.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed("configure"))?;
     if mode != "wal" {
-        return Err(BackendError::Io { operation: "configure", message: format!("the journal mode stays {mode}") });
+        return Err(BackendError::io("configure", format_args!("the journal mode stays {mode}")));
     }
     let settings = "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;";
     writer.execute_batch(settings).map_err(failed("configure"))?;

@@ -203,7 +203,7 @@ impl Drop for SqliteView {
 /// Returns a column's bytes. SQLite can return an empty blob as NULL.
 fn blob<'a>(row: &'a rusqlite::Row<'_>, column: usize) -> Result<&'a [u8], BackendError> {
     let value = row.get_ref(column).map_err(failed("read"))?;
-    value.as_blob_or_null().map(Option::unwrap_or_default).map_err(|error| connection::corrupt(&error.to_string()))
+    value.as_blob_or_null().map(Option::unwrap_or_default).map_err(connection::corrupt)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
