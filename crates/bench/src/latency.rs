@@ -47,37 +47,31 @@ impl Latencies {
     }
 
     /// Returns the number of counted times.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// The time that `percentile` percent do not exceed; zero if nothing was counted.
-    #[must_use]
     pub fn percentile(&self, percentile: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_percentile(percentile))
     }
 
     /// Returns how many times were longer, within the histogram's precision.
-    #[must_use]
     pub fn count_above(&self, time: Duration) -> u64 {
         self.count() - self.histogram.count_between(0, nanos(time).min(LONGEST_NANOS))
     }
 
     /// The mean; zero if nothing was counted.
-    #[must_use]
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.histogram.mean() as u64)
     }
 
     /// Returns the longest time; zero if nothing was counted.
-    #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.histogram.max())
     }
 
     /// The usual percentiles in microseconds.
-    #[must_use]
     pub fn quantiles(&self) -> Quantiles {
         let at = |percentile| micros(self.percentile(percentile));
         Quantiles {
@@ -91,7 +85,6 @@ impl Latencies {
     }
 
     /// The whole spectrum: percentile, time, and how many lie at or below it.
-    #[must_use]
     pub fn spectrum(&self) -> Vec<SpectrumLine> {
         SPECTRUM
             .iter()
@@ -106,13 +99,11 @@ impl Latencies {
 
 /// A duration in nanoseconds; `u64::MAX` if it is longer.
 #[inline]
-#[must_use]
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A duration in microseconds.
-#[must_use]
 pub fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }

@@ -11,29 +11,30 @@
 
 pub mod backends;
 pub mod cache;
-pub mod data;
+mod data;
 pub mod engine;
 mod error;
 pub mod groups;
 pub mod http;
-pub mod latency;
-pub mod load;
+mod latency;
+mod load;
 pub mod log;
-pub mod machine;
-pub mod native;
+mod machine;
+mod native;
 mod options;
-pub mod probe;
+mod probe;
 mod progress;
 pub mod pubsub;
-pub mod random;
+mod random;
 pub mod report;
 pub mod resp;
 mod scratch;
+mod server;
 pub mod snapshot;
 pub mod stats;
 pub mod streams;
 mod tasks;
-pub mod usage;
+mod usage;
 
 pub use error::BenchError;
 pub use progress::{Progress, Quiet, Stderr};

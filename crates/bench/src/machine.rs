@@ -34,7 +34,6 @@ pub struct Build {
 
 impl Machine {
     /// Reads what can be read; `dir` is on the disk that will be measured.
-    #[must_use]
     pub fn detect(dir: &Path) -> Self {
         let unknown = || "unknown".to_owned();
         Self {
@@ -57,7 +56,6 @@ impl Machine {
 impl Build {
     /// Describes this binary. The commit is `THALWEG_COMMIT` if that was set while building, else the head of
     /// the checkout that the executable lies in, else unknown.
-    #[must_use]
     pub fn detect() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),

@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 /// The median: the mean of the two middle values of an even count; NaN of none.
-#[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -15,7 +14,6 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// The median absolute deviation from the median: how far a typical round strays.
-#[must_use]
 pub fn mad(values: &[f64]) -> f64 {
     let middle = median(values);
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>())
@@ -38,7 +36,6 @@ pub struct Summary {
 
 impl Summary {
     /// Creates the summary of at least one value; all fields are NaN if there is none.
-    #[must_use]
     pub fn of(values: &[f64]) -> Self {
         Self {
             median: median(values),
@@ -51,7 +48,6 @@ impl Summary {
 }
 
 /// The median of `a / b` taken round by round: drift of the machine between rounds cancels out.
-#[must_use]
 pub fn ratio(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }

@@ -16,6 +16,8 @@ use super::{
 use crate::{
     BenchError, Progress, Scratch,
     engine::KvSubject,
+    load::rounds::turns,
+    report::plots::Bar,
     usage::{Usage, Whose},
 };
 
@@ -45,9 +47,20 @@ pub struct Cell {
 
 impl Cell {
     /// Operations per second, of the mean time.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         1e6 / self.statistics.mean
+    }
+
+    /// Returns the mean with its interval, for a plot.
+    pub fn bar(&self) -> Bar {
+        let is_alone = self.mode != Mode::BehindLog;
+        Bar {
+            store: self.store.clone(),
+            detail: if is_alone { "(alone)" } else { "(log)" },
+            is_pale: is_alone,
+            mean: self.statistics.mean,
+            interval: (self.statistics.low, self.statistics.high),
+        }
     }
 }
 
@@ -95,8 +108,7 @@ pub fn measure(
     wait_until_quiet();
     for sample in 0..=effort.samples {
         beside(sample)?;
-        for turn in 0..running.len() {
-            let number = (turn + sample as usize) % running.len();
+        for number in turns(sample, running.len()) {
             running[number].sample(group, workload, sample, device)?;
         }
     }

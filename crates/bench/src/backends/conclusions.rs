@@ -7,7 +7,6 @@ use crate::{
 };
 
 /// Returns sentences about the cells that were measured.
-#[must_use]
 pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let is_writes = |group: Group| matches!(group, Group::Writes(_));
     let is_reads = |group: Group| matches!(group, Group::Reads(_));
@@ -77,7 +76,6 @@ pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
 }
 
 /// Returns sentences about reads of stores of growing size.
-#[must_use]
 pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for (first, last) in ends(cells) {
@@ -102,7 +100,6 @@ pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
 }
 
 /// Returns sentences about a growing number of readers.
-#[must_use]
 pub fn of_readers(cells: &[Cell]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for store in ends(cells).map(|(first, _)| first) {
@@ -135,7 +132,6 @@ fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
 }
 
 /// Compares the figures with those that must hold.
-#[must_use]
 pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
     let mut checks = Vec::new();
     let behind = |wanted: fn(Group) -> bool| of(cells, Mode::BehindLog, wanted);

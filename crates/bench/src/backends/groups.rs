@@ -57,7 +57,6 @@ pub struct Workload {
 
 impl Group {
     /// Returns the group's name in row A; the sweeps have names of their own.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
@@ -72,7 +71,6 @@ impl Group {
     }
 
     /// Describes the group's work, with its parameter.
-    #[must_use]
     pub fn what(self) -> String {
         match self {
             Self::Writes(count) => format!("{count} sequential sets"),
@@ -88,7 +86,6 @@ impl Group {
     }
 
     /// Returns the unit of one operation.
-    #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => "set",
@@ -255,5 +252,5 @@ fn copy(store: &dyn KvSubject, workload: &Workload, entries: u64) -> Result<u64,
 }
 
 fn wrong(doing: &'static str, message: String) -> BenchError {
-    BenchError::WrongData { subject: "a store".to_owned(), doing, message }
+    BenchError::wrong("a store", doing, message)
 }

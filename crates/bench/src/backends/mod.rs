@@ -9,7 +9,6 @@ mod cells;
 mod conclusions;
 mod device;
 mod groups;
-pub(crate) mod plots;
 mod statistics;
 mod subjects;
 #[cfg(test)]
@@ -29,9 +28,9 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     data::{KEY_BYTES, Values},
     engine::Contender,
-    options::{require, within},
+    options::{backend, require, within},
     probe::{Probe, Sync},
-    report::{Plot, Table, cells},
+    report::{Plot, Table, cells, plots},
     stats::median,
 };
 
@@ -78,16 +77,6 @@ pub struct BackendsOptions {
     /// Seed of values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-}
-
-/// A backend that this build has, by its name.
-pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
-    let names = BackendKind::ALL.map(BackendKind::name).join(", ");
-    match BackendKind::from_name(text) {
-        Some(kind) if kind.is_built() => Ok(kind),
-        Some(kind) => Err(format!("this build has no {} backend", kind.name())),
-        None => Err(format!("one of {names}")),
-    }
 }
 
 /// The name of a group of row A.
@@ -327,7 +316,8 @@ fn bars(group: Group, cells: &[Cell]) -> Result<Plot, BenchError> {
     let words = what.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let name = format!("{}-{}", group.name(), words.collect::<Vec<_>>().join("-"));
     let title = format!("{}: {what} (durable writes; bar: mean, line: 95 % interval)", group.name());
-    plots::bars(&name, &title, &cells.iter().collect::<Vec<_>>())
+    let bars: Vec<plots::Bar> = cells.iter().map(Cell::bar).collect();
+    plots::bars(&name, &title, &bars)
 }
 
 fn lines(

@@ -33,7 +33,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// Creates the statistics of at least one sample; NaN throughout if there is none.
-    #[must_use]
     pub fn of(samples: &[f64], seed: u64) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -3,6 +3,6 @@
 //! Parts: [`work`] makes requests and judges answers; `suite` goes through the operations.
 
 mod suite;
-pub mod work;
+mod work;
 
 pub use suite::{CacheOptions, run};

@@ -47,14 +47,12 @@ pub struct CacheWork {
 
 impl CacheWork {
     /// Creates the work of one channel, on an opened cache.
-    #[must_use]
     pub fn new(cache: u32, operation: Operation, keys: u64, values: Arc<Values>, seed: u64, channel: usize) -> Self {
         let rng = generator(seed.wrapping_mul(31).wrapping_add(channel as u64));
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
     /// Puts each of these keys once.
-    #[must_use]
     pub fn each(self, keys: std::ops::Range<u64>) -> Self {
         Self { each: Some(keys), ..self }
     }

@@ -20,7 +20,6 @@ pub struct Test {
 
 impl Test {
     /// A test of row P.
-    #[must_use]
     pub const fn new(name: &'static str, parameters: &'static str, published: &'static str) -> Self {
         Self { name, parameters, published }
     }
@@ -41,7 +40,6 @@ pub struct Row {
 
 impl Row {
     /// Rates of the rounds.
-    #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         self.rounds.iter().map(Measure::rate).collect()
     }
@@ -96,14 +94,12 @@ pub struct Compacted {
 
 impl Compacted {
     /// Returns the share of the space that the compaction freed.
-    #[must_use]
     pub fn saved(&self) -> f64 {
         let (Some(before), Some(after)) = (self.before.bytes, self.after.bytes) else { return f64::NAN };
         1.0 - after as f64 / before as f64
     }
 
     /// Returns the bytes that are left, divided by those alive.
-    #[must_use]
     pub fn per_alive(&self) -> f64 {
         self.after.bytes.map_or(f64::NAN, |after| after as f64 / self.alive as f64)
     }
@@ -154,7 +150,6 @@ impl Results {
     }
 
     /// Returns the row of a test at a level.
-    #[must_use]
     pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
         self.rows.iter().find(|row| {
             row.test.name == name && row.level == level && row.contender.split(' ').next() == Some(contender)
@@ -162,7 +157,6 @@ impl Results {
     }
 
     /// The tables of figures and of space. `first` is whom the others are compared with.
-    #[must_use]
     pub fn tables(&self, first: &str) -> Vec<Table> {
         let mut tables = Vec::new();
         for level in [Level::Interval, Level::Disk] {

@@ -6,11 +6,10 @@
 //! Parts: [`request`] builds the bytes, [`reply`] parses what comes back, [`mod@run`] gives both to the load generator
 //! ([`crate::load`]), `suite` puts it together.
 
-pub mod reply;
-pub mod request;
-pub mod run;
+mod request;
+mod run;
 mod scenario;
 mod suite;
 
-pub use scenario::{ApiChoice, Mix, Preset};
-pub use suite::{HttpOptions, run};
+pub use scenario::{ApiChoice, HttpOptions, Mix, Preset};
+pub use suite::run;

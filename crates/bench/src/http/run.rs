@@ -7,10 +7,7 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
 use rand::RngExt as _;
 
-use super::{
-    reply::{self, Body, Incomplete},
-    request::{Judgement, Operation, Requests},
-};
+use super::request::{Judgement, Operation, Requests};
 use crate::{
     BenchError,
     latency::Latencies,
@@ -18,10 +15,11 @@ use crate::{
         address::{Address, Waits},
         connection::Connection,
         protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
-        run,
-        tally::Tally,
+        rounds,
+        tally::{Merge, Tally},
     },
     random::Generator,
+    server::reply::{self, Body, Incomplete},
 };
 
 /// Requests to one server.
@@ -61,8 +59,20 @@ pub struct Counts {
     pub wrong_bytes: u64,
 }
 
+impl Merge for Counts {
+    fn merge(&mut self, other: Self) {
+        self.service.merge(&other.service);
+        for (status, count) in other.statuses {
+            *self.statuses.entry(status).or_default() += count;
+        }
+        self.missing += other.missing;
+        self.bad_status += other.bad_status;
+        self.wrong_bytes += other.wrong_bytes;
+    }
+}
+
 /// A run's figures.
-pub type Outcome = run::Outcome<Counts>;
+pub type Outcome = rounds::Outcome<Counts>;
 
 /// A reply's status, and its judgement.
 #[derive(Clone, Copy, Debug)]
@@ -107,8 +117,7 @@ impl Protocol for Http {
     fn connect(&self) -> Result<Connection, BenchError> {
         let connection = Connection::open(&Address::Tcp(self.address))
             .and_then(|connection| connection.socket().set_waiting(Waits::Never).map(|()| connection));
-        let target = self.address.to_string();
-        connection.map_err(|error| BenchError::Target { target, message: error.to_string() })
+        connection.map_err(BenchError::target(self.address))
     }
 
     fn kinds(&self) -> usize {
@@ -174,16 +183,6 @@ impl Protocol for Http {
         }
     }
 
-    fn merge(counts: &mut Counts, other: Counts) {
-        counts.service.merge(&other.service);
-        for (status, count) in other.statuses {
-            *counts.statuses.entry(status).or_default() += count;
-        }
-        counts.missing += other.missing;
-        counts.bad_status += other.bad_status;
-        counts.wrong_bytes += other.wrong_bytes;
-    }
-
     fn errors(&self, tally: &Tally<Counts>) -> Option<String> {
         let Counts { missing, bad_status, wrong_bytes, .. } = tally.own;
         let lost = if self.missing == Missing::Lost { missing } else { 0 };
@@ -193,14 +192,6 @@ impl Protocol for Http {
                 tally.lost
             )
         })
-    }
-}
-
-impl Outcome {
-    /// Replies counted, right or wrong.
-    #[must_use]
-    pub fn replies(&self) -> u64 {
-        self.tally.right + self.tally.own.bad_status + self.tally.own.wrong_bytes
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     io::{self, Read, Write},
-    net::{SocketAddr, TcpStream, ToSocketAddrs as _},
+    net::{SocketAddr, TcpStream},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
@@ -17,6 +17,8 @@ use rustix::net::{
     RecvFlags, SendFlags, recv, send,
     sockopt::{Timeout, set_socket_timeout},
 };
+
+use crate::server::target::resolve;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -45,8 +47,7 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             return Ok(Self::Unix(path.into()));
         }
-        let mut found = text.to_socket_addrs().map_err(|error| format!("{text:?}: {error}; is it host:port?"))?;
-        found.next().map(Self::Tcp).ok_or_else(|| format!("{text:?} has no address"))
+        resolve(text).map(Self::Tcp).map_err(|error| format!("{text:?}: {error}"))
     }
 }
 

@@ -46,7 +46,6 @@ impl Connection {
     }
 
     /// The socket, for a [`Poller`](super::poller::Poller).
-    #[must_use]
     pub fn socket(&self) -> &Socket {
         &self.socket
     }
@@ -96,7 +95,6 @@ impl Connection {
     }
 
     /// Bytes that have come and were not consumed.
-    #[must_use]
     pub fn input(&self) -> &[u8] {
         &self.input[self.from..self.to]
     }

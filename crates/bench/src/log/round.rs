@@ -185,7 +185,7 @@ fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
 
 /// Reads back the records of the round that are still there, and compares each payload with its index's.
 fn compare(log: &Log, first: Lsn, values: &Values) -> Result<(), BenchError> {
-    let wrong = |message: String| BenchError::WrongData { subject: "log".to_owned(), doing: "reading back", message };
+    let wrong = |message: String| BenchError::wrong("log", "reading back", message);
     let from = first.max(log.start()).max(Lsn(log.end().0.saturating_sub(MAX_COMPARED)));
     let records = log.records_from(from).map_err(BenchError::subject("log", "reading back"))?;
     let mut expected = from;

@@ -77,7 +77,7 @@ pub struct Line {
 impl Line {
     /// Dials and completes the handshake.
     pub async fn dial(dialer: &Dialer, endpoint: &Endpoint) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: endpoint.address().to_owned(), message };
+        let fail = BenchError::target(endpoint.address());
         let (connection, channel) = dialer.dial(endpoint).await.map_err(|error| fail(error.to_string()))?;
         let opened = timeout(SETUP_TIMEOUT, Self::greet(connection, channel)).await;
         opened
@@ -224,13 +224,11 @@ fn pings(agreed: &Agreed) -> Interval {
 
 /// A frame's body: what stands behind the optional fields, of which the generator needs none.
 #[inline]
-#[must_use]
 pub fn body<'a>(raw: &RawFrame<'a>) -> &'a [u8] {
     raw.payload.get(usize::from(raw.header.fields)..).unwrap_or_default()
 }
 
 /// Returns the error of a frame that does not belong where it came.
-#[must_use]
 pub fn unexpected(raw: RawFrame<'_>) -> LineError {
     match ServerFrame::decode(raw) {
         Err(error) => error.into(),

@@ -22,7 +22,6 @@ pub enum Carrier {
 
 impl Carrier {
     /// Returns the transport's usual name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -51,10 +50,7 @@ impl Place {
         mine: impl Fn(usize) -> bool,
     ) -> Result<Vec<(usize, Line)>, BenchError> {
         let dialer = Dialer::new();
-        let fail = |error: LineError| {
-            let target = self.endpoint.address().to_owned();
-            BenchError::Target { target, message: format!("opening a stream: {error}") }
-        };
+        let fail = |error: LineError| BenchError::target(self.endpoint.address())(format!("opening a stream: {error}"));
         let mut lines = Vec::new();
         // A connection belongs to one thread with all its streams.
         for connection in (0..connections).filter(|connection| mine(*connection)) {

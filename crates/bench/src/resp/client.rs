@@ -71,7 +71,6 @@ impl Answer {
     }
 
     /// Returns the answer as text; empty for answers without text.
-    #[must_use]
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -91,7 +90,7 @@ pub struct Client {
 impl Client {
     /// Connects, authenticates, selects.
     pub fn open(greeting: &Greeting) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: greeting.address.to_string(), message };
+        let fail = BenchError::target(&greeting.address);
         let connection =
             Connection::open(&greeting.address).map_err(|error| fail(format!("{error}; is the server running?")))?;
         let waits = connection.socket().set_waiting(Waits::AtMost(PATIENCE));
@@ -117,7 +116,7 @@ impl Client {
     /// The connection, for the generator: nothing is under way, and it waits for nothing.
     pub fn into_connection(self) -> Result<Connection, BenchError> {
         let set = self.connection.socket().set_waiting(Waits::Never);
-        set.map_err(|error| BenchError::Target { target: self.address.to_string(), message: error.to_string() })?;
+        set.map_err(BenchError::target(&self.address))?;
         Ok(self.connection)
     }
 

@@ -12,17 +12,16 @@
 //! servers, [`bare`] is the upper bound, [`scenario`] and `goals` have the lines of the report, `turn` is one server's
 //! part in a scenario, `suite` goes through all, `figures` shows them.
 
-pub mod bare;
-pub mod client;
-pub mod external;
-pub mod fanout;
+mod bare;
+mod client;
+mod external;
+mod fanout;
 mod figures;
-mod goals;
-pub mod options;
-pub mod protocol;
-pub mod requests;
-pub mod scenario;
-pub mod server;
+mod options;
+mod protocol;
+mod requests;
+mod scenario;
+mod server;
 mod suite;
 mod turn;
 

@@ -10,8 +10,8 @@ use crate::{
     BenchError,
     load::{
         connection::Connection,
-        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
-        run,
+        protocol::{self, Batching, Decoded, Flawed, OnLoss, Protocol},
+        rounds,
         tally::Tally,
     },
     random::Generator,
@@ -40,10 +40,10 @@ pub enum OnWrong {
 }
 
 /// A run.
-pub type Plan = run::Plan<Resp>;
+pub type Plan = protocol::Plan<Resp>;
 
 /// A run's figures.
-pub type Outcome = run::Outcome<()>;
+pub type Outcome = rounds::Outcome<()>;
 
 impl Protocol for Resp {
     /// Position of the operation in the mix, and the key.
@@ -100,8 +100,6 @@ impl Protocol for Resp {
 
     #[inline]
     fn count(&self, (): &mut (), (): (), _: Option<u64>) {}
-
-    fn merge((): &mut (), (): ()) {}
 
     fn errors(&self, tally: &Tally<()>) -> Option<String> {
         let wrong = tally.wrong + tally.lost;

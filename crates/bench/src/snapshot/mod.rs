@@ -31,12 +31,11 @@ use self::{
 pub use self::{take::Target, writers::Drive};
 use crate::{
     BenchError, Progress, Report, Scratch,
-    backends::backend,
     data::KEY_BYTES,
     engine::settle,
     latency::Latencies,
-    load::search::{Objective, parse_duration},
-    options::require,
+    load::search::Objective,
+    options::{backend, parse_duration, require},
     probe::{Probe, Sync},
     report::{Cell, Check, Table, cells, number},
     stats::Summary,
@@ -296,7 +295,7 @@ impl Bench<'_> {
         let totals = taken.totals;
         if totals.rows < content.entries || totals.row_bytes + totals.carried_bytes < content.bytes() {
             let message = format!("{totals:?} of {content:?}");
-            return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "taking a snapshot", message });
+            return Err(BenchError::wrong(NAME, "taking a snapshot", message));
         }
         if self.options.to == Target::File {
             take::check(&taken, &self.files.join("snapshot"))?;

@@ -84,7 +84,7 @@ pub(super) fn check(taken: &Taken, path: &Path) -> Result<(), BenchError> {
     let read = read.map_err(BenchError::subject(NAME, "checking a snapshot"))?;
     if (read.totals, read.chunks, read.bytes) != (taken.totals, taken.chunks, taken.bytes) {
         let message = format!("taken {taken:?}, read {read:?}");
-        return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "checking a snapshot", message });
+        return Err(BenchError::wrong(NAME, "checking a snapshot", message));
     }
     std::fs::remove_file(path).map_err(BenchError::files(path))?;
     // Freeing its blocks must be over before the next times are taken.

@@ -6,11 +6,11 @@
 //!
 //! Parts: [`append`] and [`read`] make requests, `scenario` has the lines of the report, `suite` goes through them.
 
-pub mod append;
-pub mod read;
+mod append;
+mod read;
 mod report;
+mod retention;
 mod scenario;
-mod season;
 mod suite;
 
 pub use suite::{StreamsOptions, run};

@@ -31,7 +31,6 @@ pub struct Checker {
 
 impl Checker {
     /// Creates a checker at the start of a stream.
-    #[must_use]
     pub fn new(payloads: Arc<Payloads>, account: Account) -> Self {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
@@ -93,7 +92,6 @@ pub enum Again {
 
 impl ReadWork {
     /// Creates a reader of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
-    #[must_use]
     pub fn new(stream: StreamId, batch: u32, end: u64, payloads: Arc<Payloads>, fresh: Account, again: Again) -> Self {
         let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 32).unwrap_or(u32::MAX));
         let checker = Checker::new(payloads, fresh.clone());
@@ -101,20 +99,17 @@ impl ReadWork {
     }
 
     /// Begins at this offset.
-    #[must_use]
     pub fn from(mut self, offset: u64) -> Self {
         self.checker.next = offset;
         self
     }
 
     /// Returns the account of everything read since the start.
-    #[must_use]
     pub fn account(&self) -> &Account {
         &self.checker.account
     }
 
     /// Returns the offset of the next record.
-    #[must_use]
     pub fn next(&self) -> u64 {
         self.checker.next
     }
