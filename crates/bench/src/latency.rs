@@ -41,6 +41,13 @@ impl Latencies {
         self.histogram.saturating_record_n(nanos.max(1), times);
     }
 
+    /// Returns the times of several histograms in one.
+    pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        all.into_iter().for_each(|times| sum.merge(times));
+        sum
+    }
+
     /// Adds what another worker counted.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("all have the same bounds");

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     BenchError, Progress, Scratch,
     engine::KvSubject,
-    load::rounds::turns,
+    load::turns,
     report::plots::Bar,
     usage::{Usage, Whose},
 };
@@ -142,15 +142,15 @@ impl Running<'_> {
         let counts = || device.and_then(|device| device.counts());
         let counts_before = counts();
         let begun = Instant::now();
-        let operations = group.sample(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
+        group.sample(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         let took = begun.elapsed();
         let counted = counts().zip(counts_before).map(|(after, before)| after.since(&before));
         group.verify(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         if sample == 0 {
             return Ok(());
         }
-        self.micros.push(took.as_secs_f64() * 1e6 / operations as f64);
-        self.operations += operations;
+        self.micros.push(took.as_secs_f64() * 1e6 / group.operations() as f64);
+        self.operations += group.operations();
         self.device = self.device.zip(counted).map(|(sum, more)| DeviceCounts {
             flushes: sum.flushes + more.flushes,
             written_bytes: sum.written_bytes + more.written_bytes,

@@ -79,14 +79,13 @@ pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
 pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for (first, last) in ends(cells) {
-        let (Group::ReadsOf(least), Group::ReadsOf(most)) = (first.group, last.group) else { continue };
         said.push(format!(
             "{}: a random read takes {} µs of {} entries and {} of {}, {} times as long",
             first.store,
             number(first.statistics.mean),
-            number(least as f64),
+            number(first.group.parameter() as f64),
             number(last.statistics.mean),
-            number(most as f64),
+            number(last.group.parameter() as f64),
             number(last.statistics.mean / first.statistics.mean),
         ));
     }
@@ -105,7 +104,7 @@ pub fn of_readers(cells: &[Cell]) -> Vec<String> {
     for store in ends(cells).map(|(first, _)| first) {
         let of_store = cells.iter().filter(|cell| cell.store == store.store);
         let Some(best) = of_store.max_by(|left, right| left.rate().total_cmp(&right.rate())) else { continue };
-        let Group::Readers(threads) = best.group else { continue };
+        let threads = best.group.parameter();
         said.push(format!(
             "{}: one thread reads {}/s, {threads} read {}/s, {} times as many",
             store.store,

@@ -254,20 +254,12 @@ impl Suite<'_> {
     }
 
     fn sweep_size(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let sizes: Vec<u64> =
-            std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most).collect();
-        let cells = self.sweep(sizes.iter().map(|size| Group::ReadsOf(*size)), progress)?;
+        let sizes = std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most);
+        let cells = self.sweep(sizes.map(Group::ReadsOf), progress)?;
         report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
         report.notes.extend(conclusions::of_sizes(&cells, self.effort.cache_bytes));
-        report.plots.push(lines(
-            "sweep-data-size",
-            ("entries, log scale", "µs per read, log scale"),
-            &cells,
-            &|cell| {
-                let Group::ReadsOf(entries) = cell.group else { return (f64::NAN, f64::NAN) };
-                (entries as f64, cell.statistics.mean)
-            },
-        )?);
+        let axes = ("entries, log scale", "µs per read, log scale");
+        report.plots.push(lines("sweep-data-size", axes, &cells, |cell| cell.statistics.mean)?);
         Ok(())
     }
 
@@ -275,19 +267,11 @@ impl Suite<'_> {
         let threads =
             std::iter::successors(Some(1), |threads| Some(threads * 2)).take_while(|threads| *threads <= most);
         let cells = self.sweep(threads.map(Group::Readers), progress)?;
-        report
-            .tables
-            .push(sweep_table("sweep over readers: random reads of 10,000 entries, µs of wall time per read", &cells));
+        let title = "sweep over readers: random reads of 10,000 entries, µs of wall time per read";
+        report.tables.push(sweep_table(title, &cells));
         report.notes.extend(conclusions::of_readers(&cells));
-        report.plots.push(lines(
-            "sweep-readers",
-            ("threads, log scale", "reads/s of all, log scale"),
-            &cells,
-            &|cell| {
-                let Group::Readers(threads) = cell.group else { return (f64::NAN, f64::NAN) };
-                (threads as f64, cell.rate())
-            },
-        )?);
+        let axes = ("threads, log scale", "reads/s of all, log scale");
+        report.plots.push(lines("sweep-readers", axes, &cells, Cell::rate)?);
         Ok(())
     }
 
@@ -320,17 +304,14 @@ fn bars(group: Group, cells: &[Cell]) -> Result<Plot, BenchError> {
     plots::bars(&name, &title, &bars)
 }
 
-fn lines(
-    name: &str,
-    axes: (&str, &str),
-    cells: &[Cell],
-    point: &dyn Fn(&Cell) -> (f64, f64),
-) -> Result<Plot, BenchError> {
+/// Draws a figure over the parameter of the cells' groups, a line per store.
+fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f64) -> Result<Plot, BenchError> {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {
+        let point = (cell.group.parameter() as f64, figure(cell));
         match lines.iter_mut().find(|(store, _)| *store == cell.store) {
-            Some((_, points)) => points.push(point(cell)),
-            None => lines.push((cell.store.clone(), vec![point(cell)])),
+            Some((_, points)) => points.push(point),
+            None => lines.push((cell.store.clone(), vec![point])),
         }
     }
     plots::lines(name, name, axes, &lines)

@@ -8,12 +8,10 @@ use super::work::{CacheWork, Operation};
 use crate::{
     BenchError, Progress, Report,
     data::Values,
-    load::{pace::Pace, rounds::Rounds, schedule::Arrivals, validity::Validity},
+    load::{Arrivals, Pace, Rounds, Validity},
     native::{
-        options::LoadOptions,
-        place::{Carrier, Place},
-        requests::{self, CallPlan},
-        server::{Server, ServerOptions},
+        CallPlan, Carrier, LoadOptions, Place, Server, ServerOptions,
+        requests::{self},
     },
     options::{only, rate_within, within},
     report::{Check, Table, cells},

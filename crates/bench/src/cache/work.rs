@@ -10,10 +10,7 @@ use thalweg_wire::{
 
 use crate::{
     data::{KEY_BYTES, Values, key, write_key},
-    native::{
-        line::{LineError, body, unexpected},
-        requests::Work,
-    },
+    native::{LineError, Work, body, unexpected},
     random::{Generator, generator},
 };
 

@@ -13,7 +13,7 @@ use super::subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Vis
 use crate::{
     BenchError,
     data::{self, Values},
-    load::crew::Clock,
+    load::Clock,
     tasks::{self, Next},
 };
 

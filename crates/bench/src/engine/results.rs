@@ -228,14 +228,8 @@ impl Results {
     }
 }
 
-fn merged(row: &Row) -> Latencies {
-    let mut times = Latencies::default();
-    row.rounds.iter().for_each(|round| times.merge(&round.times));
-    times
-}
-
 fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
-    let (rates, times) = (Summary::of(&row.rates()), merged(row));
+    let (rates, times) = (Summary::of(&row.rates()), Latencies::sum(row.rounds.iter().map(|round| &round.times)));
     let at = |percentile| micros(times.percentile(percentile));
     let longest = row.rounds.iter().map(|round| round.longest).max().unwrap_or_default();
     let reads = row.rounds.iter().filter_map(|round| Some((round.hits?, round.operations)));

@@ -1,10 +1,10 @@
 //! The HTTP suite: an open-loop load generator that a slow server does not slow down.
 //!
-//! Arrivals are scheduled before the run begins, at a constant rate or as a Poisson process; see [`crate::load::pace`]
+//! Arrivals are scheduled before the run begins, at a constant rate or as a Poisson process; see `crate::load::pace`
 //! for what that means for response times.
 //!
-//! Parts: [`request`] builds the bytes, [`reply`] parses what comes back, [`mod@run`] gives both to the load generator
-//! ([`crate::load`]), `suite` puts it together.
+//! Parts: `request` builds the bytes, `reply` parses what comes back, `run` gives both to the load generator
+//! (`crate::load`), `suite` puts it together.
 
 mod request;
 mod run;

@@ -7,7 +7,7 @@ use thalweg_types::Durability;
 
 use crate::{
     data::{self, KEY_BYTES, Values},
-    server::reply::Reply,
+    server::Reply,
 };
 
 /// API of the server.
@@ -125,7 +125,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::reply::{Body, parse};
+    use crate::server::{Body, parse};
 
     fn text(requests: &Requests, operation: Operation) -> String {
         let mut out = Vec::new();

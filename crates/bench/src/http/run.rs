@@ -11,15 +11,9 @@ use super::request::{Judgement, Operation, Requests};
 use crate::{
     BenchError,
     latency::Latencies,
-    load::{
-        address::{Address, Waits},
-        connection::Connection,
-        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
-        rounds,
-        tally::{Merge, Tally},
-    },
+    load::{self, Address, Batching, Connection, Decoded, Flawed, Merge, OnLoss, Protocol, Tally, Waits},
     random::Generator,
-    server::reply::{self, Body, Incomplete},
+    server::{Body, Incomplete, parse},
 };
 
 /// Requests to one server.
@@ -72,7 +66,7 @@ impl Merge for Counts {
 }
 
 /// A run's figures.
-pub type Outcome = rounds::Outcome<Counts>;
+pub type Outcome = load::Outcome<Counts>;
 
 /// A reply's status, and its judgement.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +145,7 @@ impl Protocol for Http {
         (): &mut (),
         bytes: &[u8],
     ) -> Result<Option<Decoded<Answer>>, Flawed<Answer, Fault>> {
-        let reply = match reply::parse(bytes, Body::Expected) {
+        let reply = match parse(bytes, Body::Expected) {
             Ok(reply) => reply,
             Err(Incomplete::NeedMore) => return Ok(None),
             Err(Incomplete::Malformed(what)) => {

@@ -12,7 +12,7 @@ use super::{Outcome, *};
 use crate::{
     data::Values,
     http::request::Api,
-    load::{pace::Pace, protocol::Plan, schedule::Arrivals, validity::Validity},
+    load::{Arrivals, Pace, Plan, Validity},
     random::{Distribution, KeyChooser},
 };
 
@@ -85,7 +85,7 @@ fn serve_one(stream: &TcpStream, map: &Mutex<HashMap<String, Vec<u8>>>, trick: T
 }
 
 fn run(load: &Plan<Http>) -> Outcome {
-    crate::load::run::run(load).unwrap()
+    crate::load::run(load).unwrap()
 }
 
 fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {

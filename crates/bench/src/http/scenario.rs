@@ -6,7 +6,7 @@ use thalweg_types::Durability;
 
 use crate::{
     BenchError,
-    load::{pace::Pace, schedule::Arrivals, search::Objective},
+    load::{Arrivals, Objective, Pace},
     options::{parse_duration, rate_within, require, within},
     random::Distribution,
 };

@@ -13,16 +13,10 @@ use crate::{
     BenchError, Progress, Report,
     data::Values,
     latency::micros,
-    load::{
-        pace::Pace,
-        protocol::Plan,
-        rounds, run,
-        search::{self, Bounds, Objective, Trial},
-        validity::Validity,
-    },
+    load::{self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee},
     random::KeyChooser,
     report::{Check, Row, Table, cells},
-    server::target::{NativePort, Target},
+    server::{NativePort, Target},
     stats::ratio,
 };
 
@@ -66,8 +60,8 @@ fn target_name(options: &HttpOptions, target: &Target) -> String {
 /// Rounds of a scenario, and those of the route that stores nothing before each.
 #[derive(Default)]
 struct Rounds {
-    subject: rounds::Rounds<Counts>,
-    echo: rounds::Rounds<Counts>,
+    subject: load::Rounds<Counts>,
+    echo: load::Rounds<Counts>,
 }
 
 struct Suite<'a> {
@@ -107,11 +101,11 @@ impl Suite<'_> {
         let (mut rounds, pace) = (Rounds::default(), scenario.options.pace());
         for round in 1..=self.options.rounds {
             if echo {
-                let outcome = run::run(&self.plan(&scenario.options, Kind::Echo, pace))?;
+                let outcome = load::run(&self.plan(&scenario.options, Kind::Echo, pace))?;
                 self.say(scenario, pace, "echo", round, &outcome);
                 rounds.echo.push(outcome);
             }
-            let outcome = run::run(&self.plan(&scenario.options, Kind::Subject, pace))?;
+            let outcome = load::run(&self.plan(&scenario.options, Kind::Subject, pace))?;
             self.say(scenario, pace, "", round, &outcome);
             rounds.subject.push(outcome);
         }
@@ -133,10 +127,10 @@ impl Suite<'_> {
         report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, repeat");
         let mut last_good = None;
-        let knee = search::find_knee(&bounds, |rate| {
+        let knee = find_knee(&bounds, |rate| {
             let pace = Pace::Open { rate, arrivals: options.arrivals };
             let plan = self.plan(options, Kind::Subject, pace);
-            let outcome = run::run(&Plan { give_up: objective.patience(), ..plan })?;
+            let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
             let trial = trial_of(&outcome, objective)?;
             self.say(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, trial));
@@ -161,7 +155,7 @@ impl Suite<'_> {
         self.progress.step(&format!("loading {keys} keys of {value_size} B"));
         let durability = Some(Durability::Os);
         let setup = HttpOptions { mix: Mix::Put, durability, pipeline: 16, ..scenario.options.clone() };
-        match run::run(&self.plan(&setup, Kind::Subject, Pace::Each { keys }))?.validity {
+        match load::run(&self.plan(&setup, Kind::Subject, Pace::Each { keys }))?.validity {
             Validity::Good => Ok(()),
             bad => Err(BenchError::subject(&self.target.host, "loading the keys")(bad.verdict().0)),
         }

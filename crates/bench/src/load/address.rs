@@ -18,7 +18,7 @@ use rustix::net::{
     sockopt::{Timeout, set_socket_timeout},
 };
 
-use crate::server::target::resolve;
+use crate::server::resolve;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 

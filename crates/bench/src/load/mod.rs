@@ -8,16 +8,31 @@
 //! ([`crate::native::drive`]), which may be TLS or QUIC and therefore need a runtime. That loop uses the same threads,
 //! pace, clock and judgement.
 
-pub mod address;
-pub mod connection;
+mod address;
+mod connection;
 pub mod crew;
-pub mod pace;
-pub mod poller;
-pub mod protocol;
-pub mod rounds;
-pub mod run;
-pub mod schedule;
-pub mod search;
-pub mod tally;
-pub mod validity;
+mod pace;
+mod poller;
+mod protocol;
+mod rounds;
+mod run;
+mod schedule;
+mod search;
+mod tally;
+mod validity;
 mod worker;
+
+pub use self::{
+    address::{Address, Waits},
+    connection::Connection,
+    crew::{Clock, alone},
+    pace::{Pace, Pacer},
+    poller::{Event, Poller},
+    protocol::{Batching, Decoded, Flawed, OnLoss, Plan, Protocol},
+    rounds::{Outcome, Rounds, turns},
+    run::run,
+    schedule::{Arrivals, Schedule},
+    search::{Bounds, Knee, Objective, Trial, find_knee},
+    tally::{Merge, Tally},
+    validity::{MAX_BUSY, Validity, saturated},
+};

@@ -100,9 +100,7 @@ impl<C> Tally<C> {
 
     /// Returns the response times of all kinds.
     pub fn response(&self) -> Latencies {
-        let mut all = Latencies::default();
-        self.times.iter().for_each(|times| all.merge(times));
-        all
+        Latencies::sum(&self.times)
     }
 }
 

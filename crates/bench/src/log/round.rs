@@ -57,8 +57,7 @@ pub(super) fn run(
     })?;
     let mut cost = Usage::read(Whose::Own).since(&before.0);
     cost.fsyncs = Some(log.stats().syncs - before.1);
-    let mut all = Latencies::default();
-    times.iter().for_each(|times| all.merge(times));
+    let all = Latencies::sum(&times);
     // Settling is not timed: unsynced bytes must not slow down the next measurement.
     log.sync().map_err(BenchError::subject("log", "syncing"))?;
     compare(log, first_lsn, values)?;

@@ -22,7 +22,7 @@ use rustls::{
 use thalweg_transport::QuicOptions;
 
 use super::place::Carrier;
-use crate::{BenchError, latency::Latencies, load::crew::alone};
+use crate::{BenchError, latency::Latencies, load::alone};
 
 pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

@@ -11,12 +11,24 @@
 
 pub mod bare;
 pub mod check;
-pub mod drive;
-pub mod finish;
-pub mod line;
-pub mod options;
-pub mod payload;
-pub mod place;
+mod drive;
+mod finish;
+mod line;
+mod options;
+mod payload;
+mod place;
 pub mod relay;
 pub mod requests;
-pub mod server;
+mod server;
+
+pub use self::{
+    check::{Account, Faults, Runs, Share, reckon},
+    drive::{Next, Session, drive},
+    finish::Finish,
+    line::{Line, LineError, body, unexpected},
+    options::LoadOptions,
+    payload::{Depth, HEAD_BYTES, Head, Payloads},
+    place::{Carrier, Place},
+    requests::{CallPlan, Work},
+    server::{Profile, Server, ServerOptions},
+};

@@ -5,7 +5,7 @@ use thalweg_transport::{Dialer, Endpoint};
 use thalweg_wire::{Frame, ServerFrame};
 
 use super::line::{Line, LineError};
-use crate::{BenchError, load::crew::alone};
+use crate::{BenchError, load::alone};
 
 /// Transport of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, clap::ValueEnum)]

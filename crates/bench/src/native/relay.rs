@@ -20,7 +20,7 @@ use super::{
     bare::{ANY, CHUNK, Quic, quic_client, quic_configs, quic_socket, receive_quic, receive_tcp, send_quic, send_tcp},
     place::Carrier,
 };
-use crate::{BenchError, load::crew::alone};
+use crate::{BenchError, load::alone};
 
 const SUBJECT: &str = "a bare relay";
 

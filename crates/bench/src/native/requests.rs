@@ -26,11 +26,9 @@ use crate::{
     BenchError,
     latency::nanos,
     load::{
-        crew::{self, Clock},
-        pace::{Pace, Pacer},
-        rounds,
-        tally::Tally,
-        validity::{Validity, saturated},
+        self, Clock, Pace, Pacer, Tally, Validity,
+        crew::{self},
+        saturated,
     },
     report::duration,
 };
@@ -64,7 +62,7 @@ pub struct CallPlan {
 }
 
 /// Figures of a run; its rate counts items of replies that came within the counted time.
-pub type Outcome = rounds::Outcome<()>;
+pub type Outcome = load::Outcome<()>;
 
 impl CallPlan {
     /// Returns the plan of a setup, which is not measured: it ends when there is nothing more to ask, and otherwise

@@ -8,7 +8,7 @@ use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 use super::place::{Carrier, Place};
 use crate::{
     BenchError, Progress, Scratch,
-    server::target::{NativePort, Target, resolve},
+    server::{NativePort, Target, resolve},
 };
 
 /// The measured server's address, or how one is started.

@@ -20,7 +20,7 @@ pub fn put_batch_head(out: &mut Vec<u8>, count: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::payload::{Depth, Head, Payloads};
+    use crate::native::{Depth, Head, Payloads};
     use thalweg_wire::Batch;
 
     #[test]

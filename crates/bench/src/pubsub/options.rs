@@ -8,12 +8,8 @@ use thalweg_wire::Policy;
 use super::batch::batch_bytes;
 use crate::{
     BenchError,
-    load::{pace::Pace, schedule::Arrivals, search::Objective},
-    native::{
-        options::LoadOptions,
-        payload::{Depth, HEAD_BYTES},
-        server::{Profile, ServerOptions},
-    },
+    load::{Arrivals, Objective, Pace},
+    native::{Depth, HEAD_BYTES, LoadOptions, Profile, ServerOptions},
     options::{parse_duration, rate_within, require, within},
 };
 

@@ -12,12 +12,8 @@ use super::{
 };
 use crate::{
     latency::nanos,
-    load::pace::{Pace, Pacer},
-    native::{
-        drive::{Next, Session, drive},
-        line::{Line, LineError, body, unexpected},
-        payload::{Head, Payloads},
-    },
+    load::{Pace, Pacer},
+    native::{Head, Line, LineError, Next, Payloads, Session, body, drive, unexpected},
 };
 
 /// Bytes gathered before they are written, unless a batch is larger.

@@ -3,12 +3,8 @@
 use std::{cell::RefCell, ops::Range, sync::Arc};
 
 use crate::{
-    load::{
-        crew::Clock,
-        rounds,
-        tally::{Merge, Tally},
-    },
-    native::{check::Account, finish::Finish},
+    load::{self, Clock, Merge, Tally},
+    native::{Account, Finish},
 };
 
 /// Counts of a run beside those of [`Tally`], whose right items are deliveries.
@@ -42,7 +38,7 @@ impl Merge for Deliveries {
 
 /// Figures of a run. Its times are those from the moment a message was due to its arrival, one for each subscription that
 /// got it.
-pub type Outcome = rounds::Outcome<Deliveries>;
+pub type Outcome = load::Outcome<Deliveries>;
 
 /// Data that the tasks of a thread share.
 #[derive(Debug)]

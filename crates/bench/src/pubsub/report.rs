@@ -14,17 +14,8 @@ use super::{
 use crate::{
     Report,
     latency::{Latencies, micros},
-    load::{
-        pace::Pace,
-        rounds,
-        search::{Objective, Trial},
-        validity::{MAX_BUSY, Validity},
-    },
-    native::{
-        check::{Account, Runs, Share},
-        payload::{Depth, Head, Payloads},
-        place::Carrier,
-    },
+    load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
+    native::{Account, Carrier, Depth, Head, Payloads, Runs, Share},
     report::{Check, Table, cells},
     stats::{median, ratio},
 };
@@ -33,7 +24,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Rounds {
     /// Figures of the scenario.
-    pub own: rounds::Rounds<Deliveries>,
+    pub own: load::Rounds<Deliveries>,
     /// Bytes per second of a bare stream.
     pub bare: Vec<f64>,
     /// Bytes per second of a bare relay to as many connections, all together.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::options::{Preset, PubsubOptions};
 use crate::{
-    load::{schedule::Arrivals, search::Objective},
-    native::{place::Carrier, server::Profile},
+    load::{Arrivals, Objective},
+    native::{Carrier, Profile},
 };
 
 /// A line of the report.

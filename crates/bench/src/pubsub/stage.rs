@@ -13,18 +13,11 @@ use super::{
 use crate::{
     BenchError,
     load::{
-        crew::{self, Clock},
-        pace::Pace,
-        tally::Tally,
-        validity::{Validity, saturated},
+        Clock, Pace, Tally, Validity,
+        crew::{self},
+        saturated,
     },
-    native::{
-        check::{Account, Faults, reckon},
-        finish::Finish,
-        line::{Line, LineError},
-        payload::Payloads,
-        place::Place,
-    },
+    native::{Account, Faults, Finish, Line, LineError, Payloads, Place, reckon},
     report::duration,
 };
 

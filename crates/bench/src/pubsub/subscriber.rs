@@ -14,13 +14,8 @@ use super::{
     recorder::{Deliveries, Shared},
 };
 use crate::{
-    load::tally::Tally,
-    native::{
-        check::{Account, Runs, Share},
-        drive::{Next, Session, drive},
-        line::{Line, LineError, body, unexpected},
-        payload::Payloads,
-    },
+    load::Tally,
+    native::{Account, Line, LineError, Next, Payloads, Runs, Session, Share, body, drive, unexpected},
 };
 
 /// A subscription of a channel; its id is its place in the channel's list, from 1.
@@ -257,7 +252,7 @@ pub fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::payload::{Depth, Head};
+    use crate::native::{Depth, Head};
     use thalweg_wire::BatchWriter;
 
     #[test]

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    load::search::{self, Bounds, Knee, Objective},
-    native::{bare, relay, server::Server},
+    load::{Bounds, Knee, Objective, find_knee},
+    native::{Server, bare, relay},
     options::require,
     report::plots,
 };
@@ -163,7 +163,7 @@ impl Suite<'_> {
     ) -> Result<Knee, BenchError> {
         let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
         let mut table = report::trials(scenario, objective);
-        let knee = search::find_knee(&bounds, |rate| {
+        let knee = find_knee(&bounds, |rate| {
             let mut scenario = scenario.at(rate, self.options.arrivals);
             scenario.options.load.give_up = objective.patience();
             let outcome = self.one(&scenario)?;

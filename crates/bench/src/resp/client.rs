@@ -7,10 +7,7 @@ use thalweg_redis::wire::reply_parser::{ReplyError, Token, token, whole};
 use super::requests::command;
 use crate::{
     BenchError,
-    load::{
-        address::{Address, Waits},
-        connection::Connection,
-    },
+    load::{Address, Connection, Waits},
 };
 
 /// Longest wait for a reply of setup.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::client::Greeting;
-use crate::{BenchError, load::address::Address};
+use crate::{BenchError, load::Address};
 
 /// Parameters of a run of redis-benchmark.
 #[derive(Clone, Debug)]

@@ -18,14 +18,8 @@ use super::{
 use crate::{
     BenchError,
     latency::{Latencies, nanos},
-    load::{
-        connection::Connection,
-        crew::Clock,
-        poller::{Event, Poller},
-        tally::Tally,
-        validity::Validity,
-    },
-    native::payload::{Depth, Head, Payloads},
+    load::{Clock, Connection, Event, Poller, Tally, Validity},
+    native::{Depth, Head, Payloads},
     usage::Meter,
 };
 

@@ -2,7 +2,7 @@
 
 use super::{external, protocol::Outcome, scenario::Scenario};
 use crate::{
-    load::validity::{MAX_BUSY, Validity},
+    load::{MAX_BUSY, Validity},
     report::{Row, Table, cells, mebibytes},
     stats::{Summary, median, ratio},
 };

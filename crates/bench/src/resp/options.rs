@@ -5,8 +5,8 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 use super::requests::Mix;
 use crate::{
     BenchError,
-    load::{address::Address, pace::Pace, schedule::Arrivals, search::Objective},
-    native::payload::HEAD_BYTES,
+    load::{Address, Arrivals, Objective, Pace},
+    native::HEAD_BYTES,
     options::{parse_duration, rate_within, require, within},
     random::Distribution,
 };

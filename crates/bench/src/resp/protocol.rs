@@ -8,12 +8,7 @@ use super::{
 };
 use crate::{
     BenchError,
-    load::{
-        connection::Connection,
-        protocol::{self, Batching, Decoded, Flawed, OnLoss, Protocol},
-        rounds,
-        tally::Tally,
-    },
+    load::{self, Batching, Connection, Decoded, Flawed, OnLoss, Protocol, Tally},
     random::Generator,
 };
 
@@ -40,10 +35,10 @@ pub enum OnWrong {
 }
 
 /// A run.
-pub type Plan = protocol::Plan<Resp>;
+pub type Plan = load::Plan<Resp>;
 
 /// A run's figures.
-pub type Outcome = rounds::Outcome<()>;
+pub type Outcome = load::Outcome<()>;
 
 impl Protocol for Resp {
     /// Position of the operation in the mix, and the key.

@@ -5,7 +5,7 @@ use super::{
     options::{Choice, Preset, RespOptions, Spec},
     requests::{Mix, Operation},
 };
-use crate::{native::payload::HEAD_BYTES, random::Distribution, report::Check};
+use crate::{native::HEAD_BYTES, random::Distribution, report::Check};
 
 /// Work of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,11 +13,8 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Scratch,
-    load::address::Address,
-    server::{
-        process::{ServerProcess, free_port},
-        target::{NativePort, Target},
-    },
+    load::Address,
+    server::{NativePort, ServerProcess, Target, free_port},
 };
 
 /// A server that runs.

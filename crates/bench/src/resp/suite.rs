@@ -18,14 +18,8 @@ use super::{
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    load::{
-        pace::Pace,
-        rounds::turns,
-        run,
-        search::{self, Bounds, Objective},
-        validity::Validity,
-    },
-    native::{bare, place::Carrier},
+    load::{self, Bounds, Objective, Pace, Validity, find_knee, turns},
+    native::{Carrier, bare},
     options::only,
     report::{Table, cells, duration, number},
 };
@@ -248,11 +242,11 @@ impl Suite<'_> {
             turn.fill(Generator::Own)?;
             let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
-            let knee = search::find_knee(&bounds, |rate| {
+            let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
                 let plan = self.turn(scenario, contender).plan(mix.clone(), pace);
-                let outcome = run::run(&Plan { give_up: objective.patience(), ..plan })?;
+                let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
                 let trial = objective.judge(&server, &outcome.validity, &outcome.times)?;
                 let p99 = number(outcome.time_us(99.0));
                 self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial:?}"));

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     BenchError,
     data::Values,
-    load::{pace::Pace, run, validity::Validity},
+    load::{self, Pace, Validity},
     random::KeyChooser,
 };
 
@@ -41,7 +41,7 @@ impl Turn<'_> {
     pub(super) fn round(&self, generator: Generator) -> Result<Round, BenchError> {
         match (&self.scenario.work, generator) {
             (Work::Requests(mix), Generator::Own) => {
-                run::run(&self.plan(mix.clone(), self.options().pace())).map(Round::from)
+                load::run(&self.plan(mix.clone(), self.options().pace())).map(Round::from)
             }
             (Work::Requests(mix), Generator::RedisBenchmark) => {
                 let (options, request) = (self.options(), self.external(self.command(mix.operation(0))));
@@ -136,7 +136,7 @@ impl Turn<'_> {
             let plan = self.plan(Mix::only(operation), Pace::Each { keys });
             let mut plan = Plan { connections: 4, pipeline: 64, ..plan };
             plan.protocol.on_wrong = OnWrong::Stop;
-            let outcome = run::run(&plan)?;
+            let outcome = load::run(&plan)?;
             let replies = outcome.tally.all_right;
             if outcome.validity != Validity::Good || replies != keys {
                 let message = format!("{replies} of {keys} keys: {}", outcome.validity.verdict().0);

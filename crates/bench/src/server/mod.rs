@@ -3,6 +3,12 @@
 //! Owns: starting and stopping a process ([`process`]), reaching a Thalweg server over HTTP ([`target`]), and replies of
 //! HTTP ([`reply`]).
 
-pub mod process;
-pub mod reply;
-pub mod target;
+mod process;
+mod reply;
+mod target;
+
+pub use self::{
+    process::{ServerProcess, free_port},
+    reply::{Body, Incomplete, Reply, parse},
+    target::{NativePort, Target, resolve},
+};

@@ -6,11 +6,7 @@ use thalweg_transport::Outbox;
 use thalweg_types::{Durability, StreamId, command::CommandError};
 use thalweg_wire::{Committed, Frame as _, Kind, Level, RawFrame, put_write};
 
-use crate::native::{
-    line::{LineError, body, unexpected},
-    payload::{Head, Payloads},
-    requests::Work,
-};
+use crate::native::{Head, LineError, Payloads, Work, body, unexpected};
 
 /// Appends of one publisher.
 pub struct AppendWork {
@@ -99,7 +95,7 @@ impl Work for AppendWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::payload::Depth;
+    use crate::native::Depth;
     use thalweg_types::{command::CommitBuilder, command::ExpectedOffset, record::RecordBatch};
 
     #[test]

@@ -4,7 +4,7 @@
 //! the same run, with the same bytes. What was acked is read back and compared, record by record, outside the timed
 //! part.
 //!
-//! Parts: [`append`] and [`read`] make requests, `scenario` has the lines of the report, `suite` goes through them.
+//! Parts: `append` and `read` make requests, `scenario` has the lines of the report, `suite` goes through them.
 
 mod append;
 mod read;

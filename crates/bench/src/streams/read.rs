@@ -9,14 +9,8 @@ use thalweg_wire::{
 };
 
 use crate::{
-    load::crew::Clock,
-    native::{
-        check::{Account, Runs},
-        drive::{Next, Session, drive},
-        line::{Line, LineError, body, unexpected},
-        payload::Payloads,
-        requests::Work,
-    },
+    load::Clock,
+    native::{Account, Line, LineError, Next, Payloads, Runs, Session, Work, body, drive, unexpected},
 };
 
 /// Checks records as they come, in order of their offsets.
@@ -215,10 +209,7 @@ impl Session for Tailing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::{
-        check::Share,
-        payload::{Depth, Head},
-    };
+    use crate::native::{Depth, Head, Share};
     use thalweg_types::{SpaceTime, record::RecordBatch};
 
     fn taken(changes: impl FnOnce(&mut Vec<u8>), first: u64) -> Result<(u64, Account), LineError> {

@@ -3,8 +3,8 @@
 use super::scenario::Scenario;
 use crate::{
     Report,
-    load::rounds::Rounds,
-    native::place::Carrier,
+    load::Rounds,
+    native::Carrier,
     report::{Check, Table, cells},
     stats::{median, ratio},
 };

@@ -1,6 +1,6 @@
 //! The lines of the report.
 
-use crate::native::place::Carrier;
+use crate::native::Carrier;
 
 /// Work of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,15 +18,10 @@ use super::{
 use crate::{
     BenchError, Progress, Report,
     latency::{Latencies, micros},
-    load::{crew, pace::Pace, tally::Tally, validity::Validity},
+    load::{Pace, Tally, Validity, crew},
     native::{
-        bare,
-        check::{Account, Share},
-        options::LoadOptions,
-        payload::{Depth, HEAD_BYTES, Payloads},
-        place::Place,
-        requests::{self, CallPlan, Outcome},
-        server::{Server, ServerOptions},
+        Account, CallPlan, Depth, HEAD_BYTES, LoadOptions, Payloads, Place, Server, ServerOptions, Share, bare,
+        requests::{self, Outcome},
     },
     options::{only, parse_duration, require, within},
     probe::{Probe, Sync},
