@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
 
 /// Times from 1 ns to 10 minutes with three significant digits; longer ones count as 10 minutes.
 #[derive(Clone, Debug)]
@@ -116,7 +115,7 @@ pub fn micros(time: Duration) -> f64 {
 }
 
 /// The percentiles that a table row has room for, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
     /// Mean.
     pub mean_us: f64,
@@ -133,7 +132,7 @@ pub struct Quantiles {
 }
 
 /// A line of a percentile spectrum.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpectrumLine {
     /// Percentile from 0 to 100.
     pub percentile: f64,

@@ -1,7 +1,5 @@
 //! Medians and ratios over rounds.
 
-use serde::Serialize;
-
 /// The median: the mean of the two middle values of an even count; NaN of none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -13,6 +11,11 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Returns the median of a figure of each item; NaN of none.
+pub fn median_of<T>(items: &[T], figure: impl Fn(&T) -> f64) -> f64 {
+    median(&items.iter().map(figure).collect::<Vec<_>>())
+}
+
 /// The median absolute deviation from the median: how far a typical round strays.
 pub fn mad(values: &[f64]) -> f64 {
     let middle = median(values);
@@ -20,7 +23,7 @@ pub fn mad(values: &[f64]) -> f64 {
 }
 
 /// Summary of the rounds' values of one figure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Median of the rounds.
     pub median: f64,

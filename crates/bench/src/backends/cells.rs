@@ -5,8 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use super::{
     device::{Device, DeviceCounts},
     groups::{Group, Workload},
@@ -65,7 +63,7 @@ impl Cell {
 }
 
 /// Amount of measuring.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Samples of each cell.
     pub samples: u64,

@@ -4,14 +4,13 @@
 //! Tukey's: beyond 1.5 interquartile ranges mild, beyond 3 severe. They are counted, never left out.
 
 use rand::RngExt as _;
-use serde::Serialize;
 
 use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
 /// Statistics of the samples of one cell.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     /// How many samples.
     pub samples: usize,

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use serde::Serialize;
 use thalweg_engine::{BackendKind, Compaction, Options};
 
 use super::alone::Alone;
@@ -12,8 +11,7 @@ use crate::{
 };
 
 /// Cost of a write before it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Mode {
     /// An fsync of the log, shared by concurrent writers; the backend is not synced, and replayed after a crash.
     BehindLog,

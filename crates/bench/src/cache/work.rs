@@ -81,7 +81,7 @@ impl Work for CacheWork {
             }
             Operation::Hit | Operation::Miss => CacheGet { cache, key: Rest(&bytes) }.encode(out, id),
         };
-        put.map(|()| true).map_err(|error| LineError::Protocol(error.to_string()))
+        put.map(|()| true).map_err(LineError::protocol)
     }
 
     #[inline]

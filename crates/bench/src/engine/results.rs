@@ -4,7 +4,7 @@ use super::{subject::Level, timing::Measure};
 use crate::{
     latency::{Latencies, micros},
     report::{self, Table, cells, duration, mebibytes, number},
-    stats::{Summary, ratio},
+    stats::{Summary, median, median_of, ratio},
 };
 
 /// A line of the suite.
@@ -239,7 +239,7 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
         "test" => row.test.name, "parameters" => row.test.parameters, "backend" => row.contender.as_str(),
         "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => at(50.0), "p90 µs" => at(90.0),
         "p99 µs" => at(99.0), "p99.9 µs" => at(99.9), "longest µs" => micros(longest),
-        "thread CPU ns/operation" => Summary::of(&row.nanos()).median,
+        "thread CPU ns/operation" => median(&row.nanos()),
         "hits" => hits.last().map(|share| format!("{:.1} %", share * 100.0)),
         "thalweg ÷ this" => other.map(|own| ratio(&own.rates(), &row.rates())),
         "by thread CPU" => other.map(|own| ratio(&row.nanos(), &own.nanos())),
@@ -250,16 +250,14 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
 fn costs(level: Level, rows: &[&Row]) -> Table {
     let mut table = Table::new(format!("durability {level}, 1 thread: cost"));
     for row in rows {
-        let over =
-            |figure: &dyn Fn(&Measure) -> f64| Summary::of(&row.rounds.iter().map(figure).collect::<Vec<_>>()).median;
         let Some(last) = row.rounds.last() else { continue };
         table.row(cells! {
             "test" => row.test.name, "backend" => row.contender.as_str(), "operations" => last.operations,
             "rounds" => row.rounds.len(),
             "payload B/operation" => last.payload_bytes as f64 / last.operations as f64,
-            "CPU µs/operation" => over(&|round| round.cost.cpu_seconds * 1e6 / round.operations as f64),
+            "CPU µs/operation" => median_of(&row.rounds, |round| round.cost.cpu_seconds * 1e6 / round.operations as f64),
             "fsyncs" => last.cost.fsyncs,
-            "written B/payload B" => over(&written_per_payload),
+            "written B/payload B" => median_of(&row.rounds, written_per_payload),
             "peak RSS MiB" => mebibytes(last.cost.peak_rss_bytes),
         });
     }

@@ -11,7 +11,7 @@ use super::request::{Judgement, Operation, Requests};
 use crate::{
     BenchError,
     latency::Latencies,
-    load::{self, Address, Batching, Connection, Decoded, Flawed, Merge, OnLoss, Protocol, Tally, Waits},
+    load::{self, Address, Batching, Connection, Decoded, Flawed, Merge, OnLoss, Protocol, Tally},
     random::Generator,
     server::{Body, Incomplete, parse},
 };
@@ -110,7 +110,7 @@ impl Protocol for Http {
 
     fn connect(&self) -> Result<Connection, BenchError> {
         let connection = Connection::open(&Address::Tcp(self.address))
-            .and_then(|connection| connection.socket().set_waiting(Waits::Never).map(|()| connection));
+            .and_then(|connection| connection.socket().set_nonblocking(true).map(|()| connection));
         connection.map_err(BenchError::target(self.address))
     }
 

@@ -1,21 +1,12 @@
-//! The address of a server, and a socket connected to it.
+//! The address of a server.
 
 use std::{
-    fmt,
-    io::{self, Read, Write},
+    fmt, io,
     net::{SocketAddr, TcpStream},
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::PathBuf,
     str::FromStr,
     time::Duration,
-};
-
-use rustix::net::{
-    RecvFlags, SendFlags, recv, send,
-    sockopt::{Timeout, set_socket_timeout},
 };
 
 use crate::server::resolve;
@@ -51,64 +42,18 @@ impl FromStr for Address {
     }
 }
 
-/// A connection's socket, over TCP (without delay) or through the file system.
-#[derive(Debug)]
-pub struct Socket(OwnedFd);
-
-impl Socket {
-    /// Connects.
-    pub fn open(address: &Address) -> io::Result<Self> {
-        match address {
-            Address::Tcp(address) => {
+impl Address {
+    /// Connects, over TCP without delay. A `TcpStream` serves for a socket in the file system as well: it is read and
+    /// written with the same calls.
+    pub fn connect(&self) -> io::Result<TcpStream> {
+        match self {
+            Self::Tcp(address) => {
                 let stream = TcpStream::connect_timeout(address, CONNECT_TIMEOUT)?;
                 stream.set_nodelay(true)?;
-                Ok(Self(stream.into()))
+                Ok(stream)
             }
-            Address::Unix(path) => Ok(Self(UnixStream::connect(path)?.into())),
+            Self::Unix(path) => Ok(OwnedFd::from(UnixStream::connect(path)?).into()),
         }
-    }
-
-    /// Sets how long reads wait.
-    pub fn set_waiting(&self, waits: Waits) -> io::Result<()> {
-        let timeout = match waits {
-            Waits::Never => None,
-            Waits::AtMost(time) => Some(time),
-        };
-        rustix::io::ioctl_fionbio(&self.0, timeout.is_none())?;
-        Ok(set_socket_timeout(&self.0, Timeout::Recv, timeout)?)
-    }
-}
-
-/// Time that reads wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waits {
-    /// Not at all: the caller waits for many sockets with a [`Poller`](super::poller::Poller).
-    Never,
-    /// Reads wait at most this long, then they fail.
-    AtMost(Duration),
-}
-
-impl Read for Socket {
-    #[inline]
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(recv(&self.0, buffer, RecvFlags::empty())?.1)
-    }
-}
-
-impl Write for Socket {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(send(&self.0, bytes, SendFlags::NOSIGNAL)?)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

@@ -23,7 +23,7 @@ mod validity;
 mod worker;
 
 pub use self::{
-    address::{Address, Waits},
+    address::Address,
     connection::Connection,
     crew::{Clock, alone},
     pace::{Pace, Pacer},

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     latency::{Latencies, micros},
     report::{Cell, mebibytes},
-    stats::{Summary, median},
+    stats::{Summary, median_of},
     usage::Spent,
 };
 
@@ -101,7 +101,7 @@ impl<C> Rounds<C> {
 
     /// Returns the median of a figure; NaN without rounds.
     pub fn median(&self, figure: impl Fn(&Outcome<C>) -> f64) -> f64 {
-        median(&self.over(figure))
+        median_of(&self.outcomes, figure)
     }
 
     /// Returns the rate of each round.

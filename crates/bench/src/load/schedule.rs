@@ -2,13 +2,11 @@
 
 use rand::RngExt as _;
 use rand_distr::Exp1;
-use serde::Serialize;
 
 use crate::random::{Generator, generator};
 
 /// The shape of the arrivals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Arrivals {
     /// Arrivals are evenly spaced.
     #[default]

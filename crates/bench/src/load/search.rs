@@ -6,8 +6,6 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use serde::Serialize;
-
 use super::validity::Validity;
 use crate::{
     BenchError,
@@ -71,8 +69,7 @@ impl FromStr for Objective {
 }
 
 /// Result of a run at one rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
     /// The run met the objective.
     Pass,
@@ -131,8 +128,7 @@ impl Knee {
 }
 
 /// Reason why the knee is not higher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The server missed the objective above it.
     Server,

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::{
     latency::Latencies,
     report::{Check, Verdict, duration},
@@ -13,8 +11,7 @@ use crate::{
 pub const MAX_BUSY: f64 = 0.97;
 
 /// Validity of a run's figures.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", content = "why", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// All requests were sent in time, and their right replies arrived.
     Good,

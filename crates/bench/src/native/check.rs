@@ -218,7 +218,7 @@ impl Account {
 }
 
 /// Number of messages that went wrong, by kind; all zero is good.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Missing, or dropped and not said to be, or said to be and not dropped.
     pub lost: u64,

@@ -47,7 +47,8 @@ pub enum LineError {
 }
 
 impl LineError {
-    fn protocol(error: impl fmt::Display) -> Self {
+    /// Makes an error of whatever does not agree with the protocol, for `map_err`.
+    pub fn protocol(error: impl fmt::Display) -> Self {
         Self::Protocol(error.to_string())
     }
 }

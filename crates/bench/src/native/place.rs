@@ -1,6 +1,5 @@
 //! A server's native port, and the transport of connections to it.
 
-use serde::Serialize;
 use thalweg_transport::{Dialer, Endpoint};
 use thalweg_wire::{Frame, ServerFrame};
 
@@ -8,8 +7,7 @@ use super::line::{Line, LineError};
 use crate::{BenchError, load::alone};
 
 /// Transport of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum Carrier {
     /// TCP, not encrypted.
     #[default]

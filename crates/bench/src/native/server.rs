@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use serde::Serialize;
 use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 
 use super::place::{Carrier, Place};
@@ -38,8 +37,7 @@ pub struct ServerOptions {
 }
 
 /// Profiles of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Profile {
     /// The server's default.
     Balanced,

@@ -5,7 +5,6 @@ use std::rc::Rc;
 use thalweg_types::limits::MAX_DELIVER_SUBSCRIPTIONS;
 use thalweg_wire::{
     Batch, Credit, Deliver, Dropped, Frame as _, Kind, Permit, RawFrame, ReceiveCredit, ServerFrame, Short, Subscribe,
-    credit::Overrun,
 };
 
 use super::{
@@ -70,7 +69,7 @@ impl SubscribeChannel {
                 pattern: Short(SUBJECT),
                 queue: Short(queue.as_bytes()),
             };
-            subscribe.encode(line.out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
+            subscribe.encode(line.out.buffer(), id).map_err(LineError::protocol)?;
             line.next(|envelope| match envelope.frame {
                 ServerFrame::Subscribed(_) => Ok(()),
                 other => Err(LineError::Protocol(format!("it answered with a {} frame", other.kind().name()))),
@@ -151,7 +150,7 @@ impl Session for SubscribeChannel {
                 _ => return Err(unexpected(raw)),
             }
             for (id, credit) in inbox.credits.drain(..) {
-                credit.encode(line.out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
+                credit.encode(line.out.buffer(), id).map_err(LineError::protocol)?;
             }
         }
         if shared.counted.contains(&now) {
@@ -198,7 +197,7 @@ impl Inbox {
         now: u64,
     ) -> Result<(), LineError> {
         let deliver = Deliver::decode_body(body(&raw))?;
-        let batch = Batch::decode(deliver.batch.0).map_err(|error| LineError::Protocol(error.to_string()))?;
+        let batch = Batch::decode(deliver.batch.0).map_err(LineError::protocol)?;
         self.ids.clear();
         self.ids.extend(deliver.subscriptions.iter());
         let times = self.ids.len() as u64;
@@ -214,8 +213,7 @@ impl Inbox {
             let subscription = subscription(subscriptions, id)?;
             subscription.account.take(self.runs.all());
             subscription.account.wrong += messages.abs_diff(right);
-            let overrun = |overrun: Overrun| LineError::Protocol(overrun.to_string());
-            subscription.credit.received(messages, bytes).map_err(overrun)?;
+            subscription.credit.received(messages, bytes).map_err(LineError::protocol)?;
             self.credits.extend(subscription.credit.consumed(messages, bytes).map(|credit| (id, credit)));
             if self.shares {
                 shared.finish.group_received(subscription.group, messages);

@@ -64,10 +64,7 @@ impl Suite<'_> {
         report::conditions(report, options, &scenarios);
         let mut figures = Figures::new();
         for scenario in &scenarios {
-            match options.search {
-                Some(objective) => self.search(scenario, objective, report, &mut figures)?,
-                None => self.scenario(scenario, report, &mut figures)?,
-            }
+            self.scenario(scenario, report, &mut figures)?;
         }
         if let Some((_, server)) = &self.server {
             report.condition("server", server.name());
@@ -90,38 +87,40 @@ impl Suite<'_> {
         Ok(&self.server.as_ref().expect("just started").1)
     }
 
+    /// Measures a scenario at its own pace, and at a share of its knee if that is searched for.
     fn scenario(&mut self, scenario: &Scenario, report: &mut Report, figures: &mut Figures) -> Result<(), BenchError> {
-        let rounds = self.rounds(scenario)?;
-        let closed = rounds.own.rate().median;
-        figures.add(report, scenario, &rounds);
-        self.keep(scenario, rounds);
-        let Some(objective) = scenario.knee else { return Ok(()) };
-        let start = (closed / scenario.options.fan_out as f64 / 2.0).max(1000.0);
-        if let Some(rate) = self.knee(scenario, objective, start, 1, report)?.rate {
-            let below = scenario.at(OF_KNEE * rate, self.options.arrivals);
-            let rounds = self.rounds(&below)?;
-            figures.add(report, &below, &rounds);
-            figures.objective(report, &below, &rounds, objective);
-            self.keep(&below, rounds);
+        let options = self.options;
+        let (objective, start, repeats) = match (options.search, scenario.knee) {
+            (Some(objective), _) => (objective, options.rate.unwrap_or(10_000.0), options.load.rounds),
+            (None, objective) => {
+                let rate = self.measure(scenario, None, report, figures)?;
+                let Some(objective) = objective else { return Ok(()) };
+                (objective, (rate / scenario.options.fan_out as f64 / 2.0).max(1000.0), 1)
+            }
+        };
+        if let Some(rate) = self.knee(scenario, objective, start, repeats, report)?.rate {
+            let required = scenario.knee;
+            self.measure(&scenario.at(OF_KNEE * rate, options.arrivals), required, report, figures)?;
         }
         Ok(())
     }
 
-    fn search(
+    /// Measures all rounds of a scenario, and holds them against an objective if there is one. Returns the rate.
+    fn measure(
         &mut self,
         scenario: &Scenario,
-        objective: Objective,
+        objective: Option<Objective>,
         report: &mut Report,
         figures: &mut Figures,
-    ) -> Result<(), BenchError> {
-        let start = self.options.rate.unwrap_or(10_000.0);
-        if let Some(rate) = self.knee(scenario, objective, start, self.options.load.rounds, report)?.rate {
-            let below = scenario.at(OF_KNEE * rate, self.options.arrivals);
-            let rounds = self.rounds(&below)?;
-            figures.add(report, &below, &rounds);
-            self.keep(&below, rounds);
+    ) -> Result<f64, BenchError> {
+        let rounds = self.rounds(scenario)?;
+        figures.add(report, scenario, &rounds);
+        if let Some(objective) = objective {
+            figures.objective(report, scenario, &rounds, objective);
         }
-        Ok(())
+        let rate = rounds.own.rate().median;
+        self.keep(scenario, rounds);
+        Ok(rate)
     }
 
     fn rounds(&mut self, scenario: &Scenario) -> Result<Rounds, BenchError> {

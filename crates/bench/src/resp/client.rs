@@ -7,7 +7,7 @@ use thalweg_redis::wire::reply_parser::{ReplyError, Token, token, whole};
 use super::requests::command;
 use crate::{
     BenchError,
-    load::{Address, Connection, Waits},
+    load::{Address, Connection},
 };
 
 /// Longest wait for a reply of setup.
@@ -90,7 +90,7 @@ impl Client {
         let fail = BenchError::target(&greeting.address);
         let connection =
             Connection::open(&greeting.address).map_err(|error| fail(format!("{error}; is the server running?")))?;
-        let waits = connection.socket().set_waiting(Waits::AtMost(PATIENCE));
+        let waits = connection.socket().set_read_timeout(Some(PATIENCE));
         waits.map_err(|error| fail(error.to_string()))?;
         let mut client = Self { connection, address: greeting.address.clone() };
         let database = greeting.database.to_string();
@@ -112,7 +112,7 @@ impl Client {
 
     /// The connection, for the generator: nothing is under way, and it waits for nothing.
     pub fn into_connection(self) -> Result<Connection, BenchError> {
-        let set = self.connection.socket().set_waiting(Waits::Never);
+        let set = self.connection.socket().set_nonblocking(true);
         set.map_err(BenchError::target(&self.address))?;
         Ok(self.connection)
     }
@@ -150,8 +150,8 @@ impl Client {
     }
 
     /// Sends `QUIT` without waiting for the reply.
-    pub fn leave(mut self) {
-        let _ = self.connection.socket_mut().write(b"*1\r\n$4\r\nQUIT\r\n");
+    pub fn leave(self) {
+        let _ = self.connection.socket().write(b"*1\r\n$4\r\nQUIT\r\n");
     }
 }
 

@@ -4,7 +4,7 @@ use super::{external, protocol::Outcome, scenario::Scenario};
 use crate::{
     load::{MAX_BUSY, Validity},
     report::{Row, Table, cells, mebibytes},
-    stats::{Summary, median, ratio},
+    stats::{Summary, median_of, ratio},
 };
 
 /// One round of one server.
@@ -83,7 +83,7 @@ impl Line<'_> {
 
     /// Returns true if the generator's thread had no time to spare: the server may be able to do more.
     pub(super) fn is_generators(&self) -> bool {
-        median(&self.over(|round| round.own(|outcome| outcome.spent.busiest))) > MAX_BUSY
+        median_of(&self.rounds, |round| round.own(|outcome| outcome.spent.busiest)) > MAX_BUSY
     }
 
     pub(super) fn validity(&self) -> Validity {
@@ -92,8 +92,8 @@ impl Line<'_> {
 
     fn row(&self) -> Row {
         let rate = Summary::of(&self.over(Round::rate));
-        let time_us = |percentile| median(&self.over(|round| round.time_us(percentile)));
-        let own = |figure: fn(&Outcome) -> f64| median(&self.over(|round| round.own(figure)));
+        let time_us = |percentile| median_of(&self.rounds, |round| round.time_us(percentile));
+        let own = |figure: fn(&Outcome) -> f64| median_of(&self.rounds, |round| round.own(figure));
         cells! {
             "scenario" => self.scenario.name.as_str(), "generator" => self.generator, "server" => self.server.as_str(),
             "durability" => self.durability.as_str(), "per second" => rate.median, "± MAD" => rate.mad,

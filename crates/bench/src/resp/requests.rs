@@ -6,7 +6,6 @@
 use std::{fmt, str::FromStr};
 
 use rand::RngExt as _;
-use serde::Serialize;
 use thalweg_redis::wire::reply_parser::{ReplyError, Token, token};
 
 use crate::{
@@ -21,8 +20,7 @@ pub const MANY: u64 = 10;
 pub const FIELDS: u64 = 100;
 
 /// Kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Operation {
     /// The server does nothing.
     Ping,

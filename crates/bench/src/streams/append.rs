@@ -68,7 +68,7 @@ impl Work for AppendWork {
             put_append(out, self.stream, &self.payloads, self.publisher, records.clone());
             Ok::<_, CommandError>(())
         });
-        put.map_err(|error| LineError::Protocol(error.to_string()))?;
+        put.map_err(LineError::protocol)?;
         self.next = records.end;
         Ok(true)
     }

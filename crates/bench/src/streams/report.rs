@@ -6,7 +6,7 @@ use crate::{
     load::Rounds,
     native::Carrier,
     report::{Check, Table, cells},
-    stats::{median, ratio},
+    stats::{median_of, ratio},
 };
 
 /// The rounds of a scenario, and the bare machine before each.
@@ -48,24 +48,25 @@ pub fn table() -> Table {
 /// Adds a scenario's rounds to the table, and its checks to the report.
 pub fn add(table: &mut Table, report: &mut Report, scenario: &Scenario, carrier: Carrier, measured: &Measured) {
     let Measured { rounds, beside } = measured;
-    let beside = |figure: fn(&Beside) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
+    let each = |figure: fn(&Beside) -> f64| beside.iter().map(figure).collect::<Vec<_>>();
+    let middle = |figure: fn(&Beside) -> f64| median_of(beside, figure);
     let (rate, validity) = (rounds.rate(), rounds.validity());
     let payload_rate = |rate: f64| rate * scenario.payload_bytes as f64;
-    let of_probe = ratio(&rounds.over(|outcome| outcome.replies_rate()), &beside(Beside::probed_rate));
-    let of_bare = ratio(&rounds.over(|outcome| payload_rate(outcome.rate)), &beside(|beside| beside.stream));
+    let of_probe = ratio(&rounds.over(|outcome| outcome.replies_rate()), &each(Beside::probed_rate));
+    let of_bare = ratio(&rounds.over(|outcome| payload_rate(outcome.rate)), &each(|beside| beside.stream));
     table.row(cells! {
         "scenario" => scenario.name.as_str(), "transport" => carrier.name(), "records/s" => rate.median,
         "± MAD" => rate.mad, "payload MB/s" => payload_rate(rate.median) / 1e6,
         "requests/s" => rounds.median(|outcome| outcome.replies_rate()), "p50 µs" => rounds.time_us(50.0),
         "p99 µs" => rounds.time_us(99.0), "max µs" => rounds.time_us(100.0),
-        "bare round trip p50 µs" => median(&beside(|beside| beside.round_trip_us)),
-        "bare fdatasync p50 µs" => median(&beside(|beside| beside.fdatasync_us)),
-        "1/(round trip + fdatasync)" => median(&beside(Beside::probed_rate)), "of that" => of_probe,
-        "bare stream MB/s" => median(&beside(|beside| beside.stream)) / 1e6, "of bare, payload" => of_bare,
+        "bare round trip p50 µs" => middle(|beside| beside.round_trip_us),
+        "bare fdatasync p50 µs" => middle(|beside| beside.fdatasync_us),
+        "1/(round trip + fdatasync)" => middle(Beside::probed_rate), "of that" => of_probe,
+        "bare stream MB/s" => middle(|beside| beside.stream) / 1e6, "of bare, payload" => of_bare,
         "server CPU s/M records" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
         "generator CPU s/M records" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
-        "generator busy %" => rounds.busy_percent(), "fsyncs" => median(&beside(|beside| beside.fsyncs)),
-        "zeroes written MB" => median(&beside(|beside| beside.zeroed)) / 1e6,
+        "generator busy %" => rounds.busy_percent(), "fsyncs" => middle(|beside| beside.fsyncs),
+        "zeroes written MB" => middle(|beside| beside.zeroed) / 1e6,
         "server peak RSS MiB" => rounds.peak_rss(), "records/s by round" => rounds.by_round(),
         "verdict" => validity.name(),
     });
