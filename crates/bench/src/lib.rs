@@ -1,8 +1,8 @@
 //! Workloads, an open-loop load generator, histograms and reports: the suites of `thalweg bench`.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
-//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators ([`load`], [`native`]), how
-//! time and resources are measured, and how a report looks as text and as JSON. Does not own: the command line around
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators (`load`, `native`), how time
+//! and resources are measured, and how a report looks as text and as JSON. Does not own: the command line around
 //! the suites, and nothing inside the server, which is only reached over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,

@@ -3,8 +3,8 @@
 //! Arrivals are scheduled before the run begins, at a constant rate or as a Poisson process; see `crate::load::pace`
 //! for what that means for response times.
 //!
-//! Parts: `request` builds the bytes, `reply` parses what comes back, `run` gives both to the load generator
-//! (`crate::load`), `suite` puts it together.
+//! Parts: `request` builds the bytes and judges replies, `run` gives both to the load generator (`crate::load`),
+//! `scenario` has the options and the presets, `suite` puts it together.
 
 mod request;
 mod run;

@@ -80,20 +80,18 @@ pub struct Answer {
 pub enum Fault {
     /// Bytes that are not HTTP.
     Malformed(&'static str),
-    /// A status that the operation does not have.
-    BadStatus(Operation, u16),
-    /// The right status with bytes that were never stored.
-    WrongBytes(Operation, u16),
+    /// A status that the operation does not have, or bytes that were never stored.
+    Wrong(Operation, Answer),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(what) => f.write_str(what),
-            Self::BadStatus(operation, status) => write!(f, "{operation:?} answered {status}"),
-            Self::WrongBytes(operation, status) => {
+            Self::Wrong(operation, Answer { status, judgement: Judgement::WrongBytes }) => {
                 write!(f, "{operation:?} answered {status} with bytes that were never stored")
             }
+            Self::Wrong(operation, Answer { status, .. }) => write!(f, "{operation:?} answered {status}"),
         }
     }
 }
@@ -152,15 +150,15 @@ impl Protocol for Http {
                 return Err(Flawed { fault: Fault::Malformed(what), decoded: None });
             }
         };
-        let (status, judgement) = (reply.status, self.requests.judge(operation, index, &reply, bytes));
-        let answer = Answer { status, judgement };
+        let judgement = self.requests.judge(operation, index, &reply, bytes);
+        let answer = Answer { status: reply.status, judgement };
         let decoded = Decoded { bytes: reply.total_bytes, reply: answer, closes: reply.closes };
-        let fault = match judgement {
-            Judgement::Right | Judgement::Missing => return Ok(Some(decoded)),
-            Judgement::BadStatus => Fault::BadStatus(operation, status),
-            Judgement::WrongBytes => Fault::WrongBytes(operation, status),
-        };
-        Err(Flawed { fault, decoded: Some(decoded) })
+        match judgement {
+            Judgement::Right | Judgement::Missing => Ok(Some(decoded)),
+            Judgement::BadStatus | Judgement::WrongBytes => {
+                Err(Flawed { fault: Fault::Wrong(operation, answer), decoded: Some(decoded) })
+            }
+        }
     }
 
     #[inline]

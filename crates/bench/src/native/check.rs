@@ -103,16 +103,17 @@ struct Place {
 }
 
 /// Share of the messages that a subscriber gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
     /// The subscriber gets every message.
+    #[default]
     All,
     /// The subscriber gets some messages, as a member of a queue group.
     Some,
 }
 
 /// A subscriber's account of the messages that came.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Account {
     share: Share,
     places: Vec<Place>,
@@ -135,18 +136,8 @@ pub struct Account {
 impl Account {
     /// Creates the account of a subscriber to this many publishers.
     pub fn new(share: Share, publishers: usize) -> Self {
-        Self {
-            share,
-            places: vec![Place::default(); publishers],
-            received: 0,
-            dropped: 0,
-            gaps: 0,
-            backwards: 0,
-            strangers: 0,
-            wrong: 0,
-            order: 0,
-            last_publisher: u32::MAX,
-        }
+        let places = vec![Place::default(); publishers];
+        Self { share, places, last_publisher: u32::MAX, ..Self::default() }
     }
 
     /// Creates the account of a subscriber that joins late: each publisher is expected from its first message on.

@@ -4,9 +4,9 @@
 //! copy, checks one comparison, messages of a batch are counted as a run, and all that came with one read has one time
 //! of arrival.
 //!
-//! Parts: [`mod@line`] is a channel of the protocol and [`drive`] its loop, [`payload`] makes and judges what messages
-//! carry, [`check`] tells whether each subscriber got everything, once, in order, [`finish`] when a run is over,
-//! [`requests`] sends requests and counts replies, [`server`] reaches or starts a server and [`place`] names its port
+//! Parts: [`Line`] is a channel of the protocol and [`drive()`] its loop, [`Payloads`] makes and judges the payloads of
+//! messages, [`check`] finds out whether each subscriber got everything, once, in order, [`Finish`] ends a run,
+//! [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and [`Place`] names its port
 //! and transport. [`bare`] and [`relay`] measure what the machine carries without a server.
 
 pub mod bare;

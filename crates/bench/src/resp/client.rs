@@ -81,7 +81,8 @@ impl Answer {
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
-    address: Address,
+    /// Address of the server, for errors.
+    target: String,
 }
 
 impl Client {
@@ -92,7 +93,7 @@ impl Client {
             Connection::open(&greeting.address).map_err(|error| fail(format!("{error}; is the server running?")))?;
         let waits = connection.socket().set_read_timeout(Some(PATIENCE));
         waits.map_err(|error| fail(error.to_string()))?;
-        let mut client = Self { connection, address: greeting.address.clone() };
+        let mut client = Self { connection, target: greeting.address.to_string() };
         let database = greeting.database.to_string();
         let mut begin: Vec<Vec<&[u8]>> = Vec::new();
         if let Some(password) = &greeting.password {
@@ -113,14 +114,13 @@ impl Client {
     /// The connection, for the generator: nothing is under way, and it waits for nothing.
     pub fn into_connection(self) -> Result<Connection, BenchError> {
         let set = self.connection.socket().set_nonblocking(true);
-        set.map_err(BenchError::target(&self.address))?;
+        set.map_err(BenchError::target(&self.target))?;
         Ok(self.connection)
     }
 
     /// Asks, and waits for the reply.
     pub fn ask(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
-        let target = self.address.to_string();
-        let fail = |message: String| BenchError::Subject { subject: target.clone(), doing: "setup", message };
+        let fail = BenchError::subject(&self.target, "setup");
         command(arguments, self.connection.out());
         self.connection.send().map_err(|error| fail(error.to_string()))?;
         loop {
@@ -130,21 +130,18 @@ impl Client {
                 self.connection.consume(len);
                 return Ok(answer);
             }
-            self.connection.receive().map_err(|error| {
-                let name = String::from_utf8_lossy(arguments[0]).into_owned();
-                fail(format!("{name} got no reply: {error}"))
-            })?;
+            let name = String::from_utf8_lossy(arguments[0]);
+            self.connection.receive().map_err(|error| fail(format!("{name} got no reply: {error}")))?;
         }
     }
 
     /// Asks, and fails if the reply is an error.
     pub fn done(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
         match self.ask(arguments)? {
-            Answer::Error(message) => Err(BenchError::Subject {
-                subject: self.address.to_string(),
-                doing: "setup",
-                message: format!("{}: {message}", String::from_utf8_lossy(arguments[0])),
-            }),
+            Answer::Error(message) => {
+                let message = format!("{}: {message}", String::from_utf8_lossy(arguments[0]));
+                Err(BenchError::subject(&self.target, "setup")(message))
+            }
             answer => Ok(answer),
         }
     }

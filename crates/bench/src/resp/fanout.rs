@@ -94,11 +94,9 @@ struct Stage<'a> {
     acked: u64,
     /// Number of all messages, once it is known.
     total: Option<u64>,
-    counted: u64,
     first: Option<u64>,
     last: u64,
-    times: Latencies,
-    problem: Option<String>,
+    tally: Tally<()>,
 }
 
 /// Token of the publisher's socket.
@@ -141,11 +139,9 @@ impl<'a> Stage<'a> {
             published: 0,
             acked: 0,
             total: None,
-            counted: 0,
             first: None,
             last: 0,
-            times: Latencies::default(),
-            problem: None,
+            tally: Tally::new(1),
         })
     }
 
@@ -154,7 +150,7 @@ impl<'a> Stage<'a> {
         self.clock = Clock::start();
         let mut events: Vec<Event> = Vec::with_capacity(64);
         let mut last_news = 0;
-        while self.problem.is_none() {
+        while self.tally.first_problem.is_none() {
             self.publish();
             self.look_at_other()?;
             if self.total.is_some_and(|total| self.got.iter().all(|got| *got >= total)) {
@@ -165,21 +161,22 @@ impl<'a> Stage<'a> {
             if news {
                 last_news = now;
             } else if now - last_news > nanos(self.plan.options.give_up) {
-                self.problem = Some(format!("nothing came for {:?}: {}", self.plan.options.give_up, self.standing()));
+                let problem = format!("nothing came for {:?}: {}", self.plan.options.give_up, self.standing());
+                self.tally.problem(|| problem);
             }
         }
         let spent = meter.spent();
         let over = self.total.filter(|total| self.got.iter().any(|got| got != total));
-        if over.is_some() && self.problem.is_none() {
-            self.problem = Some(self.standing());
+        if over.is_some() {
+            let standing = self.standing();
+            self.tally.problem(|| standing);
         }
         let seconds = match self.publisher {
             Publisher::Own(_) => self.plan.options.duration.as_secs_f64(),
             Publisher::Other { .. } => (self.last - self.first.unwrap_or(self.last)) as f64 / 1e9,
         };
-        let times = vec![std::mem::take(&mut self.times)];
-        let tally = Tally { times, right: self.counted, all_right: self.got.iter().sum(), ..Tally::default() };
-        let validity = self.problem.take().map_or(Validity::Good, Validity::Errors);
+        let tally = Tally { all_right: self.got.iter().sum(), ..std::mem::take(&mut self.tally) };
+        let validity = tally.first_problem.clone().map_or(Validity::Good, Validity::Errors);
         Ok(Outcome { validity, ..Outcome::new(tally, seconds, spent) })
     }
 
@@ -209,8 +206,8 @@ impl<'a> Stage<'a> {
         // A burst is far less than a socket's buffer, and nothing else is in it.
         match connection.send() {
             Ok(()) if !connection.is_blocked => {}
-            Ok(()) => self.problem = Some("the server does not take a burst of messages".to_owned()),
-            Err(error) => self.problem = Some(format!("publishing: {error}")),
+            Ok(()) => self.tally.problem(|| "the server does not take a burst of messages".to_owned()),
+            Err(error) => self.tally.problem(|| format!("publishing: {error}")),
         }
     }
 
@@ -229,7 +226,7 @@ impl<'a> Stage<'a> {
 
     fn wait(&mut self, events: &mut Vec<Event>) -> bool {
         if let Err(error) = self.poller.wait(events, 20_000_000) {
-            self.problem = Some(format!("waiting: {error}"));
+            self.tally.problem(|| format!("waiting: {error}"));
         }
         let news = !events.is_empty();
         for event in events.drain(..) {
@@ -238,7 +235,7 @@ impl<'a> Stage<'a> {
                 number => self.take_messages(number as usize),
             };
             if let Err(problem) = taken {
-                self.problem.get_or_insert(problem);
+                self.tally.problem(|| problem);
             }
         }
         news
@@ -292,15 +289,15 @@ impl<'a> Stage<'a> {
                 Publisher::Other { .. } => return Err(format!("subscriber {number} got another payload")),
             };
             if due != run.due {
-                run.end(now, &mut self.times);
+                run.end(now, &mut self.tally.times[0]);
                 run.due = due;
             }
             run.count += u64::from(due >= from && due > 0);
             self.got[number] += 1;
-            self.counted += u64::from(now >= from && now < to);
+            self.tally.right += u64::from(now >= from && now < to);
             at += message_bytes;
         }
-        run.end(now, &mut self.times);
+        run.end(now, &mut self.tally.times[0]);
         connection.consume(at);
         self.first.get_or_insert(now);
         self.last = now;

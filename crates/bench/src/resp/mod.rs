@@ -9,8 +9,8 @@
 //!
 //! Parts: `client` is for setup, `requests` makes requests and judges replies, `protocol` gives both to the load
 //! generator, `fanout` measures subscribers, `external` runs redis-benchmark, `server` starts and describes
-//! servers, `bare` is the upper bound, `scenario` and `goals` have the lines of the report, `turn` is one server's
-//! part in a scenario, `suite` goes through all, `figures` shows them.
+//! servers, `bare` is the upper bound, `scenario` has the lines of the report, `turn` is one server's part in a
+//! scenario, `suite` goes through all, `figures` shows them.
 
 mod bare;
 mod client;

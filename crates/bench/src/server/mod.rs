@@ -1,7 +1,7 @@
 //! The server under test: one that runs already, or one of our own in a process of its own.
 //!
-//! Owns: starting and stopping a process ([`process`]), reaching a Thalweg server over HTTP ([`target`]), and replies of
-//! HTTP ([`reply`]).
+//! Owns: starting and stopping a process ([`ServerProcess`]), reaching a Thalweg server over HTTP ([`Target`]), and
+//! replies of HTTP ([`Reply`]).
 
 mod process;
 mod reply;
