@@ -1,4 +1,4 @@
-//! The figures as SVG, a plot per group: a bar per store with its 95 % interval, a line per store for sweeps.
+//! Figures as SVG: bars with their intervals, and lines over a parameter.
 //!
 //! Text is left to the viewer's fonts; nothing of the system's is read.
 
@@ -7,11 +7,8 @@ use plotters::prelude::{
     SVGBackend, SeriesLabelPosition, WHITE,
 };
 
-use super::{cells::Cell, subjects::Mode};
-use crate::{
-    BenchError,
-    report::{Plot, number},
-};
+use super::{Plot, number};
+use crate::BenchError;
 
 const SIZE: (u32, u32) = (960, 480);
 const COLOURS: [RGBColor; 6] = [
@@ -26,9 +23,23 @@ const COLOURS: [RGBColor; 6] = [
 /// A named line of points: parameter and figure.
 pub type Line = (String, Vec<(f64, f64)>);
 
-/// Draws the cells of one group, which share their operation.
-pub fn bars(name: &str, title: &str, cells: &[&Cell]) -> Result<Plot, BenchError> {
-    plot(name, title, |svg| draw_bars(svg, title, cells))
+/// A mean with its interval.
+pub struct Bar {
+    /// Name of the measured store, which chooses the colour.
+    pub store: String,
+    /// Words beside the name.
+    pub detail: &'static str,
+    /// True for a bar in a lighter colour.
+    pub is_pale: bool,
+    /// Height of the bar.
+    pub mean: f64,
+    /// Lower and upper end of the interval.
+    pub interval: (f64, f64),
+}
+
+/// Draws bars of microseconds an operation.
+pub fn bars(name: &str, title: &str, bars: &[Bar]) -> Result<Plot, BenchError> {
+    plot(name, title, |svg| draw_bars(svg, title, bars))
 }
 
 /// Draws lines over a logarithmic parameter.
@@ -36,96 +47,81 @@ pub fn lines(name: &str, title: &str, axes: (&str, &str), lines: &[Line]) -> Res
     plot(name, title, |svg| draw_lines(svg, title, axes, lines))
 }
 
-fn plot(name: &str, title: &str, draw: impl FnOnce(&mut String) -> Result<(), String>) -> Result<Plot, BenchError> {
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+fn plot(name: &str, title: &str, draw: impl FnOnce(&mut String) -> Drawn) -> Result<Plot, BenchError> {
     let mut svg = String::new();
     draw(&mut svg).map_err(BenchError::subject("the plot", "drawing"))?;
     Ok(Plot { name: name.to_owned(), title: title.to_owned(), svg })
 }
 
-fn draw_bars(svg: &mut String, title: &str, cells: &[&Cell]) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let (low, high) = range(cells.iter().flat_map(|cell| [cell.statistics.low, cell.statistics.high]));
+fn draw_bars(svg: &mut String, title: &str, bars: &[Bar]) -> Drawn {
+    let (low, high) = range(bars.iter().flat_map(|bar| [bar.interval.0, bar.interval.1]));
     let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    root.fill(&WHITE).map_err(|error| text(&error))?;
+    root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(80)
-        .build_cartesian_2d(0.0..cells.len() as f64, (low..high).log_scale())
-        .map_err(|error| text(&error))?;
+        .build_cartesian_2d(0.0..bars.len() as f64, (low..high).log_scale())?;
     let label = |at: &f64| {
         let is_middle = (at.fract() - 0.5).abs() < 0.01;
-        cells.get(*at as usize).filter(|_| is_middle).map_or(String::new(), |cell| {
-            format!("{} {}", cell.store, if cell.mode == Mode::BehindLog { "(log)" } else { "(alone)" })
-        })
+        let bar = bars.get(*at as usize).filter(|_| is_middle);
+        bar.map_or(String::new(), |bar| format!("{} {}", bar.store, bar.detail))
     };
     chart
         .configure_mesh()
         .disable_x_mesh()
-        .x_labels(cells.len() * 2 + 1)
+        .x_labels(bars.len() * 2 + 1)
         .x_label_formatter(&label)
         .y_desc("µs per operation, log scale")
         .y_label_formatter(&|value| number(*value))
-        .draw()
-        .map_err(|error| text(&error))?;
-    for (number, cell) in cells.iter().enumerate() {
-        let (x, statistics) = (number as f64, &cell.statistics);
-        let colour = colour(&cell.store);
-        let fill = if cell.mode == Mode::BehindLog { colour.filled() } else { colour.mix(0.45).filled() };
-        let bar = Rectangle::new([(x + 0.2, low), (x + 0.8, statistics.mean)], fill);
-        chart.draw_series([bar]).map_err(|error| text(&error))?;
-        let interval = PathElement::new([(x + 0.5, statistics.low), (x + 0.5, statistics.high)], BLACK.stroke_width(2));
-        chart.draw_series([interval]).map_err(|error| text(&error))?;
+        .draw()?;
+    for (x, bar) in (0..).map(f64::from).zip(bars) {
+        let colour = known_colour(&bar.store).unwrap_or(COLOURS[COLOURS.len() - 1]);
+        let fill = if bar.is_pale { colour.mix(0.45).filled() } else { colour.filled() };
+        chart.draw_series([Rectangle::new([(x + 0.2, low), (x + 0.8, bar.mean)], fill)])?;
+        let (from, to) = bar.interval;
+        chart.draw_series([PathElement::new([(x + 0.5, from), (x + 0.5, to)], BLACK.stroke_width(2))])?;
     }
-    root.present().map_err(|error| text(&error))
+    Ok(root.present()?)
 }
 
-fn draw_lines(svg: &mut String, title: &str, axes: (&str, &str), lines: &[Line]) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
+fn draw_lines(svg: &mut String, title: &str, axes: (&str, &str), lines: &[Line]) -> Drawn {
     let points = || lines.iter().flat_map(|(_, points)| points.iter().copied());
     let (left, right) = range(points().map(|(x, _)| x));
     let (low, high) = range(points().map(|(_, y)| y));
     let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-    root.fill(&WHITE).map_err(|error| text(&error))?;
+    root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 18))
         .margin(12)
         .x_label_area_size(45)
         .y_label_area_size(80)
-        .build_cartesian_2d((left..right).log_scale(), (low..high).log_scale())
-        .map_err(|error| text(&error))?;
+        .build_cartesian_2d((left..right).log_scale(), (low..high).log_scale())?;
     chart
         .configure_mesh()
         .x_desc(axes.0)
         .y_desc(axes.1)
         .x_label_formatter(&|value| number(*value))
         .y_label_formatter(&|value| number(*value))
-        .draw()
-        .map_err(|error| text(&error))?;
+        .draw()?;
     for (number, (name, points)) in lines.iter().enumerate() {
         let colour = known_colour(name).unwrap_or(COLOURS[number % COLOURS.len()]);
         chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))
-            .map_err(|error| text(&error))?
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
             .label(name.as_str())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-        let dots = points.iter().map(|point| Circle::new(*point, 3, colour.filled()));
-        chart.draw_series(dots).map_err(|error| text(&error))?;
+        chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
     }
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperLeft)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK)
-        .draw()
-        .map_err(|error| text(&error))?;
-    root.present().map_err(|error| text(&error))
-}
-
-/// Returns the colour that a store has in all plots.
-fn colour(store: &str) -> RGBColor {
-    known_colour(store).unwrap_or(COLOURS[COLOURS.len() - 1])
+        .draw()?;
+    Ok(root.present()?)
 }
 
 fn known_colour(store: &str) -> Option<RGBColor> {

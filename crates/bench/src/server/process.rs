@@ -37,7 +37,6 @@ impl ServerProcess {
     }
 
     /// Returns the process's id.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.0.id()
     }

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use super::process::{ServerProcess, free_port};
-use crate::{
-    BenchError, Progress,
-    http::reply::{self, Body, Incomplete},
+use super::{
+    process::{ServerProcess, free_port},
+    reply::{self, Body, Incomplete},
 };
+use crate::{BenchError, Progress};
 
 /// A server to be loaded.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub enum NativePort {
 impl Target {
     /// A server that runs already, given as `http://host:port` or `host:port`.
     pub fn running(url: &str) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: url.to_owned(), message };
+        let fail = BenchError::target(url);
         if url.starts_with("https://") {
             return Err(fail("the load generator speaks plain HTTP only: give an http:// address".to_owned()));
         }
@@ -47,8 +47,7 @@ impl Target {
         if host.contains('/') {
             return Err(fail("give only host and port; --api chooses the path".to_owned()));
         }
-        let mut addresses = host.to_socket_addrs().map_err(|error| fail(format!("{error}; is it host:port?")))?;
-        let address = addresses.next().ok_or_else(|| fail("the name has no address".to_owned()))?;
+        let address = resolve(&host).map_err(&fail)?;
         TcpStream::connect_timeout(&address, Duration::from_secs(5))
             .map_err(|error| fail(format!("{error}; is the server running?")))?;
         Ok(Self { address, host, native: None, process: None })
@@ -82,16 +81,13 @@ impl Target {
         let remedy = "name the command with --server-binary, or give --target";
         let mut target = Self { address, host: address.to_string(), native, process: None };
         let is_ready = || target.get("/ready").is_some_and(|(status, _)| status == 200);
-        let process = ServerProcess::start(&mut command, remedy, is_ready).map_err(|message| BenchError::Target {
-            target: format!("{} serve", binary.display()),
-            message: format!("{message}; it said: {}", tail(&log_path)),
-        })?;
-        target.process = Some(process);
+        let fail = BenchError::target(format!("{} serve", binary.display()));
+        let process = ServerProcess::start(&mut command, remedy, is_ready);
+        target.process = Some(process.map_err(|error| fail(format!("{error}; it said: {}", tail(&log_path))))?);
         Ok(target)
     }
 
     /// Returns the server's process id, if it is ours.
-    #[must_use]
     pub fn process(&self) -> Option<u32> {
         self.process.as_ref().map(ServerProcess::id)
     }
@@ -117,12 +113,17 @@ impl Target {
     }
 
     /// Returns a counter from the server's metrics, summed over labels.
-    #[must_use]
     pub fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
         let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
         lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
+}
+
+/// Returns the first address of `host:port`, or what is wrong with it.
+pub fn resolve(text: &str) -> Result<SocketAddr, String> {
+    let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; is it host:port?"))?;
+    addresses.next().ok_or_else(|| "the name has no address".to_owned())
 }
 
 /// Returns a port of the loopback that is free for TCP and for UDP.

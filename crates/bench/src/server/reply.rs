@@ -32,7 +32,6 @@ pub struct Reply {
 
 impl Reply {
     /// The body's bytes; `buffer` is what was parsed.
-    #[must_use]
     pub fn body_bytes<'a>(&self, buffer: &'a [u8]) -> Cow<'a, [u8]> {
         let bytes = &buffer[self.body.clone()];
         if self.chunked { Cow::Owned(without_chunks(bytes)) } else { Cow::Borrowed(bytes) }
