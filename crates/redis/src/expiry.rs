@@ -1,6 +1,10 @@
 //! Parsing of times to live and deadlines, for several families of commands.
 
-use crate::{command::Stop, errors::bad_expire_time, number::integer, store::MAX_DEADLINE_MILLIS};
+use crate::{
+    errors::{Stop, bad_expire_time},
+    number::integer,
+    store::MAX_DEADLINE_MILLIS,
+};
 
 /// Unit of a time argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

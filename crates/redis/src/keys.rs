@@ -3,8 +3,8 @@
 
 use crate::{
     Reply,
-    command::{Answer, Command, Keys},
-    errors::{SYNTAX, refused},
+    command::{Command, Keys},
+    errors::{Answer, SYNTAX, refused},
     expiry::is,
     flags::Flags,
     store::{Read, Store},

@@ -15,6 +15,7 @@ mod claim;
 mod deliver;
 mod entries;
 mod graves;
+mod group_commands;
 mod groups;
 mod id;
 mod info;
@@ -25,6 +26,7 @@ mod read;
 mod room;
 mod stream;
 mod trim;
+mod visit;
 
 pub use block::{Blocked, Poll};
 pub use id::EntryId;
@@ -39,7 +41,6 @@ const READ: Flags = Flags::STREAM.and(Flags::READ_ONLY);
 const WRITE_SLOW: Flags = Flags::STREAM.and(Flags::WRITE);
 const WRITE: Flags = WRITE_SLOW.and(Flags::FAST);
 const WAITING: Flags = Flags::BLOCKING.and(Flags::MOVABLE_KEYS);
-const HELP: Flags = Flags::STREAM.and(Flags::LOADING).and(Flags::STALE);
 
 /// Table of the commands on streams.
 pub const COMMANDS: &[Command] = &[
@@ -56,7 +57,7 @@ pub const COMMANDS: &[Command] = &[
     Command::read("xpending", -3, READ, Keys::ONE, pending::xpending),
     Command::write("xclaim", -6, WRITE, Keys::ONE, claim::xclaim),
     Command::write("xautoclaim", -6, WRITE, Keys::ONE, claim::xautoclaim),
-    Command::write("xgroup", -2, Flags::NONE, Keys::NONE, groups::xgroup).with(groups::SUBCOMMANDS),
+    Command::write("xgroup", -2, Flags::NONE, Keys::NONE, group_commands::xgroup).with(group_commands::SUBCOMMANDS),
     Command::read("xinfo", -2, Flags::NONE, Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
 ];
 

@@ -10,12 +10,12 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use crate::{
     Reply,
-    command::{Answer, Command, Keys, Stop},
-    errors::{TOO_LARGE, refused, wrong_arity},
+    command::{Command, Keys},
+    errors::{Answer, Stop, TOO_LARGE, refused, wrong_arity},
     flags::Flags,
     number::integer,
     store::{NewValue, Read, Store, Value},
-    value::{ReplyBudget, check_value, look_string, put_argument, put_made, string},
+    value::{ReplyBudget, bulk_or_null, check_value, look_string, put_argument, put_made, string},
 };
 
 mod counters;
@@ -51,11 +51,6 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::write("decrby", 3, WRITE, Keys::ONE, counters::decrby),
     Command::write("incrbyfloat", 3, WRITE, Keys::ONE, counters::incrbyfloat),
 ];
-
-/// Returns a string as a reply.
-fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
-    found.map_or(Reply::Null, |(bytes, _)| Reply::Bulk(bytes))
-}
 
 fn get(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(bulk_or_null(string(read, args[1])?))

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES, REDIS_REPLY_ITEM_BYTES};
 
 use crate::{
-    command::Stop,
-    errors::{REPLY_TOO_LARGE, TOO_LARGE, WRONG_TYPE, refused},
+    Reply,
+    errors::{REPLY_TOO_LARGE, Stop, TOO_LARGE, WRONG_TYPE, refused},
     store::{Kind, Look, NewValue, Read, Store, Value},
 };
 
@@ -29,6 +29,11 @@ pub(crate) fn look_string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Opt
         Some(look) if look.kind != Kind::String => Err(refused(WRONG_TYPE)),
         look => Ok(look),
     }
+}
+
+/// Returns a string that [`string`] read, as a reply.
+pub(crate) fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
+    found.map_or(Reply::Null, |(bytes, _)| Reply::Bulk(bytes))
 }
 
 /// Rejects a value longer than the maximum.

@@ -7,8 +7,9 @@ use std::{fmt::Write as _, process};
 
 use thalweg_redis::{
     Command, Flags, Reply, Run,
-    command::{Keys, Subcommand, all, find_full, help},
+    command::{Keys, Subcommand, help},
     errors::wrong_subcommand,
+    table::{all, find_full},
     wire::Writer,
 };
 use thalweg_transport::Outbox;

@@ -4,11 +4,10 @@ use std::ops::{Bound, ControlFlow};
 
 use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_REDIS_SCAN_ROWS, REDIS_REPLY_ITEM_BYTES};
 
-use super::Hash;
+use super::hash::Hash;
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{REPLY_TOO_LARGE, SYNTAX, refused},
+    errors::{Answer, REPLY_TOO_LARGE, SYNTAX, Stop, refused},
     expiry::is,
     number::integer_between,
     page::{Filling, Of, Page, after},

@@ -2,8 +2,7 @@
 
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{bad_expire_time, c_string, printable, refused},
+    errors::{Answer, Stop, bad_expire_time, c_string, printable, refused},
     expiry::{Since, Unit, bounded, is},
     number::integer,
     store::{MAX_DEADLINE_MILLIS, Read, Store},

@@ -6,8 +6,7 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 
 use crate::{
     Reply,
-    command::Answer,
-    errors::{REPLY_TOO_LARGE, refused},
+    errors::{Answer, REPLY_TOO_LARGE, refused},
     expiry::is,
     glob,
     page::{Filling, Of, Page, after},

@@ -11,12 +11,12 @@ use super::{
     layout::{Group, Pending},
     pending::{self, Ledger, idle, no_key_or_group},
     room::Room,
-    stream::{Order, Stream},
+    stream::Stream,
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     store::{Read, Store},
 };
 

@@ -12,11 +12,12 @@ use super::{
     pending::{self, Ledger},
     read::{From, Reading, streams},
     room::Room,
-    stream::{Order, Stream, entry_reply},
+    stream::{Stream, entry_reply},
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
+    errors::{Answer, Stop},
     store::{Store, StoreError},
 };
 

@@ -6,13 +6,13 @@ use super::{
     arguments::is,
     id::{EntryId, NewId},
     room::Room,
-    stream::{Order, Stream, entry_reply},
+    stream::{Stream, entry_reply},
     trim::{Of, Options},
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{NO_SUCH_KEY, REPLY_TOO_LARGE, SYNTAX, refused, wrong_arity},
+    errors::{Answer, NO_SUCH_KEY, REPLY_TOO_LARGE, SYNTAX, Stop, refused, wrong_arity},
     number::integer,
     store::{Read, Store},
 };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use thalweg_types::reply::Reply;
 
 use crate::{
-    command::Stop,
+    errors::Stop,
     number::{MAX_DIGITS, put_digits},
 };
 

@@ -15,12 +15,14 @@ use super::{
     layout::{Consumer, Group, Pending},
     pending,
     room::Room,
-    stream::{Order, Stream},
+    stream::Stream,
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop, Subcommand, chosen, help},
-    errors::{NO_SUCH_KEY, REPLY_TOO_LARGE, refused},
+    command::{Subcommand, chosen, help},
+    errors::{Answer, NO_SUCH_KEY, REPLY_TOO_LARGE, Stop, refused},
+    flags::Flags,
     number::integer,
     store::{Read, StoreError},
 };
@@ -37,13 +39,17 @@ const HELP: &[&str] = &[
     "HELP",
     "    Prints this help.",
 ];
+
+const READ: Flags = Flags::STREAM.and(Flags::READ_ONLY);
+
 /// Subcommands of `XINFO`.
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::of_key("xinfo|consumers", 4, super::READ),
-    Subcommand::of_key("xinfo|groups", 3, super::READ),
-    Subcommand::new("xinfo|help", 2, super::HELP),
-    Subcommand::of_key("xinfo|stream", -3, super::READ),
+    Subcommand::of_key("xinfo|consumers", 4, READ),
+    Subcommand::of_key("xinfo|groups", 3, READ),
+    Subcommand::help("xinfo|help", Flags::STREAM),
+    Subcommand::of_key("xinfo|stream", -3, READ),
 ];
+
 /// Default number of entries that `FULL` shows.
 const FULL_COUNT: u64 = 10;
 /// Range of all ids.

@@ -24,8 +24,7 @@ use super::{
 };
 use crate::{
     Reply,
-    command::Stop,
-    errors::{refused, wrong_arity},
+    errors::{Stop, refused, wrong_arity},
 };
 
 /// Field that contains a record's key.

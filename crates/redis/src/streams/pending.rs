@@ -15,12 +15,12 @@ use super::{
     groups,
     id::EntryId,
     layout::{self, Consumer, Group, NOTHING, Pending},
-    stream::{Flow, Order, Stream, visit_parts},
+    stream::Stream,
+    visit::{Flow, Order, visit_parts},
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     number::integer,
     store::{CollectionId, Read, Store, StoreError},
 };

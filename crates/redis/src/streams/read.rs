@@ -5,12 +5,12 @@ use super::{
     entries::collect,
     id::EntryId,
     room::Room,
-    stream::{Order, Stream},
+    stream::Stream,
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     number::integer,
     store::{Read, StoreError},
 };

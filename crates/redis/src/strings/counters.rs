@@ -4,8 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     Reply,
-    command::Answer,
-    errors::{NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, refused},
+    errors::{Answer, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, refused},
     long_double::{LongDouble, float},
     number::{format_integer, integer, parse_integer},
     store::Store,

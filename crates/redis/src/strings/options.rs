@@ -1,13 +1,11 @@
 //! SET and GETEX with their options, SETEX and PSETEX.
 
-use super::bulk_or_null;
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     expiry::{Since, Unit, deadline, is},
     store::Store,
-    value::{look_string, put_argument, string},
+    value::{bulk_or_null, look_string, put_argument, string},
 };
 
 /// Option that determines the key's deadline.
