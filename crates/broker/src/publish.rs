@@ -32,9 +32,10 @@ use thalweg_types::{Action, Classified};
 use crate::{
     batch::Batch,
     interest::{Interest, Target},
-    link::{LinkId, Offered, Reserved, SubscriptionId},
+    link::{LinkId, Offered, Reserved},
     memory::Memory,
     notify::Notify,
+    options::SubscriptionId,
     topics::Dice,
     wake::Wakes,
 };

@@ -5,7 +5,7 @@ use thalweg_types::{
     limits::{MAX_CACHES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES, MIN_CACHE_BYTES},
 };
 
-use super::Version;
+use super::entry::{ENTRY_BYTES, Version};
 
 /// Error returned by a cache operation. The cache is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum CacheError {
     /// The entry does not fit a shard of this cache.
     #[error(
         "key, value and {} bytes for the entry add up to {bytes}; an entry of this cache has at most {max}: use a larger cache",
-        super::ENTRY_BYTES
+        ENTRY_BYTES
     )]
     EntryTooLarge {
         /// Bytes of the entry, including its overhead.

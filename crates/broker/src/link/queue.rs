@@ -5,13 +5,11 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
-    state::Tag,
-};
+use super::slot::Tag;
 use crate::{
     Pattern,
     batch::{Batch, Cost},
+    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
 /// Maximum slots that stay allocated in an empty queue.

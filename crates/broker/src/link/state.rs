@@ -21,37 +21,16 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use super::{
-    options::{Credit, Policy, SubscriptionId},
     outbound::{Budget, Outbound, Taken},
     queue::Subscription,
+    slot::{SlotId, Tag},
 };
 use crate::{
     batch::{Batch, Cost},
     memory::{Held, Memory},
     notify::{Notify, Waiters},
+    options::{Credit, Policy, SubscriptionId},
 };
-
-/// Slot of a subscription, and the tag that identifies the slot's occupant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) slot: u32,
-    pub(crate) tag: Tag,
-}
-
-/// Distinguishes successive occupants of a slot. Also contains one bit for the policy to block, readable
-/// without the link's lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tag(u32);
-
-impl Tag {
-    pub(crate) fn blocks(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    fn new(life: u32, policy: Policy) -> Self {
-        Self(life << 1 | u32::from(policy == Policy::Block))
-    }
-}
 
 /// Result of offering a batch to a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +76,7 @@ pub(crate) struct LinkState {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
-    schedule: BinaryHeap<Reverse<(u64, Place)>>,
+    schedule: BinaryHeap<Reverse<(u64, SlotId)>>,
     scheduled: usize,
     last_seq: u64,
     held: Cost,
@@ -160,11 +139,11 @@ impl LinkState {
     }
 
     /// Returns the id of an existing subscription.
-    pub(crate) fn id_at(&self, place: Place) -> SubscriptionId {
+    pub(crate) fn id_at(&self, place: SlotId) -> SubscriptionId {
         self.id_in(place.slot)
     }
 
-    fn at(&mut self, place: Place) -> Option<&mut Subscription> {
+    fn at(&mut self, place: SlotId) -> Option<&mut Subscription> {
         at(&mut self.slots, place)
     }
 
@@ -174,7 +153,7 @@ impl LinkState {
         id: SubscriptionId,
         policy: Policy,
         make: impl FnOnce(Tag) -> Subscription,
-    ) -> Place {
+    ) -> SlotId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { life: 0, subscription: None });
             u32::try_from(self.slots.len() - 1).expect("bounded")
@@ -186,11 +165,11 @@ impl LinkState {
         let Self { by_id, slots, hasher, .. } = self;
         let hash_of = |slot: &u32| hasher.hash_one(slots[*slot as usize].subscription.as_ref().expect("taken").id);
         by_id.insert_unique(hasher.hash_one(id), slot, hash_of);
-        Place { slot, tag }
+        SlotId { slot, tag }
     }
 
     /// Removes a subscription with its queue.
-    pub(crate) fn remove(&mut self, id: SubscriptionId, memory: &Memory) -> Option<(Place, Subscription)> {
+    pub(crate) fn remove(&mut self, id: SubscriptionId, memory: &Memory) -> Option<(SlotId, Subscription)> {
         let slot = self.find(id)?;
         let found = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == slot).expect("just found");
         found.remove();
@@ -202,12 +181,12 @@ impl LinkState {
             self.scheduled -= 1;
             self.prune();
         }
-        let place = Place { slot, tag: subscription.tag };
+        let place = SlotId { slot, tag: subscription.tag };
         Some((place, subscription))
     }
 
     /// Removes all subscriptions and closes the link.
-    pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(Place, Subscription)> {
+    pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(SlotId, Subscription)> {
         self.standing = Standing::Closed;
         self.schedule = BinaryHeap::new();
         self.scheduled = 0;
@@ -217,7 +196,7 @@ impl LinkState {
         self.free = Vec::new();
         let slots = std::mem::take(&mut self.slots).into_iter().zip(0..);
         let taken = slots.filter_map(|(slot, number)| Some((number, slot.subscription?)));
-        taken.map(|(slot, subscription)| (Place { slot, tag: subscription.tag }, subscription)).collect()
+        taken.map(|(slot, subscription)| (SlotId { slot, tag: subscription.tag }, subscription)).collect()
     }
 
     /// Returns the sequence number of a publish, for all matching subscriptions of the link.
@@ -236,7 +215,7 @@ impl LinkState {
         bytes <= self.max_bytes && self.memory.try_cover(bytes, memory)
     }
 
-    pub(crate) fn reserve(&mut self, place: Place, cost: Cost, memory: &Memory) -> Reserved {
+    pub(crate) fn reserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) -> Reserved {
         if !self.is_open() {
             return Reserved::Gone;
         }
@@ -255,7 +234,7 @@ impl LinkState {
     }
 
     /// Releases a reservation, if its subscription still exists.
-    pub(crate) fn unreserve(&mut self, place: Place, cost: Cost, memory: &Memory) {
+    pub(crate) fn unreserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) {
         if !self.is_open() {
             return;
         }
@@ -267,7 +246,7 @@ impl LinkState {
     }
 
     /// Queues a batch for which room was reserved.
-    pub(crate) fn fulfil(&mut self, place: Place, batch: &Batch, seq: u64) -> Offered {
+    pub(crate) fn fulfil(&mut self, place: SlotId, batch: &Batch, seq: u64) -> Offered {
         if !self.is_open() {
             return Offered::Gone;
         }
@@ -279,7 +258,7 @@ impl LinkState {
     }
 
     /// Queues a batch, or applies the subscription's policy if there is no room.
-    pub(crate) fn offer(&mut self, place: Place, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
+    pub(crate) fn offer(&mut self, place: SlotId, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
         let cost = batch.cost();
         if !self.is_open() {
             return Offered::Gone;
@@ -316,7 +295,7 @@ impl LinkState {
 
     /// Drops the oldest batch of a subscription with the policy `DropOld`. Returns false if there is none to
     /// drop.
-    fn drops_old(&mut self, place: Place, memory: &Memory) -> bool {
+    fn drops_old(&mut self, place: SlotId, memory: &Memory) -> bool {
         let Some(subscription) = self.at(place) else { return false };
         if subscription.policy != Policy::DropOld {
             return false;
@@ -330,7 +309,7 @@ impl LinkState {
 
     /// Closes the link because the subscription at `place` overflowed. Frees its memory immediately and voids its
     /// reservations.
-    fn doom(&mut self, place: Place, memory: &Memory) {
+    fn doom(&mut self, place: SlotId, memory: &Memory) {
         let subscription = self.at(place).expect("the subscription that overflowed exists");
         let (id, waiting) = (subscription.id, subscription.held().messages);
         let messages = subscription.dropped() + waiting;
@@ -352,7 +331,7 @@ impl LinkState {
     }
 
     /// Schedules a subscription that has a sendable item and is not scheduled yet.
-    fn schedule(&mut self, place: Place) {
+    fn schedule(&mut self, place: SlotId) {
         let Some(subscription) = at(&mut self.slots, place) else { return };
         if subscription.scheduled {
             return;
@@ -377,7 +356,7 @@ impl LinkState {
         let Some(slot) = self.find(id) else { return false };
         let subscription = self.slots[slot as usize].subscription.as_mut().expect("ids lead to taken slots");
         subscription.grant(credit);
-        let place = Place { slot, tag: subscription.tag };
+        let place = SlotId { slot, tag: subscription.tag };
         if self.is_open() {
             self.schedule(place);
         }
@@ -460,7 +439,7 @@ impl LinkState {
     }
 }
 
-fn at(slots: &mut [Slot], place: Place) -> Option<&mut Subscription> {
+fn at(slots: &mut [Slot], place: SlotId) -> Option<&mut Subscription> {
     slots.get_mut(place.slot as usize)?.subscription.as_mut().filter(|found| found.tag == place.tag)
 }
 
