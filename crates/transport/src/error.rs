@@ -6,7 +6,7 @@ use quinn::ConnectionError;
 use rustls::{AlertDescription, Error as TlsError};
 use thalweg_types::{Action, Classified};
 
-use crate::{listener::MAX_QUIC_SOCKETS, tls};
+use crate::{quic::MAX_QUIC_SOCKETS, tls};
 
 /// Error returned when a listener cannot be created.
 #[derive(Debug, thiserror::Error)]
