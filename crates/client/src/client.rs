@@ -17,7 +17,7 @@ use std::{
 
 use thalweg_transport::Endpoint;
 use thalweg_types::{Action, Classified, Durability};
-use thalweg_wire::{Effect, Fields, Kind, Level, SharedFrame};
+use thalweg_wire::{Effect, Fields, Frame, Kind, Level, SharedFrame};
 
 use crate::{
     backoff::Backoff,
@@ -185,7 +185,7 @@ impl Client {
             .await
     }
 
-    /// Sends a request and returns its reply, decoded by `read`. Retries as `how` permits.
+    /// Sends the request that `encode` writes and returns its reply, decoded by `read`. Retries as `how` permits.
     pub(crate) async fn call<R>(
         &self,
         how: How,
@@ -216,6 +216,16 @@ impl Client {
             }
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Sends a frame as a request and returns its reply, decoded by `read`. Retries as `how` permits.
+    pub(crate) async fn request<'f, R>(
+        &self,
+        how: How,
+        frame: impl Frame<'f>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.call(how, |out, id, fields| Ok(frame.encode_with(out, id, fields)?), read).await
     }
 
     async fn once(

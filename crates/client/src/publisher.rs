@@ -32,7 +32,6 @@ use crate::{
     link::{Blocked, Link, Reply, Writer},
     request::failure_of,
     subject::{Published, published},
-    write::fits,
 };
 
 /// Size in bytes from which on batches are shared with the link; copying smaller ones costs less.
@@ -326,7 +325,7 @@ impl Inner {
     fn send_acked(&self, gathered: &mut Gathered, writer: Writer) -> Result<u64, Blocked> {
         let encoded = gathered.writer.encoded(self.options.checksum).unwrap_or_default();
         let mut frame = |out: &mut Vec<u8>, id: u32| {
-            fits(put_publish_prefix(out, id, encoded.len()))?;
+            put_publish_prefix(out, id, encoded.len())?;
             out.extend_from_slice(encoded);
             Ok(())
         };

@@ -36,7 +36,7 @@ use crate::{
     link::{Link, Reply},
     request::failure_of,
     stream::Stream,
-    write::{Appended, appended_to, put_write},
+    write::{Appended, appended, put_write},
 };
 
 /// Number of rejections of a batch because of a missing predecessor after which the publisher gives up.
@@ -336,7 +336,7 @@ impl Worker {
     async fn settle(&mut self, came: Result<SharedFrame, Lost>) -> Result<(), Error> {
         let answer = match came {
             Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),
-            Ok(frame) => appended_to(self.stream, &frame),
+            Ok(frame) => appended(&frame),
             Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
         };
         let error = match answer {

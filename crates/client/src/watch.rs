@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
-use thalweg_wire::{self as wire, ChangeKind, Frame, Permit, SharedFrame, WatchKeys};
+use thalweg_wire::{self as wire, ChangeKind, Frame as _, Permit, SharedFrame, WatchKeys};
 
 use crate::{
     error::{Error, Invalid, ProtocolError},
@@ -11,7 +11,6 @@ use crate::{
     options::Window,
     request::reply_of,
     subscription::{Event, Feed, Source},
-    write::fits,
 };
 
 /// Selection of the keys that a watch observes.
@@ -65,10 +64,8 @@ impl Keyspace {
 
     /// Like [`watch`](Self::watch), with a window of its own.
     pub async fn watch_with(&self, keys: Watched, from: Revision, window: Window) -> Result<Watch, Error> {
-        let feed = crate::named::with_id!(self, crate::keyspace::MISSING, keyspace => async {
-            let source = WatchSource { keyspace, keys: keys.clone(), from, seen: 0, skip: 0 };
-            Feed::begin(self.client(), window, source).await
-        })?;
+        let source = |id| WatchSource { keyspace: KeyspaceId(id), keys: keys.clone(), from, seen: 0, skip: 0 };
+        let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
         Ok(Watch { feed })
     }
 }
@@ -92,7 +89,7 @@ impl Source for WatchSource {
             Watched::Prefix(prefix) => WatchKeys::Prefix { prefix },
             Watched::Range { start, end } => WatchKeys::Range { start: start.as_deref(), end: end.as_deref() },
         };
-        fits(wire::Watch { keyspace: self.keyspace, from: self.from, permit, keys }.encode(out, id))
+        Ok(wire::Watch { keyspace: self.keyspace, from: self.from, permit, keys }.encode(out, id)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {
