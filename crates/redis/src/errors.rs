@@ -83,8 +83,18 @@ pub fn wrong_arity(command: &str) -> Reply {
 }
 
 /// A time to live is not positive, or its deadline is too late to represent.
-pub(crate) fn bad_expire_time(command: &str) -> Stop {
-    Stop::error(format!("ERR invalid expire time in '{command}' command"))
+pub(crate) fn bad_expire_time(args: &[&[u8]]) -> Stop {
+    Stop::error(format!("ERR invalid expire time in '{}' command", own_name(args)))
+}
+
+/// An option or a pair of arguments is incomplete.
+pub(crate) fn incomplete(args: &[&[u8]]) -> Stop {
+    wrong_arity(&own_name(args)).into()
+}
+
+/// Name of the command with these arguments, in lower case like in its table.
+fn own_name(args: &[&[u8]]) -> String {
+    args.first().map_or(String::new(), |name| String::from_utf8_lossy(name).to_ascii_lowercase())
 }
 
 /// Maximum bytes of a name that an error repeats, and maximum bytes of all arguments in "unknown command".

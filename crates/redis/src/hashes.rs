@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crate::{
     Reply,
     command::{Command, Keys},
-    errors::{Answer, Stop, wrong_arity},
+    errors::{Answer, Stop, incomplete},
     flags::Flags,
     store::{Read, Store},
     value::{ReplyBudget, check_value},
@@ -26,8 +26,8 @@ const WRITE: Flags = WRITE_LESS.and(Flags::DENY_OOM);
 
 /// Table of the commands on hashes.
 pub(crate) const COMMANDS: &[Command] = &[
-    Command::write("hset", -4, WRITE, Keys::ONE, hset),
-    Command::write("hmset", -4, WRITE, Keys::ONE, hmset),
+    Command::write("hset", -4, WRITE, Keys::ONE, |store, args| set_pairs(store, args).map(Reply::Integer)),
+    Command::write("hmset", -4, WRITE, Keys::ONE, |store, args| set_pairs(store, args).map(|_| Reply::Ok)),
     Command::write("hsetnx", 4, WRITE, Keys::ONE, hsetnx),
     Command::read("hget", 3, READ, Keys::ONE, hget),
     Command::read("hmget", -3, READ, Keys::ONE, hmget),
@@ -51,10 +51,10 @@ fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, Stop> {
 }
 
 /// Sets all fields. Returns the number of new ones.
-fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], command: &str) -> Result<i64, Stop> {
+fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<i64, Stop> {
     let pairs = args[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
-        return Err(wrong_arity(command).into());
+        return Err(incomplete(args));
     }
     for pair in pairs.clone() {
         check_field(pair[0])?;
@@ -67,14 +67,6 @@ fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], command: &str) ->
     }
     hash.put(store, args[1])?;
     Ok(new)
-}
-
-fn hset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set_pairs(store, args, "hset").map(Reply::Integer)
-}
-
-fn hmset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set_pairs(store, args, "hmset").map(|_| Reply::Ok)
 }
 
 fn hsetnx<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {

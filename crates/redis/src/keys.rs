@@ -5,7 +5,7 @@ use crate::{
     Reply,
     command::{Command, Keys},
     errors::{Answer, SYNTAX, refused},
-    expiry::is,
+    expiry::{Since, Unit, is},
     flags::Flags,
     store::{Read, Store},
 };
@@ -28,14 +28,22 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("exists", -2, READ, Keys::ALL, exists),
     Command::read("touch", -2, READ, Keys::ALL, exists),
     Command::read("type", 2, READ, Keys::ONE, kind),
-    Command::read("ttl", 2, READ, Keys::ONE, expire::ttl),
-    Command::read("pttl", 2, READ, Keys::ONE, expire::pttl),
-    Command::read("expiretime", 2, READ, Keys::ONE, expire::expiretime),
-    Command::read("pexpiretime", 2, READ, Keys::ONE, expire::pexpiretime),
-    Command::write("expire", -3, WRITE, Keys::ONE, expire::expire),
-    Command::write("pexpire", -3, WRITE, Keys::ONE, expire::pexpire),
-    Command::write("expireat", -3, WRITE, Keys::ONE, expire::expireat),
-    Command::write("pexpireat", -3, WRITE, Keys::ONE, expire::pexpireat),
+    Command::read("ttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Unit::Seconds, Since::Now)),
+    Command::read("pttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Unit::Milliseconds, Since::Now)),
+    Command::read("expiretime", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Unit::Seconds, Since::Epoch)),
+    Command::read("pexpiretime", 2, READ, Keys::ONE, |read, args| {
+        expire::tell(read, args, Unit::Milliseconds, Since::Epoch)
+    }),
+    Command::write("expire", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Unit::Seconds, Since::Now)),
+    Command::write("pexpire", -3, WRITE, Keys::ONE, |store, args| {
+        expire::set(store, args, Unit::Milliseconds, Since::Now)
+    }),
+    Command::write("expireat", -3, WRITE, Keys::ONE, |store, args| {
+        expire::set(store, args, Unit::Seconds, Since::Epoch)
+    }),
+    Command::write("pexpireat", -3, WRITE, Keys::ONE, |store, args| {
+        expire::set(store, args, Unit::Milliseconds, Since::Epoch)
+    }),
     Command::write("persist", 2, WRITE, Keys::ONE, expire::persist),
     Command::write("rename", 3, WRITE_SLOW, Keys::TWO, moves::rename),
     Command::write("renamenx", 3, WRITE, Keys::TWO, moves::renamenx),

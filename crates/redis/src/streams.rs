@@ -23,13 +23,14 @@ pub mod layout;
 pub mod native;
 mod pending;
 mod read;
-mod room;
 mod stream;
 mod trim;
 mod visit;
 
 pub use block::{Blocked, Poll};
 pub use id::EntryId;
+
+use visit::Order;
 
 use crate::{
     command::{Command, Keys},
@@ -46,8 +47,8 @@ const WAITING: Flags = Flags::BLOCKING.and(Flags::MOVABLE_KEYS);
 pub const COMMANDS: &[Command] = &[
     Command::write("xadd", -5, WRITE.and(Flags::DENY_OOM), Keys::ONE, entries::xadd),
     Command::read("xlen", 2, READ.and(Flags::FAST), Keys::ONE, entries::xlen),
-    Command::read("xrange", -4, READ, Keys::ONE, entries::xrange),
-    Command::read("xrevrange", -4, READ, Keys::ONE, entries::xrevrange),
+    Command::read("xrange", -4, READ, Keys::ONE, |read, args| entries::range(read, args, Order::Ascending)),
+    Command::read("xrevrange", -4, READ, Keys::ONE, |read, args| entries::range(read, args, Order::Descending)),
     Command::read("xread", -4, READ.and(WAITING), Keys::BEHIND_STREAMS, read::xread),
     Command::write("xreadgroup", -7, WRITE_SLOW.and(WAITING), Keys::BEHIND_STREAMS, deliver::xreadgroup),
     Command::write("xtrim", -4, WRITE_SLOW, Keys::ONE, trim::xtrim),

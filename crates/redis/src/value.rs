@@ -73,11 +73,37 @@ impl ReplyBudget {
     /// Counts a value of `bytes` bytes. Returns true if it still fits.
     pub(crate) fn fits(&mut self, bytes: usize) -> bool {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes + REDIS_REPLY_ITEM_BYTES);
-        self.taken_bytes <= MAX_REDIS_REPLY_BYTES
+        !self.is_exceeded()
     }
 
     /// Counts a value, and returns an error if it no longer fits.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Stop> {
-        if self.fits(bytes) { Ok(()) } else { Err(refused(REPLY_TOO_LARGE)) }
+        self.fits(bytes);
+        self.check()
+    }
+
+    /// Counts a part of the reply with all its values. Returns true if it still fits.
+    pub(crate) fn fits_part(&mut self, part: &Reply) -> bool {
+        match part {
+            Reply::Array(parts) => {
+                self.fits(0);
+                for part in parts {
+                    self.fits_part(part);
+                }
+                !self.is_exceeded()
+            }
+            Reply::Bulk(bytes) => self.fits(bytes.len()),
+            _ => self.fits(0),
+        }
+    }
+
+    /// Returns true if a value did not fit.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.taken_bytes > MAX_REDIS_REPLY_BYTES
+    }
+
+    /// Returns an error if a value did not fit.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        if self.is_exceeded() { Err(refused(REPLY_TOO_LARGE)) } else { Ok(()) }
     }
 }

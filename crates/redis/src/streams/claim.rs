@@ -10,7 +10,6 @@ use super::{
     id::EntryId,
     layout::{Group, Pending},
     pending::{self, Ledger, idle, no_key_or_group},
-    room::Room,
     stream::Stream,
     visit::Order,
 };
@@ -18,6 +17,7 @@ use crate::{
     Reply,
     errors::{Answer, SYNTAX, Stop, refused},
     store::{Read, Store},
+    value::ReplyBudget,
 };
 
 /// Number of pending entries that `XAUTOCLAIM` may visit for each entry that it may claim.
@@ -41,7 +41,7 @@ struct Claiming<'n> {
     name: &'n [u8],
     /// Number of the claiming consumer; `None` before its first claim.
     consumer: Option<u64>,
-    room: Room,
+    budget: ReplyBudget,
     is_changed: bool,
 }
 
@@ -55,7 +55,7 @@ impl<'n> Claiming<'n> {
         let (Some(stream), Some(row)) = (stream, row) else { return Err(no_key_or_group(key, group)) };
         groups::check_consumer(read, &stream, &row, name)?;
         let ledger = Ledger::open(&stream, row);
-        Ok(Self { stream, group, ledger, name, consumer: None, room: Room::new(), is_changed: false })
+        Ok(Self { stream, group, ledger, name, consumer: None, budget: ReplyBudget::default(), is_changed: false })
     }
 
     fn end<'a>(mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
@@ -132,7 +132,7 @@ pub(super) fn xclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> A
             None => force,
         };
         if is_claimed {
-            if !just_id && !claiming.room.take(&entry) {
+            if !just_id && !claiming.budget.fits_part(&entry) {
                 break;
             }
             claimed.push(claiming.claim(store, id, old, entry, claim)?);
@@ -210,7 +210,7 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     let (olds, mut next) = candidates(&*store, &claiming, start, count)?;
     let (mut claimed, mut deleted) = (Vec::new(), Vec::new());
     for (id, old) in olds {
-        if count == 0 || claiming.room.is_full() {
+        if count == 0 || claiming.budget.is_exceeded() {
             next = id;
             break;
         }
@@ -224,7 +224,7 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
         if claim.min_idle > 0 && idle(store.now(), old) < claim.min_idle {
             continue;
         }
-        if !just_id && !claiming.room.take(&entry) {
+        if !just_id && !claiming.budget.fits_part(&entry) {
             next = id;
             break;
         }

@@ -11,7 +11,6 @@ use super::{
     layout::{Group, Pending},
     pending::{self, Ledger},
     read::{From, Reading, streams},
-    room::Room,
     stream::{Stream, entry_reply},
     visit::Order,
 };
@@ -19,6 +18,7 @@ use crate::{
     Reply,
     errors::{Answer, Stop},
     store::{Store, StoreError},
+    value::ReplyBudget,
 };
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`:
@@ -33,20 +33,20 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
         groups::check_consumer(&*store, &stream, &row, consumer)?;
         wanted.push((key, reading.from(id, EntryId::ZERO)?));
     }
-    let (mut room, mut found) = (Room::new(), Vec::new());
+    let (mut budget, mut found) = (ReplyBudget::default(), Vec::new());
     for (key, from) in wanted {
         let found_stream = Stream::find(&*store, key)?;
         let Some(stream) = found_stream else { continue };
         let Some(row) = groups::find(&*store, &stream, group)? else { continue };
         let is_served = match from {
             From::After(_) => true,
-            From::New => stream.has_after(&*store, row.last_id)? && !room.is_full(),
+            From::New => stream.has_after(&*store, row.last_id)? && !budget.is_exceeded(),
         };
         if is_served {
             let mut delivery = Delivery::begin(store, stream, group, row, consumer)?;
             let entries = match from {
-                From::After(id) => delivery.again(store, id, reading.count, &mut room)?,
-                From::New => delivery.new_ones(store, reading.count, reading.no_ack, &mut room)?,
+                From::After(id) => delivery.again(store, id, reading.count, &mut budget)?,
+                From::New => delivery.new_ones(store, reading.count, reading.no_ack, &mut budget)?,
             };
             delivery.end(store, key)?;
             found.push((Reply::bulk(key), Reply::Array(entries)));
@@ -99,14 +99,14 @@ impl<'n> Delivery<'n> {
         store: &mut dyn Store<'a>,
         count: Option<u64>,
         no_ack: bool,
-        room: &mut Room,
+        budget: &mut ReplyBudget,
     ) -> Result<Vec<Reply>, StoreError> {
         let count = count.unwrap_or(u64::MAX).min(MAX_REDIS_STREAM_ROWS);
         let Some(first) = self.ledger.group.last_id.next() else { return Ok(Vec::new()) };
         let (mut ids, mut entries) = (Vec::new(), Vec::new());
         self.stream.visit(&*store, (first, EntryId::MAX), Order::Ascending, &mut |id, value| {
             let entry = entry_reply(id, value)?;
-            if !room.take(&entry) {
+            if !budget.fits_part(&entry) {
                 return Ok(ControlFlow::Break(()));
             }
             ids.push(id);
@@ -156,7 +156,7 @@ impl<'n> Delivery<'n> {
         store: &mut dyn Store<'a>,
         after: EntryId,
         count: Option<u64>,
-        room: &mut Room,
+        budget: &mut ReplyBudget,
     ) -> Result<Vec<Reply>, StoreError> {
         let count = count.unwrap_or(u64::MAX).min(MAX_REDIS_STREAM_ROWS);
         let Some(from) = after.next() else { return Ok(Vec::new()) };
@@ -166,7 +166,7 @@ impl<'n> Delivery<'n> {
             let entry = self.stream.entry(&*store, id)?;
             let is_there = entry.is_some();
             let entry = entry.unwrap_or_else(|| Reply::Array(vec![id.reply(), Reply::NullArray]));
-            if !room.take(&entry) {
+            if !budget.fits_part(&entry) {
                 break;
             }
             entries.push(entry);

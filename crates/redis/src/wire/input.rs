@@ -16,6 +16,7 @@ use super::{
     inline,
     request::{FEW, Part, Request},
 };
+use crate::number::parse_integer;
 
 /// Minimum free bytes of [`Input::buffer`], for one read from a socket.
 pub const READ_BYTES: usize = 64 * 1024;
@@ -372,7 +373,7 @@ impl Input {
             return Line::Partial;
         };
         let end = self.at + len + 2;
-        match rest.get(1..len).and_then(number) {
+        match rest.get(1..len).and_then(parse_integer) {
             Some(number) => Line::Number { number, end },
             None => Line::NoNumber,
         }
@@ -394,18 +395,4 @@ impl Input {
         self.at += len + 1;
         Ok(true)
     }
-}
-
-/// Parses a number as Redis does in its protocol: no plus sign, no leading zeros, no `-0`.
-fn number(text: &[u8]) -> Option<i64> {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    let plain = match digits {
-        [b'0'] => text.len() == 1,
-        [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
-        _ => false,
-    };
-    if !plain {
-        return None;
-    }
-    std::str::from_utf8(text).ok()?.parse().ok()
 }
