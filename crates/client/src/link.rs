@@ -317,12 +317,7 @@ impl Link {
             return Err(Blocked::Room);
         };
         let alone = session.under_way().0 == 1;
-        let begin = state.staged.frames.len();
-        if let Err(error) = encode(&mut state.staged.frames, id).and_then(|()| state.staged.check(begin, max)) {
-            state.staged.frames.truncate(begin);
-            state.withdraw(id);
-            return Err(Blocked::Invalid(error));
-        }
+        state.stage(id, max, |out| encode(out, id))?;
         self.load.store(state.under_way(), Ordering::Relaxed);
         self.staged(guard, writer.unwrap_or(if alone { Writer::Here } else { Writer::Task }));
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
@@ -346,12 +341,7 @@ impl Link {
                 return Err(Blocked::Room);
             }
         };
-        let begin = state.staged.frames.len();
-        if let Err(error) = encode(&mut state.staged.frames, id, permit).and_then(|()| state.staged.check(begin, max)) {
-            state.staged.frames.truncate(begin);
-            state.withdraw(id);
-            return Err(Blocked::Invalid(error));
-        }
+        state.stage(id, max, |out| encode(out, id, permit))?;
         self.staged(guard, Writer::Task);
         Ok(Ticket { generation, id })
     }
@@ -472,15 +462,20 @@ impl Link {
                     state.staged.move_to(&mut io.outbox);
                 }
                 state.writing_bytes = io.outbox.len();
-                if state.starved && !state.is_full(&self.options) {
-                    state.starved = false;
-                    self.changed.notify_waiters();
-                }
+                self.feed_starved(&mut state);
             }
             if io.outbox.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             ready!(io.channel.poll_write(cx, &mut io.outbox))?;
+        }
+    }
+
+    /// Notifies callers that wait for room, if there is room again.
+    fn feed_starved(&self, state: &mut State) {
+        if state.starved && !state.is_full(&self.options) {
+            state.starved = false;
+            self.changed.notify_waiters();
         }
     }
 
@@ -505,12 +500,8 @@ impl Link {
     pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
         let mut state = self.lock();
         let done = run(state.session.as_mut()?);
-        let under_way = state.under_way();
-        self.load.store(under_way, Ordering::Relaxed);
-        if state.starved && !state.is_full(&self.options) {
-            state.starved = false;
-            self.changed.notify_waiters();
-        }
+        self.load.store(state.under_way(), Ordering::Relaxed);
+        self.feed_starved(&mut state);
         Some(done)
     }
 
@@ -644,11 +635,21 @@ impl State {
         self.task.clone()
     }
 
-    /// Releases an id whose request was never staged, by routing a failure to it.
-    fn withdraw(&mut self, id: u32) {
-        if let Some(session) = &mut self.session {
-            let _ = session.route(thalweg_wire::Kind::Failed, id);
-        }
+    /// Stages a request of at most `max` bytes. If that is not possible, releases its id by routing a failure to it.
+    fn stage(
+        &mut self,
+        id: u32,
+        max: usize,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Invalid>,
+    ) -> Result<(), Blocked> {
+        let begin = self.staged.frames.len();
+        encode(&mut self.staged.frames).and_then(|()| self.staged.check(begin, max)).map_err(|error| {
+            self.staged.frames.truncate(begin);
+            if let Some(session) = &mut self.session {
+                let _ = session.route(thalweg_wire::Kind::Failed, id);
+            }
+            Blocked::Invalid(error)
+        })
     }
 
     fn cancel(&mut self, ticket: Ticket, mode: CancelMode) {
