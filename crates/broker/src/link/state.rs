@@ -263,18 +263,11 @@ impl LinkState {
         if !self.is_open() {
             return Offered::Gone;
         }
-        let Some(subscription) = at(&mut self.slots, place) else { return Offered::Gone };
-        let mut room = subscription.has_room(cost);
-        while !room && subscription.policy == Policy::DropOld {
-            let Some(dropped) = subscription.drop_oldest() else { break };
-            memory.losses.count(Policy::DropOld, dropped.lost.messages, dropped.first);
-            self.held.take(dropped.lost);
-            self.dropped += dropped.lost.messages;
-            room = subscription.has_room(cost);
-        }
-        room = room && self.covers(cost.bytes, memory);
+        let Some(subscription) = self.at(place) else { return Offered::Gone };
+        let mut room = subscription.has_room(cost) && self.covers(cost.bytes, memory);
         while !room && self.drops_old(place, memory) {
-            room = self.covers(cost.bytes, memory);
+            room = self.at(place).is_some_and(|subscription| subscription.has_room(cost))
+                && self.covers(cost.bytes, memory);
         }
         if room {
             self.held.add(cost);
