@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use thalweg_types::{
-    Action, Classified,
+    classified,
     limits::{MAX_QUEUE_GROUP_BYTES, MAX_QUEUE_GROUP_MEMBERS},
 };
 
@@ -50,48 +50,31 @@ pub enum SubscribeError {
     #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
     GroupFull,
     /// A queue limit is 0.
-    #[error("a queue holds at least one message and one byte")]
+    #[error("the limits of a queue must be at least one message and one byte")]
     NoQueue,
     /// [`Policy::Disconnect`] has closed the link.
     #[error("the server closed this connection because it was too slow: connect again")]
     Disconnected,
 }
 
-impl Classified for SubscribeError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::DuplicateId(_) => "subscription_exists",
-            Self::TooManyOnLink { .. } => "too_many_subscriptions_on_connection",
-            Self::TooMany { .. } => "too_many_subscriptions",
-            Self::GroupName { .. } => "queue_group_name",
-            Self::GroupFull => "queue_group_full",
-            Self::NoQueue => "queue_too_small",
-            Self::Disconnected => "disconnected",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::TooMany { .. } | Self::GroupFull | Self::Disconnected => Action::Retry,
-            _ => Action::Fix,
-        }
-    }
-}
+classified!(SubscribeError {
+    Self::DuplicateId(_) => "subscription_exists", Fix;
+    Self::TooManyOnLink { .. } => "too_many_subscriptions_on_connection", Fix;
+    Self::TooMany { .. } => "too_many_subscriptions", Retry;
+    Self::GroupName { .. } => "queue_group_name", Fix;
+    Self::GroupFull => "queue_group_full", Retry;
+    Self::NoQueue => "queue_too_small", Fix;
+    Self::Disconnected => "disconnected", Retry;
+});
 
 /// Error returned when the link has no subscription with this id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no subscription {} on this connection", .0.0)]
 pub struct UnknownSubscription(pub SubscriptionId);
 
-impl Classified for UnknownSubscription {
-    fn code(&self) -> &'static str {
-        "unknown_subscription"
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(UnknownSubscription {
+    _ => "unknown_subscription", Fix;
+});
 
 /// Figures of a queue at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,7 +27,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
 use crate::{
     batch::Batch,
@@ -69,15 +69,9 @@ pub struct WouldBlock {
     pub subscription: SubscriptionId,
 }
 
-impl Classified for WouldBlock {
-    fn code(&self) -> &'static str {
-        "would_block"
-    }
-
-    fn action(&self) -> Action {
-        Action::Retry
-    }
-}
+classified!(WouldBlock {
+    _ => "would_block", Retry;
+});
 
 /// Arguments and shared state of one publish.
 pub(crate) struct Publish<'a> {

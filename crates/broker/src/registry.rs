@@ -14,7 +14,7 @@ use std::{
 
 use foldhash::fast::FixedState;
 use thalweg_types::{
-    Action, Classified,
+    classified,
     limits::{
         DEFAULT_BROKER_BYTES, DEFAULT_CACHED_SUBJECTS, DEFAULT_LINK_BYTES, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS,
         MAX_SUBSCRIPTIONS,
@@ -85,15 +85,9 @@ pub struct TooManyLinks {
     pub max: usize,
 }
 
-impl Classified for TooManyLinks {
-    fn code(&self) -> &'static str {
-        "too_many_links"
-    }
-
-    fn action(&self) -> Action {
-        Action::Retry
-    }
-}
+classified!(TooManyLinks {
+    _ => "too_many_links", Retry;
+});
 
 /// Figures of a broker at one point in time. Counters start when the broker is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -210,10 +210,11 @@ impl Command {
     }
 }
 
-/// Creates a help reply from its lines.
+/// Creates the reply to `HELP` of a container, from the lines about its other subcommands.
 #[must_use]
 pub fn help(lines: &[&'static str]) -> Reply {
-    Reply::Array(lines.iter().map(|line| Reply::Simple(line)).collect())
+    let lines = lines.iter().chain(&["HELP", "    Prints this help."]);
+    Reply::Array(lines.map(|line| Reply::Simple(line)).collect())
 }
 
 /// Returns the own name of the subcommand that checked arguments select; empty if there is none.

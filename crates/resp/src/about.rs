@@ -31,11 +31,9 @@ const HELP: &[&str] = &[
     "INFO [<command-name> ...]",
     "    Return details about some commands, or about all.",
     "DOCS [<command-name> ...]",
-    "    Return a little documentation of some commands, or of all.",
+    "    Return short documentation of some commands, or of all.",
     "GETKEYS <full-command>",
     "    Return the keys among the arguments of a command.",
-    "HELP",
-    "    Print this help.",
 ];
 
 /// A command with the subcommand that the request names.
@@ -137,7 +135,7 @@ fn docs(writer: &mut Writer<To<'_>>, commands: &[Named]) {
 
 /// Writes the documentation of a command as four fields.
 fn doc(writer: &mut Writer<To<'_>>, command: &Command) {
-    let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md says what differs");
+    let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md lists the differences");
     let pairs =
         [("summary", &summary[..]), ("since", "1.0.0"), ("group", group(command)), ("complexity", "as in Redis")];
     for (key, value) in pairs {

@@ -15,13 +15,11 @@ const HELP: &[&str] = &[
     "GET <pattern>",
     "    Return parameters matching the glob-like <pattern> and their values.",
     "SET <directive> <value>",
-    "    An error: the server's configuration is its own, and not changed by clients.",
+    "    Not supported: clients cannot change the server's configuration.",
     "RESETSTAT",
-    "    An error: figures count from the start of the server.",
+    "    Not supported: counters begin with the start of the server.",
     "REWRITE",
-    "    An error, for the same reason as SET.",
-    "HELP",
-    "    Print this help.",
+    "    Not supported, like SET.",
 ];
 
 /// Returns the supported parameters of Redis's configuration with their values.
@@ -66,7 +64,9 @@ pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
             };
             session.error(&text, out);
         }
-        "resetstat" => session.error("ERR figures count from the start of the server: see /metrics", out),
+        "resetstat" => {
+            session.error("ERR counters begin with the start of the server: see /metrics", out)
+        }
         "rewrite" => session.error("ERR The server is running without a config file", out),
         "help" => session.answer(&help(HELP), out),
         _ => session.answer(&wrong_subcommand("CONFIG", arguments[1]), out),

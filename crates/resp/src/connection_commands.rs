@@ -76,7 +76,7 @@ impl Session {
             "command" => about::command(self, arguments, out),
             "info" => about::info(self, arguments, out),
             other => {
-                let text = format!("ERR '{other}' is not served here");
+                let text = format!("ERR '{other}' is not supported on this connection");
                 self.error(&text, out);
             }
         }

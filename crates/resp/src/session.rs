@@ -270,7 +270,7 @@ impl Session {
     fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
         // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
-            tracing::warn!(peer = %self.client().peer, "an HTTP request came to the port for Redis clients");
+            tracing::warn!(peer = %self.client().peer, "closing a connection that sent an HTTP request to the port for Redis clients");
             return Flow::End;
         }
         if arguments[0].eq_ignore_ascii_case(b"exec")
@@ -278,8 +278,7 @@ impl Session {
         {
             self.end_transaction();
             let why = text.strip_prefix("ERR ").unwrap_or(text);
-            self.error(&format!("EXECABORT Transaction discarded because of: {why}"), out);
-            return Flow::Done;
+            return self.fail(&format!("EXECABORT Transaction discarded because of: {why}"), out);
         }
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
@@ -293,8 +292,7 @@ impl Session {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
         }
-        self.error(text, out);
-        Flow::Done
+        self.fail(text, out)
     }
 
     /// Handles a command on keys in the selected database.
@@ -309,8 +307,7 @@ impl Session {
             return self.keys_command(command, arguments, false, out);
         };
         let Some(position) = self.resp.cursors.position(arguments[at]) else {
-            self.error(INVALID_CURSOR, out);
-            return Flow::Done;
+            return self.fail(INVALID_CURSOR, out);
         };
         let mut translated = arguments.to_vec();
         translated[at] = &position;
@@ -549,6 +546,12 @@ impl Session {
         self.say(out, |writer| writer.reply(reply));
     }
 
+    /// Writes an error reply, with which the command is done.
+    pub(super) fn fail(&mut self, text: &str, out: &mut Outbox) -> Flow {
+        self.error(text, out);
+        Flow::Done
+    }
+
     /// Writes the last reply and ends the session.
     pub(crate) fn farewell(&mut self, why: &str, out: &mut Outbox) {
         self.stop_waiting();
@@ -588,5 +591,5 @@ fn ends_queueing(name: &str) -> bool {
 
 /// Returns the error for a missing reply; unreachable, since a database replies to each command.
 fn nothing_came() -> Reply {
-    Reply::error("ERR the database gave no reply: its state is unknown")
+    Reply::error("ERR the database returned no reply: it is unknown whether the command took effect")
 }

@@ -12,7 +12,7 @@ use rustls::pki_types::{
     CertificateDer,
     pem::{Error as PemError, PemObject as _},
 };
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
 /// Maximum bytes of a PEM file. A larger file is an [`IdentityError::TooLarge`].
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
@@ -121,20 +121,9 @@ impl IdentityError {
     }
 }
 
-impl Classified for IdentityError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::File { .. } => "certificate_file",
-            Self::TooLarge { .. } | Self::Pem { .. } => "certificate_pem",
-            Self::Unusable { .. } => "certificate_key",
-            Self::Generate { .. } => "certificate_generate",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::Generate { .. } => Action::Stop,
-            _ => Action::Fix,
-        }
-    }
-}
+classified!(IdentityError {
+    Self::File { .. } => "certificate_file", Fix;
+    Self::TooLarge { .. } | Self::Pem { .. } => "certificate_pem", Fix;
+    Self::Unusable { .. } => "certificate_key", Fix;
+    Self::Generate { .. } => "certificate_generate", Stop;
+});

@@ -13,7 +13,7 @@ use rustls::{
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
 use crate::{
     certificate::{Fingerprint, IdentityError, read_certificates},
@@ -165,16 +165,8 @@ pub enum TrustError {
     },
 }
 
-impl Classified for TrustError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Fingerprint { .. } => "invalid_fingerprint",
-            Self::File(error) => error.code(),
-            Self::Authorities { .. } => "invalid_authorities",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(TrustError {
+    Self::Fingerprint { .. } => "invalid_fingerprint", Fix;
+    Self::File(error) => error.code(), Fix;
+    Self::Authorities { .. } => "invalid_authorities", Fix;
+});

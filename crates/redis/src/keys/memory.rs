@@ -29,8 +29,6 @@ const HELP: &[&str] = &[
     "USAGE <key> [SAMPLES <count>]",
     "    Approximate bytes of <key> and its value. For hashes and streams, <count>",
     "    parts are sampled (default: 5, 0 means 20000).",
-    "HELP",
-    "    Prints this help.",
 ];
 
 /// `MEMORY USAGE key [SAMPLES count]`: returns the approximate bytes of a key.

@@ -37,8 +37,6 @@ const HELP: &[&str] = &[
     "REFCOUNT <key>",
     "    Return the number of references of the value associated with the specified",
     "    <key>.",
-    "HELP",
-    "    Prints this help.",
 ];
 
 pub(super) fn object(read: &dyn Read, args: &[&[u8]]) -> Answer {

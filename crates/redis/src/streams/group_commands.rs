@@ -37,8 +37,6 @@ const HELP: &[&str] = &[
     "    Remove the specified group.",
     "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
     "    Set the current group ID and entries_read counter.",
-    "HELP",
-    "    Prints this help.",
 ];
 
 const WRITE: Flags = Flags::STREAM.and(Flags::WRITE);

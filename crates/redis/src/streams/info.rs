@@ -36,8 +36,6 @@ const HELP: &[&str] = &[
     "    Show the stream consumer groups.",
     "STREAM <key> [FULL [COUNT <count>]",
     "    Show information about the stream.",
-    "HELP",
-    "    Prints this help.",
 ];
 
 const READ: Flags = Flags::STREAM.and(Flags::READ_ONLY);

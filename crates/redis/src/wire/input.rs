@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use bytes::{Buf, BytesMut};
-use thalweg_types::{Action, Classified, limits::MAX_COMMAND_BYTES};
+use thalweg_types::{classified, limits::MAX_COMMAND_BYTES};
 
 use super::{
     inline,
@@ -109,18 +109,10 @@ impl ProtocolError {
     }
 }
 
-impl Classified for ProtocolError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::TooBig => "request_too_large",
-            _ => "malformed_request",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(ProtocolError {
+    Self::TooBig => "request_too_large", Fix;
+    _ => "malformed_request", Fix;
+});
 
 /// Result of reading an announcement.
 enum Line {
