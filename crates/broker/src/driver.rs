@@ -194,7 +194,7 @@ impl Link {
         if !state.grant(id, credit) {
             return Err(UnknownSubscription(id));
         }
-        let tell = state.must_tell();
+        let tell = state.must_notify();
         drop(state);
         if tell {
             self.shared.notify();

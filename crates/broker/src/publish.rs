@@ -218,7 +218,7 @@ impl Publish<'_> {
                 }
             }
             shared.note_load(&link);
-            let told = link.must_tell();
+            let told = link.must_notify();
             if !link.is_open() {
                 self.wakes.waiters(link.take_waiting());
                 self.wakes.waiters(self.memory.take_waiting());

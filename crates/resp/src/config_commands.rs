@@ -64,9 +64,7 @@ pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
             };
             session.error(&text, out);
         }
-        "resetstat" => {
-            session.error("ERR counters begin with the start of the server: see /metrics", out)
-        }
+        "resetstat" => session.error("ERR counters begin with the start of the server: see /metrics", out),
         "rewrite" => session.error("ERR The server is running without a config file", out),
         "help" => session.answer(&help(HELP), out),
         _ => session.answer(&wrong_subcommand("CONFIG", arguments[1]), out),

@@ -79,7 +79,7 @@ pub(crate) struct Session {
     /// True if the client wants no reply to the current command.
     pub(super) muted: bool,
     pub(super) burst: Burst,
-    under_way: Option<OnItsWay>,
+    under_way: Option<PendingBurst>,
     /// Blocking read in which the client waits.
     pub(super) blocked: Option<Box<Wait>>,
     /// Wait to begin if the blocking read, which is alone in the burst, finds nothing.
@@ -98,14 +98,14 @@ pub(crate) struct Session {
     pub(super) tally: Tally,
 }
 
-struct OnItsWay {
+struct PendingBurst {
     commands: UnderWay,
     _held: Held,
 }
 
-impl std::fmt::Debug for OnItsWay {
+impl std::fmt::Debug for PendingBurst {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnItsWay")
+        f.write_str("PendingBurst")
     }
 }
 
@@ -410,7 +410,7 @@ impl Session {
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
-        self.under_way = Some(OnItsWay { commands, _held: self.resp.app.admission.requests.count() });
+        self.under_way = Some(PendingBurst { commands, _held: self.resp.app.admission.requests.count() });
     }
 
     /// Continues pending work. Returns true if there was progress.

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     batch::{Batch, Cost},
-    memory::{Held, Memory},
+    memory::{Memory, Reservation},
     notify::{Notify, Waiters},
     options::{Credit, Policy, SubscriptionId},
 };
@@ -61,7 +61,7 @@ struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum LinkStatus {
     Open,
     /// A subscription with the policy to disconnect overflowed; the driver has not been notified yet.
     Doomed {
@@ -81,11 +81,11 @@ pub(crate) struct LinkState {
     last_seq: u64,
     held: Cost,
     max_bytes: u64,
-    memory: Held,
+    memory: Reservation,
     dropped: u64,
-    standing: Standing,
+    status: LinkStatus,
     /// True if the driver was notified and has not taken since.
-    told: bool,
+    is_notified: bool,
     /// Publishers that wait for room.
     waiting: Waiters,
 }
@@ -102,16 +102,16 @@ impl LinkState {
             last_seq: 0,
             held: Cost::default(),
             max_bytes,
-            memory: Held::default(),
+            memory: Reservation::default(),
             dropped: 0,
-            standing: Standing::Open,
-            told: false,
+            status: LinkStatus::Open,
+            is_notified: false,
             waiting: Waiters::default(),
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.standing == Standing::Open
+        self.status == LinkStatus::Open
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -187,7 +187,7 @@ impl LinkState {
 
     /// Removes all subscriptions and closes the link.
     pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(SlotId, Subscription)> {
-        self.standing = Standing::Closed;
+        self.status = LinkStatus::Closed;
         self.schedule = BinaryHeap::new();
         self.scheduled = 0;
         self.held = Cost::default();
@@ -308,10 +308,10 @@ impl LinkState {
         let messages = subscription.dropped() + waiting;
         memory.losses.count(Policy::Disconnect, waiting, false);
         memory.losses.count_link();
-        self.standing = Standing::Doomed { subscription: id, messages };
+        self.status = LinkStatus::Doomed { subscription: id, messages };
         // The driver may have been notified of more than it can take. It must be notified of the disconnect
         // in any case.
-        self.told = false;
+        self.is_notified = false;
         for slot in &mut self.slots {
             if let Some(subscription) = &mut slot.subscription {
                 subscription.clear();
@@ -357,16 +357,16 @@ impl LinkState {
     }
 
     /// Returns true if the driver must be notified. Returns true only once until the driver takes.
-    pub(crate) fn must_tell(&mut self) -> bool {
-        let something = !self.schedule.is_empty() || matches!(self.standing, Standing::Doomed { .. });
-        something && !std::mem::replace(&mut self.told, true)
+    pub(crate) fn must_notify(&mut self) -> bool {
+        let something = !self.schedule.is_empty() || matches!(self.status, LinkStatus::Doomed { .. });
+        something && !std::mem::replace(&mut self.is_notified, true)
     }
 
     /// Moves sendable items to `out`.
     pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> Taken {
-        if let Standing::Doomed { subscription, messages } = self.standing {
-            self.standing = Standing::Closed;
-            self.told = false;
+        if let LinkStatus::Doomed { subscription, messages } = self.status {
+            self.status = LinkStatus::Closed;
+            self.is_notified = false;
             out.push(Outbound::Disconnect { subscription, messages });
             return Taken::All;
         }
@@ -418,8 +418,8 @@ impl LinkState {
         if self.held != before {
             self.memory.shrink(self.held.bytes, memory);
         }
-        self.told = !self.schedule.is_empty();
-        if self.told { Taken::More } else { Taken::All }
+        self.is_notified = !self.schedule.is_empty();
+        if self.is_notified { Taken::More } else { Taken::All }
     }
 
     /// Adds a publisher that waits for room.
@@ -442,8 +442,8 @@ fn unschedule(subscription: &mut Subscription, scheduled: &mut usize) {
 }
 
 /// Appends a batch for a subscription. If `shared`, adds the subscription to the last copy in `out` instead.
-fn emit(out: &mut Vec<Outbound>, taken: super::queue::Taken, subscription: SubscriptionId, shared: bool) {
-    let super::queue::Taken { batch, missed_before, missed_after } = taken;
+fn emit(out: &mut Vec<Outbound>, taken: super::queue::TakenBatch, subscription: SubscriptionId, shared: bool) {
+    let super::queue::TakenBatch { batch, missed_before, missed_after } = taken;
     if missed_before > 0 {
         let gap = Outbound::Gap { subscription, messages: missed_before };
         let at = if shared { copy_at(out) } else { out.len() };

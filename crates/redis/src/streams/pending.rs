@@ -166,7 +166,7 @@ pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
 }
 
 /// The pending entries that an `XPENDING` command requests.
-struct Wanted<'a> {
+struct PendingQuery<'a> {
     ids: (EntryId, EntryId),
     count: u64,
     consumer: Option<&'a [u8]>,
@@ -198,7 +198,7 @@ pub(super) fn no_key_or_group(key: &[u8], group: &[u8]) -> Stop {
     Stop::error(format!("NOGROUP No such key '{}' or consumer group '{}'", shown(key), shown(group)))
 }
 
-fn parse<'a>(arguments: &[&'a [u8]]) -> Result<Wanted<'a>, Stop> {
+fn parse<'a>(arguments: &[&'a [u8]]) -> Result<PendingQuery<'a>, Stop> {
     let (mut at, mut min_idle) = (3, 0);
     if is(arguments[3], "idle") {
         min_idle = integer(arguments[4])?;
@@ -209,7 +209,7 @@ fn parse<'a>(arguments: &[&'a [u8]]) -> Result<Wanted<'a>, Stop> {
     }
     let count = integer(arguments[at + 2])?.max(0) as u64;
     let ids = (EntryId::range_start(arguments[at])?, EntryId::range_end(arguments[at + 1])?);
-    Ok(Wanted { ids, count, consumer: arguments.get(at + 3).copied(), min_idle })
+    Ok(PendingQuery { ids, count, consumer: arguments.get(at + 3).copied(), min_idle })
 }
 
 fn summary(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Reply, StoreError> {
@@ -232,7 +232,7 @@ fn summary(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Reply, Sto
     Ok(Reply::Array(vec![total, first, last, Reply::Array(shown.collect())]))
 }
 
-fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &Wanted<'_>) -> Answer {
+fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &PendingQuery<'_>) -> Answer {
     let number = match wanted.consumer {
         Some(name) => match groups::consumer_number(read, stream, group, name)? {
             Some(number) => Some(number),
