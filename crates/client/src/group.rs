@@ -17,15 +17,14 @@ use thalweg_wire::{self as wire, Frame as _, Permit, Release, SharedFrame};
 
 use crate::{
     client::{Client, How, Repeat},
-    error::{Error, Invalid, ProtocolError},
-    mailbox::Item,
+    error::{Error, Invalid},
     named::Named,
     names::Name,
     options::Window,
     records::Records,
     request::reply_of,
     stream::Stream,
-    subscription::{Event, Feed, Source},
+    subscription::{Feed, Source},
     write::done,
 };
 
@@ -388,17 +387,12 @@ pub struct Pushes {
 impl Pushes {
     /// Waits for the next delivery; `None` if the push has ended. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Error> {
-        loop {
-            let Some(event) = self.feed.next().await? else { return Ok(None) };
-            let frame = match event {
-                Event::Resumed => continue,
-                Event::Item(Item::Frame(frame, _)) => frame,
-                Event::Item(_) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
-            };
+        while let Some((frame, _)) = self.feed.next_frame().await? {
             let wire::Pushed { durability, attempt, deadline, parts } = reply_of(&frame)?;
             if let Some(delivery) = self.group.delivery(&frame, durability, attempt, deadline, &parts)? {
                 return Ok(Some(delivery));
             }
         }
+        Ok(None)
     }
 }

@@ -17,14 +17,13 @@ use thalweg_wire::{self as wire, Frame as _, Permit, Position, SharedFrame};
 
 use crate::{
     client::{Client, How, Repeat},
-    error::{Error, Invalid, ProtocolError},
-    mailbox::Item,
+    error::{Error, Invalid},
     named::Named,
     names::Name,
     options::Window,
     records::{Cursor, OwnedRecord, Records},
     request::reply_of,
-    subscription::{Event, Feed, Source},
+    subscription::{Feed, Source},
     write::{Appended, appended, done},
 };
 
@@ -248,13 +247,7 @@ pub struct Tail {
 impl Tail {
     /// Waits for the next records that arrived together; `None` if the tail has ended. Cancel safe.
     pub async fn next_batch(&mut self) -> Result<Option<Records>, Error> {
-        loop {
-            let Some(event) = self.feed.next().await? else { return Ok(None) };
-            let frame = match event {
-                Event::Resumed => continue,
-                Event::Item(Item::Frame(frame, _)) => frame,
-                Event::Item(_) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
-            };
+        while let Some((frame, _)) = self.feed.next_frame().await? {
             let wire::Tailed { durability, next, high_watermark, runs } = reply_of(&frame)?;
             let records = Records::new(&frame, std::iter::once((0, runs)), durability, next, high_watermark)?;
             self.feed.source.from = Position::Offset { offset: next };
@@ -262,6 +255,7 @@ impl Tail {
                 return Ok(Some(records));
             }
         }
+        Ok(None)
     }
 
     /// Waits for the next record; `None` if the tail has ended. Cancel safe. Do not mix it with

@@ -5,12 +5,11 @@ use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
 use thalweg_wire::{self as wire, ChangeKind, Frame as _, Permit, SharedFrame, WatchKeys};
 
 use crate::{
-    error::{Error, Invalid, ProtocolError},
+    error::{Error, Invalid},
     keyspace::Keyspace,
-    mailbox::Item,
     options::Window,
     request::reply_of,
-    subscription::{Event, Feed, Source},
+    subscription::{Feed, Source},
 };
 
 /// Selection of the keys that a watch observes.
@@ -135,19 +134,13 @@ pub struct Watch {
 impl Watch {
     /// Waits for the next changes; `None` if the watch has ended. An empty list reports progress. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Changes>, Error> {
-        loop {
-            let Some(event) = self.feed.next().await? else { return Ok(None) };
-            match event {
-                Event::Resumed => {}
-                Event::Item(Item::Frame(frame, counts)) => {
-                    let changes = self.feed.source.take(&frame)?;
-                    if counts.messages == 0 || !changes.changes.is_empty() {
-                        return Ok(Some(changes));
-                    }
-                }
-                Event::Item(_) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
+        while let Some((frame, counts)) = self.feed.next_frame().await? {
+            let changes = self.feed.source.take(&frame)?;
+            if counts.messages == 0 || !changes.changes.is_empty() {
+                return Ok(Some(changes));
             }
         }
+        Ok(None)
     }
 
     /// Revision from which a later watch continues after the last changes that this one has returned.

@@ -5,7 +5,11 @@ use crate::{
     Reply,
     command::{Command, Keys},
     errors::{Answer, SYNTAX, refused},
-    expiry::{Since, Unit, is},
+    expiry::{
+        Since::{Epoch, Now},
+        Unit::{Milliseconds, Seconds},
+        is,
+    },
     flags::Flags,
     store::{Read, Store},
 };
@@ -28,22 +32,14 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("exists", -2, READ, Keys::ALL, exists),
     Command::read("touch", -2, READ, Keys::ALL, exists),
     Command::read("type", 2, READ, Keys::ONE, kind),
-    Command::read("ttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Unit::Seconds, Since::Now)),
-    Command::read("pttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Unit::Milliseconds, Since::Now)),
-    Command::read("expiretime", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Unit::Seconds, Since::Epoch)),
-    Command::read("pexpiretime", 2, READ, Keys::ONE, |read, args| {
-        expire::tell(read, args, Unit::Milliseconds, Since::Epoch)
-    }),
-    Command::write("expire", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Unit::Seconds, Since::Now)),
-    Command::write("pexpire", -3, WRITE, Keys::ONE, |store, args| {
-        expire::set(store, args, Unit::Milliseconds, Since::Now)
-    }),
-    Command::write("expireat", -3, WRITE, Keys::ONE, |store, args| {
-        expire::set(store, args, Unit::Seconds, Since::Epoch)
-    }),
-    Command::write("pexpireat", -3, WRITE, Keys::ONE, |store, args| {
-        expire::set(store, args, Unit::Milliseconds, Since::Epoch)
-    }),
+    Command::read("ttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Seconds, Now)),
+    Command::read("pttl", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Milliseconds, Now)),
+    Command::read("expiretime", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Seconds, Epoch)),
+    Command::read("pexpiretime", 2, READ, Keys::ONE, |read, args| expire::tell(read, args, Milliseconds, Epoch)),
+    Command::write("expire", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Seconds, Now)),
+    Command::write("pexpire", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Milliseconds, Now)),
+    Command::write("expireat", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Seconds, Epoch)),
+    Command::write("pexpireat", -3, WRITE, Keys::ONE, |store, args| expire::set(store, args, Milliseconds, Epoch)),
     Command::write("persist", 2, WRITE, Keys::ONE, expire::persist),
     Command::write("rename", 3, WRITE_SLOW, Keys::TWO, moves::rename),
     Command::write("renamenx", 3, WRITE, Keys::TWO, moves::renamenx),

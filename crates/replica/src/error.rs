@@ -63,7 +63,7 @@ pub enum OpenError {
         what: &'static str,
     },
     /// The state has applied entries but contains no membership or vote of the group.
-    #[error("the state does not hold the group's {what}: remove the state directory to rebuild it from the log")]
+    #[error("the state contains no {what} of the group: remove the state directory to rebuild it from the log")]
     NoGroup {
         /// The missing item: membership or vote.
         what: &'static str,

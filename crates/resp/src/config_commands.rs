@@ -1,6 +1,6 @@
 //! `CONFIG GET`: the parameters of Redis's configuration that tools read and that have a meaning here.
 
-use thalweg_redis::{command::help, errors::wrong_subcommand};
+use thalweg_redis::{Reply, command::help, errors::wrong_subcommand};
 use thalweg_transport::Outbox;
 use thalweg_types::{
     Durability,
@@ -76,11 +76,6 @@ fn get(session: &mut Session, patterns: &[&[u8]], out: &mut Outbox) {
     found.retain(|(name, _)| {
         patterns.iter().any(|pattern| thalweg_redis::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     });
-    session.say(out, |writer| {
-        writer.map(found.len());
-        for (name, value) in &found {
-            writer.bulk(name.as_bytes());
-            writer.bulk(value.as_bytes());
-        }
-    });
+    let pairs = found.iter().map(|(name, value)| (Reply::bulk(name.as_bytes()), Reply::bulk(value.as_bytes())));
+    session.answer(&Reply::Map(pairs.collect()), out);
 }

@@ -261,7 +261,7 @@ impl Connection {
 
     /// Ends the connection; the reason is its last reply.
     fn leave(&mut self, why: &str) {
-        tracing::debug!(peer = %self.socket.peer(), why, "Redis client's connection ends");
+        tracing::debug!(peer = %self.socket.peer(), why, "closing the connection of a Redis client");
         self.session.farewell(why, &mut self.out);
         self.phase = Phase::Finishing;
     }

@@ -270,7 +270,7 @@ impl Session {
     fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
         // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
-            tracing::warn!(peer = %self.client().peer, "closing a connection that sent an HTTP request to the port for Redis clients");
+            tracing::warn!(peer = %self.client().peer, "closing a connection that sent an HTTP request to the Redis port");
             return Flow::End;
         }
         if arguments[0].eq_ignore_ascii_case(b"exec")

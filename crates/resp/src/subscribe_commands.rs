@@ -133,7 +133,7 @@ impl Session {
             Delivery::Nothing => false,
             Delivery::Moved => true,
             Delivery::TooSlow => {
-                tracing::warn!(peer = %self.client().peer, "Redis subscriber cut: it does not take its messages");
+                tracing::warn!(peer = %self.client().peer, "disconnecting a Redis subscriber that reads its messages too slowly");
                 self.subscriber.clear(&self.resp.subscriptions);
                 self.is_ending = true;
                 true

@@ -47,12 +47,7 @@ struct Claiming<'n> {
 
 impl<'n> Claiming<'n> {
     fn begin(read: &dyn Read, key: &[u8], group: &'n [u8], name: &'n [u8]) -> Result<Self, Stop> {
-        let stream = Stream::find(read, key)?;
-        let row = match &stream {
-            Some(stream) => groups::find(read, stream, group)?,
-            None => None,
-        };
-        let (Some(stream), Some(row)) = (stream, row) else { return Err(no_key_or_group(key, group)) };
+        let (stream, row) = groups::find_with_stream(read, key, group)?.ok_or_else(|| no_key_or_group(key, group))?;
         groups::check_consumer(read, &stream, &row, name)?;
         let ledger = Ledger::open(&stream, row);
         Ok(Self { stream, group, ledger, name, consumer: None, budget: ReplyBudget::default(), is_changed: false })

@@ -28,16 +28,14 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     let (group, consumer) = reading.group.expect("parsed with a group");
     let mut wanted = Vec::new();
     for (&key, &id) in reading.keys.iter().zip(&reading.ids) {
-        let stream = Stream::find(&*store, key)?.ok_or_else(|| no_group(key, group))?;
-        let row = groups::find(&*store, &stream, group)?.ok_or_else(|| no_group(key, group))?;
+        let found = groups::find_with_stream(&*store, key, group)?;
+        let (stream, row) = found.ok_or_else(|| no_group(key, group))?;
         groups::check_consumer(&*store, &stream, &row, consumer)?;
         wanted.push((key, reading.from(id, EntryId::ZERO)?));
     }
     let (mut budget, mut found) = (ReplyBudget::default(), Vec::new());
     for (key, from) in wanted {
-        let found_stream = Stream::find(&*store, key)?;
-        let Some(stream) = found_stream else { continue };
-        let Some(row) = groups::find(&*store, &stream, group)? else { continue };
+        let Some((stream, row)) = groups::find_with_stream(&*store, key, group)? else { continue };
         let is_served = match from {
             From::After(_) => true,
             From::New => stream.has_after(&*store, row.last_id)? && !budget.is_exceeded(),

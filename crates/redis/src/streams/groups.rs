@@ -25,6 +25,13 @@ pub(super) fn find(read: &dyn Read, stream: &Stream, name: &[u8]) -> Result<Opti
     group.map(|group| Group::decode(&group)).transpose()
 }
 
+/// Finds a stream and a group of it by their names.
+pub(super) fn find_with_stream(read: &dyn Read, key: &[u8], name: &[u8]) -> Result<Option<(Stream, Group)>, Stop> {
+    let Some(stream) = Stream::find(read, key)? else { return Ok(None) };
+    let group = find(read, &stream, name)?;
+    Ok(group.map(|group| (stream, group)))
+}
+
 /// Writes the row of a changed group.
 pub(super) fn put<'a>(
     store: &mut dyn Store<'a>,

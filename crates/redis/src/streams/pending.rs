@@ -147,8 +147,9 @@ pub(super) fn of_consumer(
 /// `XACK key group id [id ...]`: acknowledges entries, and returns how many were pending.
 pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let (key, name) = (arguments[1], arguments[2]);
-    let Some(mut stream) = Stream::find(&*store, key)? else { return Ok(Reply::Integer(0)) };
-    let Some(group) = groups::find(&*store, &stream, name)? else { return Ok(Reply::Integer(0)) };
+    let Some((mut stream, group)) = groups::find_with_stream(&*store, key, name)? else {
+        return Ok(Reply::Integer(0));
+    };
     let ids = arguments[3..].iter().map(|id| EntryId::strict(id, 0)).collect::<Result<Vec<_>, _>>()?;
     let mut ledger = Ledger::open(&stream, group);
     let mut acked = 0;
@@ -181,12 +182,7 @@ pub(super) fn xpending(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
         _ => return Err(refused(SYNTAX)),
     };
     let (key, name) = (arguments[1], arguments[2]);
-    let stream = Stream::find(read, key)?;
-    let group = match &stream {
-        Some(stream) => groups::find(read, stream, name)?,
-        None => None,
-    };
-    let (Some(stream), Some(group)) = (stream, group) else { return Err(no_key_or_group(key, name)) };
+    let (stream, group) = groups::find_with_stream(read, key, name)?.ok_or_else(|| no_key_or_group(key, name))?;
     match wanted {
         None => Ok(summary(read, &stream, &group)?),
         Some(wanted) => list(read, &stream, &group, &wanted),
