@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::link::Policy;
+use crate::options::Policy;
 
 /// Counters of all links together, since the broker was created.
 #[derive(Debug, Default)]

@@ -27,14 +27,15 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
 use crate::{
     batch::Batch,
     interest::{Interest, Target},
-    link::{LinkId, Offered, Reserved, SubscriptionId},
+    link::{LinkId, Offered, Reserved},
     memory::Memory,
     notify::Notify,
+    options::SubscriptionId,
     topics::Dice,
     wake::Wakes,
 };
@@ -68,15 +69,9 @@ pub struct WouldBlock {
     pub subscription: SubscriptionId,
 }
 
-impl Classified for WouldBlock {
-    fn code(&self) -> &'static str {
-        "would_block"
-    }
-
-    fn action(&self) -> Action {
-        Action::Retry
-    }
-}
+classified!(WouldBlock {
+    _ => "would_block", Retry;
+});
 
 /// Arguments and shared state of one publish.
 pub(crate) struct Publish<'a> {
@@ -223,7 +218,7 @@ impl Publish<'_> {
                 }
             }
             shared.note_load(&link);
-            let told = link.must_tell();
+            let told = link.must_notify();
             if !link.is_open() {
                 self.wakes.waiters(link.take_waiting());
                 self.wakes.waiters(self.memory.take_waiting());

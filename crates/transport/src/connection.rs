@@ -1,45 +1,10 @@
 //! Connections: each owns one or several channels.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{io, net::SocketAddr};
 
 use quinn::{ConnectionError, VarInt};
 
-use crate::channel::Channel;
-
-/// Transport of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Plain TCP, without encryption or authentication.
-    Tcp,
-    /// TLS over TCP. The peer's certificate can be verified.
-    Tls,
-    /// QUIC, always with TLS.
-    Quic,
-}
-
-impl Kind {
-    /// Name of the transport: `tcp`, `tls` or `quic`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-            Self::Quic => "quic",
-        }
-    }
-
-    /// Returns true if the transport encrypts its bytes.
-    #[must_use]
-    pub const fn is_encrypted(self) -> bool {
-        !matches!(self, Self::Tcp)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::channel::{Channel, Kind};
 
 /// A connection that was accepted or dialled. Both calls return its first [`Channel`] together with it; over
 /// TCP and TLS there is no other channel. Cheap to clone.

@@ -16,13 +16,13 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use crate::{
-    channel::Channel,
-    connection::{Connection, Kind},
+    certificate::Fingerprint,
+    channel::{Channel, Kind},
+    connection::Connection,
     error::{EstablishError, ListenError},
     identity::Identity,
-    quic::{self, QuicOptions},
+    quic::{self, MAX_QUIC_SOCKETS, QuicOptions},
     tls,
-    trust::Fingerprint,
 };
 
 /// Connections that the kernel queues until the listener accepts them. Beyond that, clients must send their
@@ -31,8 +31,6 @@ const BACKLOG: u32 = 1024;
 /// Maximum attempts to find a port. With port 0 the system chooses a port that is free for TCP, but the same
 /// port may be in use for UDP.
 const PORT_TRIES: usize = 16;
-/// Maximum number of QUIC sockets on one port.
-pub const MAX_QUIC_SOCKETS: usize = 64;
 
 /// Encryption of TCP connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +99,7 @@ impl Listener {
         let (tcp, quic) = bind_both(address, &options).map_err(|error| ListenError::Bind { address, error })?;
         let bound = tcp.local_addr().map_err(|error| ListenError::Bind { address, error })?;
         let tls = match (&options.identity, options.tcp) {
-            (Some(identity), TcpSecurity::Tls) => Some(TlsAcceptor::from(tls::server_config(identity))),
+            (Some(identity), TcpSecurity::Tls) => Some(TlsAcceptor::from(identity.server_config())),
             _ => None,
         };
         let (quic_acceptor, quic) = quic.unzip();

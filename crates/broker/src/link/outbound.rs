@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::options::SubscriptionId;
-use crate::Batch;
+use crate::{Batch, SubscriptionId};
 
 /// One item to send. Items must be sent in order.
 #[derive(Clone, Debug)]
@@ -22,8 +21,8 @@ pub enum Outbound {
         /// Number of messages missed since the last notice, at least 1.
         messages: u64,
     },
-    /// A subscription with [`Policy::Disconnect`](super::Policy::Disconnect) overflowed. No further items
-    /// follow. Report this to the client and drop the [`Link`](super::Link).
+    /// A subscription with [`Policy::Disconnect`](crate::Policy::Disconnect) overflowed. No further items
+    /// follow. Report this to the client and drop the [`Link`](crate::Link).
     Disconnect {
         /// Subscription that overflowed.
         subscription: SubscriptionId,

@@ -5,13 +5,11 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
-    state::Tag,
-};
+use super::slot::Tag;
 use crate::{
     Pattern,
     batch::{Batch, Cost},
+    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
 /// Maximum slots that stay allocated in an empty queue.
@@ -49,7 +47,7 @@ pub(crate) struct Subscription {
 
 /// A batch taken from a queue.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenBatch {
     pub(crate) batch: Batch,
     pub(crate) missed_before: u64,
     pub(crate) missed_after: u64,
@@ -141,19 +139,19 @@ impl Subscription {
     }
 
     /// Takes the next batch and charges its credit. `None` for an empty queue.
-    pub(crate) fn take(&mut self) -> Option<Taken> {
+    pub(crate) fn take(&mut self) -> Option<TakenBatch> {
         let Queued { gap, batch, .. } = self.queue.pop_front()?;
         let cost = batch.cost();
         self.held.take(cost);
         self.credit.pay(cost);
         let missed_before = std::mem::take(&mut self.gap_before) + gap;
         if !self.queue.is_empty() {
-            return Some(Taken { batch, missed_before, missed_after: 0 });
+            return Some(TakenBatch { batch, missed_before, missed_after: 0 });
         }
         if self.queue.capacity() > KEPT_SLOTS {
             self.queue = VecDeque::new();
         }
-        Some(Taken { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
+        Some(TakenBatch { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
     /// Takes the count of missed messages of an empty queue.
