@@ -5,7 +5,11 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use thalweg_types::Durability;
 
-use crate::{failure::Failure, render, span::parse_span};
+use crate::{
+    failure::{Exit, Failure},
+    render,
+    span::parse_span,
+};
 
 /// Address of the server if neither an option nor the environment names one.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
@@ -127,6 +131,14 @@ impl KeyArgs {
     /// Returns the key.
     pub fn bytes(&self) -> Result<Vec<u8>, Failure> {
         self.key_format.parse(&self.key)
+    }
+
+    /// Returns the failure for a missing key.
+    pub fn missing(&self) -> Failure {
+        let Self { keyspace, key, .. } = self;
+        let message = format!("there is no key {key:?} in keyspace {keyspace:?}");
+        Failure::new(Exit::NotFound, "not_found", message)
+            .then(format!("`thalweg scan {keyspace}` lists the existing keys"))
     }
 }
 

@@ -110,7 +110,7 @@ pub fn get(args: &Get) -> Result<(), Failure> {
             Failure::new(Exit::NotFound, "not_found", message)
                 .then(format!("`thalweg history {keyspace} {typed}` lists the versions"))
         }
-        None => no_such_key(&args.key),
+        None => args.key.missing(),
     })?;
     if !args.place.json {
         render::out(&found.value)?;
@@ -119,13 +119,6 @@ pub fn get(args: &Get) -> Result<(), Failure> {
         return if split { render::line("") } else { Ok(()) };
     }
     render::line(&pair_json(Pair { key: &key, value: Some(&found.value), revision: found.revision }))
-}
-
-/// Returns the failure for a missing key.
-pub fn no_such_key(KeyArgs { keyspace, key, .. }: &KeyArgs) -> Failure {
-    let message = format!("there is no key {key:?} in keyspace {keyspace:?}");
-    Failure::new(Exit::NotFound, "not_found", message)
-        .then(format!("`thalweg scan {keyspace}` lists the existing keys"))
 }
 
 #[derive(Args, Debug)]

@@ -6,7 +6,6 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use thalweg_types::{LeaseId, command::Deadline};
 
-use super::kv::no_such_key;
 use crate::{
     args::{KeyArgs, Place, Plain},
     failure::Failure,
@@ -110,7 +109,7 @@ pub fn parse_touch(text: &str) -> Result<Deadline, String> {
 pub fn ttl(args: &Ttl) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let life = Session::with(&args.place, Access::Read, |session| session.lifetime(&args.key.keyspace, &key))?;
-    let life = life.ok_or_else(|| no_such_key(&args.key))?;
+    let life = life.ok_or_else(|| args.key.missing())?;
     let object = json!({
         "revision": life.revision,
         "remaining_seconds": life.remaining.map(|left| left.as_secs_f64()),
@@ -127,7 +126,7 @@ pub fn touch(args: &Touch) -> Result<(), Failure> {
     let touched =
         Session::with(&args.place, Access::Read, |session| session.touch(&args.key.keyspace, &key, args.ttl))?;
     if !touched {
-        return Err(no_such_key(&args.key));
+        return Err(args.key.missing());
     }
     render::said(&json!({ "touched": true }), args.place.json, || "ok".to_owned())
 }
@@ -137,39 +136,28 @@ pub fn lease(args: &Lease) -> Result<(), Failure> {
     match args {
         Lease::Grant { ttl, id, .. } => {
             let id = id.map(LeaseId);
-            let granted =
-                Session::with(place, Access::Write, |session| session.grant_lease(id, *ttl)).map_err(advised)?;
+            let granted = Session::with(place, Access::Write, |session| session.grant_lease(id, *ttl))?;
             render::said(&granted, place.json, || granted["id"].to_string())
         }
         Lease::List(_) => list(place),
         Lease::Show(of) => {
-            let found = Session::with(place, Access::Read, |session| session.lease(LeaseId(of.id))).map_err(advised)?;
+            let found = Session::with(place, Access::Read, |session| session.lease(LeaseId(of.id)))?;
             show(&found, place.json)
         }
         Lease::KeepAlive(of) => {
-            let kept =
-                Session::with(place, Access::Read, |session| session.keep_lease(LeaseId(of.id))).map_err(advised)?;
+            let kept = Session::with(place, Access::Read, |session| session.keep_lease(LeaseId(of.id)))?;
             render::said(&kept, place.json, || format!("ok, extended by {}", seconds(&kept["ttl_seconds"])))
         }
         Lease::Revoke(of) => {
-            Session::with(place, Access::Read, |session| session.revoke_lease(LeaseId(of.id))).map_err(advised)?;
+            Session::with(place, Access::Read, |session| session.revoke_lease(LeaseId(of.id)))?;
             let text = || format!("ok, lease {} and its keys are gone", of.id);
             render::said(&json!({ "revoked": of.id }), place.json, text)
         }
     }
 }
 
-fn advised(failure: Failure) -> Failure {
-    match &*failure.code {
-        "no_such_lease" => {
-            failure.then("`thalweg lease list` lists the active leases; `thalweg lease grant` grants one")
-        }
-        _ => failure,
-    }
-}
-
 fn list(place: &Place) -> Result<(), Failure> {
-    let leases = Session::with(place, Access::Read, |session| session.leases())?;
+    let leases = Session::with(place, Access::Read, Session::leases)?;
     if place.json {
         return leases.iter().try_for_each(|lease| render::line(&lease.to_string()));
     }

@@ -8,8 +8,6 @@ use crate::{
     render,
 };
 
-const STREAMS_HINT: &str = "`thalweg streams` lists the existing streams; `thalweg append` creates one";
-
 /// Converts an error object of the API; `None` if the body is not one.
 pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -23,21 +21,18 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     let exit = if matches!(status, 404 | 410 | 416) { Exit::NotFound } else { exit_of(&code, action) };
     let message = field("message").unwrap_or_else(|| format!("status {status}"));
     let failure = Failure::new(exit, code, message);
-    match &*failure.code {
-        "no_such_stream" => return Some(failure.then(STREAMS_HINT)),
-        "no_such_group" => {
-            let hint = "`thalweg groups list` lists the existing groups; `thalweg groups create` creates one";
-            return Some(failure.then(hint));
-        }
-        "no_such_keyspace" => {
-            let hint = "`thalweg keyspaces` lists the existing keyspaces; the first put creates one";
-            return Some(failure.then(hint));
-        }
+    let hint = match &*failure.code {
+        "no_such_stream" => Some("`thalweg streams` lists the existing streams; `thalweg append` creates one"),
+        "no_such_group" => Some("`thalweg groups list` lists the existing groups; `thalweg groups create` creates one"),
+        "no_such_keyspace" => Some("`thalweg keyspaces` lists the existing keyspaces"),
+        "no_such_lease" => Some("`thalweg lease list` lists the active leases; `thalweg lease grant` grants one"),
         "producer_fenced" | "sequence_gap" | "unknown_producer" | "duplicate_too_old" => {
-            let hint = "nothing was written; `thalweg streams producers STREAM` shows the state of the producers";
-            return Some(failure.then(hint));
+            Some("nothing was written; `thalweg streams producers STREAM` shows the state of the producers")
         }
-        _ => {}
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        return Some(failure.then(hint));
     }
     if let Some(oldest) = number("oldest") {
         return Some(failure.then(format!("continue with `--from {oldest}`, or read the current data")));
