@@ -123,177 +123,168 @@ impl Default for Config {
 const MIB: u64 = 1024 * 1024;
 
 knobs! {
-    /// Directory of the database; created if missing. Costs the size of the stored data, plus the segments below.
+    /// Directory of the database, created if missing. Costs what you store, plus the segments below.
     data: PathBuf = |_| PathBuf::from("thalweg-data");
-    /// Address and port of HTTP. Port 0 lets the system choose one. Costs one listening socket.
+    /// Address and port of HTTP. Port 0 lets the system choose. Costs one listening socket.
     http: SocketAddr = |_| SocketAddr::from(([127, 0, 0, 1], 7070));
-    /// Address and port of the native protocol: `next` is HTTP's address and the port after HTTP's, `off` serves none.
+    /// Address and port of the native protocol; `next` is HTTP's address and the port after its own, `off` serves none.
     /// Costs one listening socket.
     native: NativeAddress = |_| NativeAddress::Next;
-    /// Require TLS on the TCP port of the native protocol; QUIC always uses TLS. Costs about three times the CPU per
-    /// byte, and a signature per connection.
+    /// Speak TLS on the native protocol's TCP port, and nothing else; QUIC always does. Costs about three times
+    /// the CPU for each byte, and a signature for each connection.
     native_tls: bool = |_| false;
-    /// Threads that serve native clients over plain TCP, each with a share of the connections; 0 means half the number
-    /// of processors. (TLS and QUIC run on the threads of HTTP, one per processor.) Each thread costs 190 KiB. More
-    /// threads also cost more wake-ups, because fewer requests are handled together.
+    /// Threads that serve native clients over plain TCP, each its share of the connections; 0: half as many as there are
+    /// processors. (TLS and QUIC are served by as many threads as there are processors, with HTTP.) Each costs 190 KiB, and
+    /// more of them a wake more often than not for a request that fewer would have taken along with others.
     native_threads: u32 = |_| 0;
-    /// PEM file with the certificate of the native protocol and its intermediate certificates; `development` creates
-    /// one in the data directory, for clients that know its fingerprint. Send SIGHUP to reload the file. Costs a
-    /// renewal in time: the log warns two weeks before the certificate expires.
+    /// PEM file with the certificate of the native protocol, and those between it and its authority; development: one that
+    /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a SIGHUP to replace;
+    /// the log warns two weeks before it expires.
     native_certificate: PemFile = |_| PemFile::Development;
-    /// PEM file with the private key of `native_certificate`. Give both files or neither. Costs no resources.
+    /// PEM file with the private key of `native_certificate`; both are files, or none is. Costs nothing by itself.
     native_key: PemFile = |_| PemFile::Development;
-    /// UDP sockets for QUIC on the port of the native protocol, each served by one task; set it to the number of cores
-    /// that may serve QUIC, or 0 for no QUIC. Each costs 2 MiB, and up to 8 MiB in the kernel.
+    /// UDP sockets for QUIC on the native protocol's port, each served by a task of its own; as many as there are cores
+    /// that may serve QUIC, 0 for no QUIC. Each costs 2 MiB, and up to 8 MiB in the kernel.
     native_quic_sockets: u32 = |_| 4;
-    /// Maximum bytes in flight of a QUIC connection in each direction; a channel gets half. Costs twice that much
-    /// memory for each connection whose peer does not read. A smaller window slows down distant clients.
+    /// Bytes of a QUIC connection that may be on their way, each way; a channel gets half. Costs twice that much
+    /// memory for each connection whose side does not read; less slows down far clients: a round trip each.
     native_quic_window: ByteSize = |_| ByteSize(2 * MIB);
-    /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` serves none. Costs one
-    /// listening socket, and 5 MiB for scans in progress.
+    /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` serves none. Costs one listening
+    /// socket, and 5 MiB for scans under way.
     resp: RespAddress = |_| RespAddress::Off;
-    /// Databases of Redis clients by number: `keyspace:NAME` is durable, `cache:NAME` holds strings in memory. Missing
-    /// ones are created, keyspaces with exact counts. Costs the size of the stored data; a full cache costs
-    /// `new_cache_bytes`.
+    /// Databases of Redis clients by number: `keyspace:NAME`, durable, created with exact counts if missing, or `cache:NAME`,
+    /// for strings, created if missing. Costs what you store; a cache costs `new_cache_bytes` once it is full.
     resp_databases: RespDatabases = |_| RespDatabases(vec![
         (0, RespDatabase::Keyspace("redis".to_owned())),
         (1, RespDatabase::Cache("redis".to_owned())),
     ]);
-    /// Threads that serve Redis clients, each with a share of the connections; 0 means half the number of processors. A
-    /// thread commits the writes of its clients together, so they wait for the same fsync and for each other's long
-    /// commands. More threads separate them. Each thread costs 190 KiB, and fsyncs that fewer threads would share.
+    /// Threads that serve Redis clients, each its share of the connections; 0: half as many as there are processors. A
+    /// thread commits what its clients write, so that all of them wait for that fsync and for each other's long commands: more
+    /// threads keep that apart. Each costs 190 KiB, and groups of its own where fewer would share fsyncs.
     resp_threads: u32 = |_| 0;
-    /// Password of Redis clients (`AUTH`, `HELLO`); empty requires none. Clients send it unencrypted, and other users
-    /// can see a flag in the process list: prefer the environment or the file. Costs no resources.
+    /// Password of Redis clients (`AUTH`, `HELLO`); empty asks for none. Costs nothing; it travels in the clear, and a flag is
+    /// seen by whoever lists processes: prefer the environment or the file.
     resp_password: Password = |_| Password::default();
-    /// Permit an address that other machines can reach, although there is no authentication, and no TLS for HTTP. On a
-    /// network that is not trusted, it costs the confidentiality of all stored data.
+    /// Permit an address that other machines reach, although there is no authentication, and no TLS for HTTP:
+    /// costs the confidentiality of everything stored unless the network is trusted.
     allow_unprotected: bool = |_| false;
-    /// Durability of writes that name no level: none, os, interval, disk or quorum. A stronger level costs a longer
-    /// wait for the acknowledgement: `disk` waits for a shared fsync, about 0.1 ms here.
+    /// Level of writes that name none: none, os, interval, disk or quorum. The stronger, the longer an
+    /// ack takes: `disk` costs a shared fsync, about 0.1 ms here.
     durability: Durability = |engine| engine.durability;
-    /// Backend of the state: lsm, memory, redb or sqlite; auto uses that of the directory, and lsm for a new one. A
-    /// directory with another backend is rejected: `thalweg migrate` converts it. memory costs RAM for all data; redb
-    /// and sqlite cost more disk writes and slower reads than lsm.
+    /// What keeps the state: lsm, memory, redb or sqlite; auto is what the directory has, and lsm for a new
+    /// one. Another one than the directory has is refused: `thalweg migrate` moves it. memory costs RAM for
+    /// everything stored; redb and sqlite cost more disk writes and slower reads than lsm.
     backend: Backend = |engine| Backend(engine.backend);
-    /// Size of a segment file of the log. Costs that much disk per segment; larger segments are freed later. A write
-    /// that does not fit into a segment is rejected; with 32MiB or more every write fits.
+    /// Bytes of a log segment file. Costs that much disk per segment; larger ones are freed later. A write for which a segment
+    /// has no room is refused; with 32MiB or more none is.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
-    /// Zero-filled segments to keep ready. Each costs `segment_bytes` of disk; too few stall writes. While segments are
-    /// used quickly, up to 64 more, or 2GiB, are kept for reuse.
+    /// Prepared, zero-filled segments kept ready. Each costs `segment_bytes` of disk; too few stall writes.
+    /// Up to 64 more, or 2GiB, are kept for reuse while segments are used as fast.
     spare_segments: u32 = |engine| engine.spare_segments;
-    /// Maximum time until an `interval` write is fsynced. A power loss costs at most the `interval` writes of that
-    /// time.
+    /// Longest time until an `interval` write is fsynced: what a power loss may cost at that level.
     sync_interval: Span = |engine| Span(engine.sync_interval);
-    /// Free disk space that is reserved for deletes and trims; below it new data is rejected. Costs that much disk.
+    /// Free disk bytes below which new data is refused, kept for deletes and trims. Costs that much disk.
     reserve_bytes: ByteSize = |engine| ByteSize(engine.reserve_bytes);
-    /// Maximum bytes of log to keep as history for watches and snapshots; a full disk drops the oldest history. Costs
-    /// that much disk.
+    /// History kept for watches and snapshots, at most so many bytes of log; a full disk gives up the oldest. Costs that
+    /// much disk.
     history_bytes: ByteSize = |engine| ByteSize(engine.history_bytes);
-    /// Maximum age of the history. Costs disk for the writes of that time.
+    /// History kept, at most so old. Costs disk for what was written in that time.
     history_age: Span = |engine| Span(engine.history_age);
-    /// Wait before an fsync, so that more writers can join it; 0s disables it. Costs its length in every durable
-    /// acknowledgement.
+    /// Wait before an fsync for more writers to join. Costs its length in every durable ack; 0s is off.
     commit_delay: Span = |engine| Span(engine.commit_delay);
-    /// Maximum size of a value in the state; larger values stay in the log. A larger limit costs write amplification in
-    /// compaction, a smaller one an extra read per get.
+    /// Values up to this size live in the state, larger ones stay in the log. Larger costs write
+    /// amplification in compaction, smaller an extra read per get.
     inline_value_bytes: ByteSize = |engine| ByteSize(engine.inline_value_bytes as u64);
-    /// Size of the block cache of the state. Costs that much memory; a smaller cache costs disk reads.
+    /// Block cache of the state. Costs that much memory; less costs disk reads.
     cache_bytes: ByteSize = |engine| ByteSize(engine.cache_bytes);
-    /// Size of a memtable of the state. Costs up to four times that in memory while flushes catch up.
+    /// Memtable size of the state. Costs up to four times that in memory while flushes catch up.
     memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
-    /// Maximum bytes of commands that wait for the writer; above it requests are shed. Costs that much memory.
+    /// Bytes of commands that may wait for the writer; beyond it requests are shed. Costs that much memory.
     max_queue_bytes: ByteSize = |engine| ByteSize(engine.max_queue_bytes as u64);
-    /// Maximum bytes of log that a start replays after a crash; at the limit the state is flushed. A larger limit costs
-    /// a longer start after a crash, a smaller one more and smaller flushes.
+    /// Log that a crash may have to replay before the state is flushed. More costs a longer start after a
+    /// crash, less costs more and smaller flushes.
     max_replay_bytes: ByteSize = |engine| ByteSize(engine.max_replay_bytes);
-    /// Interval of maintenance: retention, moving live data, and freeing segments. A shorter interval costs CPU, a
-    /// longer one disk.
+    /// How often retention, moving and freeing run. Shorter costs CPU, longer disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
-    /// Maximum number of open HTTP and native connections; further ones are rejected (503, goodbye) and closed. Each
-    /// costs up to 160 KiB of buffers, a native one 256 KiB more for queued replies.
+    /// Open connections, over HTTP and native ones; one more is told so (503, goodbye) and closed. Each costs up to 160 KiB of
+    /// buffers, a native one 256 KiB of waiting replies more.
     max_connections: u32 = |_| 4096;
-    /// Maximum number of open QUIC connections, which also count as connections; further ones are rejected. Each costs
-    /// up to twice `native_quic_window` and 64 KiB.
+    /// Open QUIC connections, which are among those; one more is refused. Each costs up to twice `native_quic_window`
+    /// and 64 KiB.
     max_quic_connections: u32 = |_| 256;
-    /// Maximum number of native connections in the handshake; further ones are rejected. Above half of it, QUIC clients
-    /// must first prove their address. Each costs up to 128 KiB; a smaller limit sheds sooner when many clients connect
-    /// at the same time.
+    /// Native connections that have not said who they are yet; one more is refused, and from half of it on QUIC clients
+    /// must first prove their address. Each costs up to 128 KiB; fewer shed sooner when many connect at once.
     max_handshakes: u32 = |_| 512;
-    /// Maximum number of requests in progress; further ones are shed with 503. Each costs about 4 KiB.
+    /// Requests being worked on; beyond it requests are shed with 503. Each costs about 4 KiB.
     max_requests_in_flight: u32 = |_| 4096;
-    /// Maximum size of a request body; larger ones are rejected with 413. Costs memory only for bodies in flight, which
-    /// the next key bounds.
+    /// Largest request body; larger is 413. Costs nothing by itself.
     max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
-    /// Maximum bytes of request bodies in memory, including native frames and Redis requests above 64 KiB, and queued
-    /// commands above 64 KiB after MULTI; further requests are shed, over HTTP with 503. Costs up to three times that
-    /// in memory: the body, its decoded form and the encoded command.
+    /// Bytes of request bodies held at a time, with native frames and Redis requests above 64 KiB, and what Redis clients
+    /// queue above 64 KiB behind MULTI; beyond it requests are shed, with 503 over HTTP. Costs up to three times that in
+    /// memory: the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
-    /// Maximum bytes of large replies that wait for clients; above it, reads with large replies are shed (`overloaded`,
-    /// 503 over HTTP, `BUSY` to Redis clients). Large means above 128 KiB, or above 4 KiB for native replies that were
-    /// read on another thread. Pages of scans, reads and tails count if one value makes them large. Costs that much
-    /// memory.
+    /// Bytes of replies above 128 KiB that wait for native clients, clients over HTTP (values; pages of scans, reads and tails
+    /// that are large because a value is) and Redis clients, with native ones above 4 KiB that were read on another thread
+    /// and wait for their turn; beyond it reads that would be answered with so much are shed, `overloaded`, with 503 over HTTP
+    /// and `BUSY` to Redis clients. Costs that much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
-    /// Maximum number of scans and record reads in progress; further ones are shed. Each costs up to two pages of 512
-    /// KiB; a page that one value makes larger counts above.
+    /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of 512 KiB as they are sent;
+    /// what is more, because a single value is, counts above.
     max_scans: u32 = |_| 64;
-    /// Maximum number of open tails, pushes and watches, and of subscribers over HTTP; further ones are shed. Each
-    /// costs up to two pages, of 64 KiB over HTTP and 256 KiB for native clients.
+    /// Open tails, pushes and watches, and subscribers over HTTP; beyond it they are shed. Each costs up to two pages, of
+    /// 64 KiB over HTTP and 256 KiB for native clients.
     max_tails: u32 = |_| 1024;
-    /// Defaults of the keys below up to `max_queued_bytes`: balanced, latency (short queues, small batches) or
-    /// throughput (long queues, large batches; single messages wait for others). Costs what those keys cost.
+    /// What the keys below up to `max_queued_bytes` are, unless they are given: balanced, latency (short queues, small
+    /// batches) or throughput (long queues, large batches, single messages wait for others). Costs what those keys cost.
     profile: Profile = |_| Profile::Balanced;
-    /// Maximum number of single messages that the server publishes as one batch, if they want no reply; 1 disables
-    /// batching. A larger batch costs latency of the first messages, a smaller one CPU per message.
+    /// Messages of which a server makes one batch if they come one by one and want no reply; 1 gathers none. More costs
+    /// the first ones time, fewer costs CPU for each.
     batch_messages: u32 = |_| Batching::BALANCED.max_messages;
-    /// Maximum bytes of such a batch. Costs that much memory for each channel that publishes single messages.
+    /// Bytes of such a batch. Costs that much memory for each channel that publishes one by one.
     batch_bytes: ByteSize = |_| ByteSize(Batching::BALANCED.max_bytes as u64);
-    /// Maximum age of the first message of such a batch, even if the batch is not full. Costs its length in latency:
-    /// for every single message if `batch_when_idle` is wait, otherwise only while messages arrive continuously.
+    /// Age of such a batch's first message at which it goes out, be it full or not. Costs its length in latency: of every
+    /// such message if `batch_when_idle` is wait, else only while more comes all the time.
     batch_delay: Span = |_| Span(Batching::BALANCED.max_delay);
-    /// Treatment of such a batch when its channel has nothing more to read: flush or wait. wait costs latency, and
-    /// saves CPU if many connections publish a few messages each.
+    /// Whether such a batch goes out when its channel has nothing more to read: flush or wait. wait costs latency, and
+    /// saves CPU where many connections publish a few messages each.
     batch_when_idle: WhenIdle = |_| WhenIdle(Batching::BALANCED.when_idle);
-    /// Maximum number of subscriptions to subjects, over all connections. Each costs about 400 bytes, and its queued
-    /// messages.
+    /// Subscriptions to subjects, of all connections. Each costs about 400 bytes, and what waits for it.
     max_subscriptions: u32 = |_| 100_000;
-    /// Maximum number of queued messages of a subscription that names no limit; at the limit its policy applies. Costs
-    /// memory only as the next key bounds it.
+    /// Messages that wait for a subscription that asks for nothing else; at the bound its policy decides. Costs
+    /// nothing by itself: bytes are bounded below.
     subscription_messages: u32 = |_| DEFAULT_SUBSCRIPTION_MESSAGES as u32;
-    /// Maximum bytes of queued messages of a subscription that names no limit; at the limit its policy applies. Costs
-    /// that much memory for each slow subscription; a smaller limit drops messages sooner.
+    /// Bytes that wait for a subscription that asks for nothing else; at the bound its policy decides. Costs that much
+    /// memory for each that does not keep up; less drops sooner.
     subscription_bytes: ByteSize = |_| ByteSize(DEFAULT_SUBSCRIPTION_BYTES);
-    /// Maximum bytes of queued messages of all subscriptions of a connection; at the limit the policy of the receiving
-    /// subscription applies. Costs that much memory for each slow connection.
+    /// Bytes that wait for all subscriptions of one connection; at the bound the policy of whichever would get more
+    /// decides. Costs that much memory for each connection that does not keep up.
     max_link_bytes: ByteSize = |_| ByteSize(DEFAULT_LINK_BYTES);
-    /// Maximum bytes of queued messages of all connections, with a message counted once per connection; at the limit
-    /// the policies apply. Costs at most that much memory; a smaller limit sheds sooner when many subscribers are slow
-    /// at the same time.
+    /// Bytes of messages that wait for all connections, counted for each; at the bound as for one. Costs that
+    /// much memory at worst; less sheds sooner when many subscribers are slow at once.
     max_queued_bytes: ByteSize = |_| ByteSize(256 * MIB);
-    /// Maximum sum of the sizes of all caches; a cache that does not fit is rejected. Costs that much memory once they
-    /// are full.
+    /// Bytes of all caches together, by their bounds; one more than fits is refused. Costs that much memory once
+    /// they are full.
     max_caches_bytes: ByteSize = |_| ByteSize(256 * MIB);
-    /// Size of a cache that is created without one. Costs that much of `max_caches_bytes`.
+    /// Bytes of a cache that is created without a bound of its own. Costs that much of `max_caches_bytes`.
     new_cache_bytes: ByteSize = |_| ByteSize(32 * MIB);
-    /// Maximum time for the head of a request to arrive. A shorter time costs slow clients their requests, a longer one
-    /// lets them occupy connections.
+    /// Longest time for a request's head to arrive. Shorter costs slow clients, longer lets them hold
+    /// connections.
     header_timeout: Span = |_| Span::seconds(10);
-    /// Maximum time for the body of a request to arrive. A shorter time costs slow clients their requests, a longer one
-    /// lets them occupy admitted bytes.
+    /// Longest time for a request's body to arrive.  Shorter costs slow clients, longer lets them hold
+    /// admitted bytes.
     body_timeout: Span = |_| Span::seconds(30);
-    /// Time after which an idle connection is closed. A longer time costs memory for idle clients.
+    /// A connection on which nothing happens for so long is closed. Longer costs memory for idle clients.
     idle_timeout: Span = |_| Span::seconds(75);
-    /// Time after which a client that accepts no byte of a reply is disconnected. A longer time costs the view and the
-    /// pages that the reply holds.
+    /// A client that accepts no byte of a reply for so long is cut off. Longer costs the view and pages that it holds meanwhile.
     write_timeout: Span = |_| Span::seconds(30);
-    /// Silence after which a tail sends a comment, so that proxies keep it open. A shorter time costs traffic.
+    /// Silence after which a tail sends a comment, so that proxies keep it open. Shorter costs traffic.
     tail_keep_alive: Span = |_| Span::seconds(15);
-    /// Maximum time at a stop for requests in progress; then they are cut. At most 8s, so that a stop ends within 10 s.
-    /// Costs its length in restarts under load.
+    /// Longest wait at a stop for requests in progress; then they are cut. At most 8s, so that a stop
+    /// ends within 10 s. Costs its length in restarts under load.
     drain_timeout: Span = |_| Span::seconds(5);
-    /// Format of log lines on standard error: text or json. Costs no measurable time.
+    /// Format of log lines on standard error: text or json. Costs nothing measurable.
     log_format: LogFormat = |_| LogFormat::Text;
-    /// Least severe log level to show: error, warn, info, debug or trace. debug costs about 2 us per request.
+    /// Least severe log level shown: error, warn, info, debug or trace. debug costs about 2 us a request.
     log_level: units::LogLevel = |_| units::LogLevel::Info;
 }
 
