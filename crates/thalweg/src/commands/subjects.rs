@@ -177,7 +177,7 @@ fn follow(
     Session::of_server(place)?.subscribe(query, &mut |event| {
         match event {
             SubscriptionEvent::Subscribed => {
-                render::note(&format!("subscribed to {}", render::one_line(&query.pattern)))
+                render::note(&format!("subscribed to {}", render::one_line(&query.pattern)));
             }
             SubscriptionEvent::Gap(messages) => {
                 let missed = render::counted(messages, "message was", "messages were");
