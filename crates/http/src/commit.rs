@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_broker::Batch;
-use thalweg_engine::{Ack, Database};
+use thalweg_engine::Ack;
 use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{Action, Durability, command::CommitBuilder};
 
@@ -118,21 +118,6 @@ async fn publish_after(
         let message = "the commit may have been carried out: see the server's log";
         Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message))
     })
-}
-
-/// Executes a commit in the JSON of `POST /v1/commit`, and returns the same answer. For processes that open the
-/// database themselves. It cannot publish, because only a server has subjects.
-pub fn commit_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
-    let sent: JsonCommit = json::parse(body)?;
-    let level = sent.level(db.durability())?;
-    if !sent.publish.is_empty() {
-        let message = "only a server has subjects to publish to: leave out `publish`, or ask the server";
-        return Err(ApiError::bad_request("no_server", message));
-    }
-    let names = Names::of_database(db, targets(&sent.conditions, sent.writes.iter()))?;
-    let committed = db.with_durability(level).commit(&sent.build(&names)?);
-    let ack = committed.map_err(|error| operations::failed(error, &sent.conditions))?;
-    Ok(reply::with_ack(&ack, answer(&ack, &sent.appends(), None)))
 }
 
 /// Checks that a body is the JSON of a commit.

@@ -77,16 +77,14 @@ fn config_json(config: &KeyspaceConfig) -> Value {
 }
 
 /// Returns a keyspace as JSON, without statistics.
-#[must_use]
-pub fn info_json(info: &KeyspaceInfo) -> Value {
+fn info_json(info: &KeyspaceInfo) -> Value {
     json!({
         "name": info.name, "id": info.id.0, "created_micros": info.created.0, "config": config_json(&info.config),
     })
 }
 
 /// Returns the statistics of a keyspace as JSON.
-#[must_use]
-pub fn stats_json(stats: &KeyspaceStats) -> Value {
+fn stats_json(stats: &KeyspaceStats) -> Value {
     json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping })
 }
 

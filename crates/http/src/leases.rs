@@ -36,8 +36,7 @@ fn grant_json(grant: &LeaseGrant) -> Value {
 }
 
 /// Returns a lease's current state as JSON, without its keys.
-#[must_use]
-pub fn lease_json(info: &LeaseInfo) -> Value {
+fn lease_json(info: &LeaseInfo) -> Value {
     json!({
         "id": info.id.0,
         "ttl_seconds": info.ttl.as_secs_f64(),
@@ -48,8 +47,7 @@ pub fn lease_json(info: &LeaseInfo) -> Value {
 }
 
 /// Returns a lease with at most `limit` of its keys as JSON. The field `more` reports if it has further keys.
-#[must_use]
-pub fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize) -> Value {
+fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize) -> Value {
     let more = keys.len() > limit;
     keys.truncate(limit);
     let key = |key: &LeaseKey| {

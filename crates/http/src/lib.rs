@@ -1,8 +1,7 @@
 //! The HTTP server: `docs/http.md` describes its API.
 //!
-//! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies. It also
-//! owns commits and other requests in JSON that the command line executes without a server ([`commit_json`] and
-//! others).
+//! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies. The command
+//! line also calls the [`router`] without a server, over a directory that it has opened.
 //! Does not own: bounds, errors and the database, which all protocols share ([`thalweg_serving`]).
 //!
 //! The path of a request: socket (`connection`) → router (`handling`, which admits it and counts its reply) → table of
@@ -53,18 +52,12 @@ mod transaction;
 mod ttl;
 mod watch;
 
-pub use commit::commit_json;
 pub use dispatch::{Operation, ROUTES, Route};
-pub use groups::{GroupCall, group_json};
 pub use handling::router;
-pub use keyspaces::{info_json, stats_json};
-pub use leases::{lease_json, lease_json_with_keys};
 pub use listen::serve_until;
-pub use past::{cursor_of, cursor_text, versions_json};
 pub use shared::Http;
-pub use state::{digest_json, version_json};
+pub use state::digest_json;
 pub use status::OPENAPI;
-pub use transaction::transact_json;
 
 /// Parsers of request bodies, exported for the fuzz target. Not part of the API.
 #[doc(hidden)]

@@ -67,8 +67,7 @@ pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Returns the versions of a key as JSON.
-#[must_use]
-pub fn versions_json(key: &[u8], found: &KeyVersions) -> Value {
+fn versions_json(key: &[u8], found: &KeyVersions) -> Value {
     let mut answer = Value::Object(bytes_object("key", key));
     answer["versions"] = found.versions.iter().map(version_json).collect();
     answer["oldest"] = found.oldest.0.into();
@@ -105,13 +104,12 @@ fn bytes_object(name: &'static str, bytes: &[u8]) -> Map<String, Value> {
 }
 
 /// Encodes a scan's cursor for a reply.
-#[must_use]
-pub fn cursor_text(cursor: &ScanCursor) -> String {
+pub(crate) fn cursor_text(cursor: &ScanCursor) -> String {
     URL_SAFE_NO_PAD.encode(cursor.encode())
 }
 
 /// Decodes a cursor that [`cursor_text`] encoded.
-pub fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
+pub(crate) fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
     let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor as an earlier reply gave it" };
     if text.len() > MAX_CURSOR_BYTES * 2 {
         return Err(bad().into());

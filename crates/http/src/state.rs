@@ -94,7 +94,6 @@ pub fn digest_json(report: &DigestReport) -> Value {
 }
 
 /// Returns the version of the state machine that is in force, and the highest version that this node supports.
-#[must_use]
-pub fn version_json(db: &Database) -> Value {
+fn version_json(db: &Database) -> Value {
     json!({ "in_force": db.version_in_force(), "known": db.known_version() })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use thalweg_engine::{Database, TransactionAck};
+use thalweg_engine::TransactionAck;
 use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{
     Durability, Revision,
@@ -86,16 +86,6 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     drop(body);
     let ack = transacted.await?;
     Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
-}
-
-/// Executes a transaction in the JSON of `POST /v1/txn`, and returns the same answer. For processes that open the
-/// database themselves.
-pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
-    let sent: JsonTransaction = json::parse(body)?;
-    let db = db.with_durability(level_of(sent.durability.as_ref(), db.durability())?);
-    let names = Names::of_database(&db, targets(&sent.conditions, sent.operations()))?;
-    let ack = db.transact(&sent.build(&names)?)?;
-    Ok(sent.answer(&ack))
 }
 
 fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {

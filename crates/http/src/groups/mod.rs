@@ -1,12 +1,10 @@
 //! Handlers of `/v1/streams/{stream}/groups`: consumer groups.
 //!
-//! Owns: the handlers, and in its modules the JSON of requests and answers (`json`), waiting fetches (`fetch`), push
-//! with credit (`push`), and the same requests without a server (`local`). Does not own: the choice of records to
-//! deliver, which the engine makes.
+//! Owns: the handlers, and in its modules the JSON of requests and answers (`json`), waiting fetches (`fetch`), and
+//! push with credit (`push`). Does not own: the choice of records to deliver, which the engine makes.
 
 mod fetch;
 mod json;
-mod local;
 mod push;
 
 use std::{borrow::Cow, sync::Arc};
@@ -26,7 +24,6 @@ use thalweg_types::{Action, Durability, GroupId, StreamId, command::groups::Grou
 
 pub(crate) use fetch::fetch;
 pub(crate) use json::{JsonSettlement, again, settlements};
-pub use local::{GroupCall, group_json};
 pub(crate) use push::push;
 
 use self::json::{JsonAck, JsonConfig, JsonExtend, JsonNack, JsonSeek, JsonStart, describe, describe_config};

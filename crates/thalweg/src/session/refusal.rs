@@ -1,7 +1,6 @@
-//! Conversion of API errors, of a server or of the same code in this process, to failures of commands.
+//! Conversion of error replies of the API to failures of commands, with advice in terms of commands.
 
 use serde_json::Value;
-use thalweg_server::error::ApiError;
 use thalweg_types::Action;
 
 use crate::{
@@ -10,7 +9,7 @@ use crate::{
 };
 
 /// Converts an error object of the API; `None` if the body is not one.
-pub fn refused(status: u16, body: &Value) -> Option<Failure> {
+pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
     let number = |name: &str| body.get(name).and_then(Value::as_u64);
     let code = field("code")?;
@@ -22,11 +21,21 @@ pub fn refused(status: u16, body: &Value) -> Option<Failure> {
     let exit = if matches!(status, 404 | 410 | 416) { Exit::NotFound } else { exit_of(&code, action) };
     let message = field("message").unwrap_or_else(|| format!("status {status}"));
     let failure = Failure::new(exit, code, message);
-    if failure.code == "no_such_stream" {
-        return Some(failure.then(super::STREAMS_HINT));
+    let hint = match &*failure.code {
+        "no_such_stream" => Some("`thalweg streams` lists the existing streams; `thalweg append` creates one"),
+        "no_such_group" => Some("`thalweg groups list` lists the existing groups; `thalweg groups create` creates one"),
+        "no_such_keyspace" => Some("`thalweg keyspaces` lists the existing keyspaces"),
+        "no_such_lease" => Some("`thalweg lease list` lists the active leases; `thalweg lease grant` grants one"),
+        "producer_fenced" | "sequence_gap" | "unknown_producer" | "duplicate_too_old" => {
+            Some("nothing was written; `thalweg streams producers STREAM` shows the state of the producers")
+        }
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        return Some(failure.then(hint));
     }
     if let Some(oldest) = number("oldest") {
-        return Some(failure.then(format!("go on with `--from {oldest}`, or look at what there is now")));
+        return Some(failure.then(format!("continue with `--from {oldest}`, or read the current data")));
     }
     Some(match (status, number("start"), number("next")) {
         (410, Some(start), _) => failure.then(format!("read with `--from {start}`")),
@@ -34,9 +43,9 @@ pub fn refused(status: u16, body: &Value) -> Option<Failure> {
             failure.then(format!("the next record will have offset {next}; `thalweg tail` waits for it"))
         }
         (409, _, Some(_)) => {
-            failure.then("read what came in between, then append at the next offset; nothing was written")
+            failure.then("nothing was written; read the records in between, then append at the next offset")
         }
-        (412, ..) => failure.then(format!("read {} again and decide anew; nothing was written", culprit(body))),
+        (412, ..) => failure.then(format!("nothing was written; read {} and retry", culprit(body))),
         _ => failure,
     })
 }
@@ -49,10 +58,4 @@ fn culprit(body: &Value) -> String {
         (Some(keyspace), Some(key)) => format!("{} of {keyspace}", render::one_line(&key)),
         _ => "the key".to_owned(),
     }
-}
-
-/// Converts an error of the API's own code in this process.
-pub fn of_api(error: ApiError) -> Failure {
-    let known = refused(error.status.as_u16(), &error.to_json(None));
-    known.unwrap_or_else(|| Failure::new(exit_of(error.code, error.action), error.code, error.message))
 }

@@ -1,4 +1,4 @@
-//! Download of a snapshot from a server or a directory into a file, resumed after a broken connection.
+//! Download of a snapshot into a file, resumed after a broken connection.
 
 use std::{
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotFile, SnapshotOptions, survey};
+use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotFile, survey};
 use thalweg_types::Lsn;
 
-use super::{http::Ask, local::Local, remote::Remote};
+use super::{Session, http::Ask};
 use crate::{
     failure::{Exit, Failure},
     render,
@@ -59,28 +59,16 @@ impl PartialFile {
     }
 }
 
-impl Local {
-    pub(super) fn take_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
-        let options = SnapshotOptions { since: ask.since, compression: ask.compression, ..SnapshotOptions::default() };
-        let mut snapshot = self.database().snapshot(&options).map_err(|error| Failure::of(&error))?;
-        let mut bytes = 0;
-        while let Some(chunk) = snapshot.next_chunk().map_err(|error| Failure::of(&error))? {
-            out.append(&chunk)?;
-            bytes += chunk.len() as u64;
-            (ask.progress)(bytes);
-        }
-        Ok(())
-    }
-}
-
-impl Remote {
-    pub(super) fn take_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
+impl Session {
+    /// Writes a snapshot to a file.
+    pub fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         for left in (0..TRIES).rev() {
             match self.take_one_snapshot(ask, out)? {
                 Went::Whole => return Ok(()),
+                Went::Lost(failed) if self.http.opened_directory().is_some() => return Err(failed),
                 Went::Lost(lost) if left == 0 => return Err(given_up(lost)),
                 Went::Lost(lost) => {
-                    let again = format!("{}: the server has the snapshot no longer; it is taken anew", lost.message);
+                    let again = format!("{}: the server no longer has the snapshot; taking a new one", lost.message);
                     render::note(&again);
                     out.file.cut(0).map_err(|error| out.fault(&error))?;
                 }
@@ -93,12 +81,12 @@ impl Remote {
     fn take_one_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<Went, Failure> {
         let since = ask.since.map_or_else(String::new, |lsn| format!("&since={lsn}"));
         let first = format!("/v1/snapshot?compress={}{since}", ask.compression.name());
-        let (headers, mut body) = self.http().stream_with_headers(Ask::get(first))?;
-        let name = headers.get("thalweg-snapshot").and_then(|name| name.to_str().ok()).map(str::to_owned);
+        let mut reply = self.http.open(Ask::get(first))?;
+        let name = reply.headers.get("thalweg-snapshot").and_then(|name| name.to_str().ok()).map(str::to_owned);
         let mut bytes = 0;
         loop {
-            let Err(broken) = copy(&mut body, out, &mut bytes, ask.progress)? else { return Ok(Went::Whole) };
-            let lost = self.http().lost(&broken.into());
+            let Err(broken) = copy(&mut reply.body, out, &mut bytes, ask.progress)? else { return Ok(Went::Whole) };
+            let lost = self.http.lost(broken);
             let (Some(name), Some(partial)) = (&name, out.cut()?) else { return Ok(Went::Lost(lost)) };
             if partial.is_complete {
                 // The snapshot is complete; only the end of the reply was lost.
@@ -107,7 +95,7 @@ impl Remote {
             bytes = partial.bytes;
             let rest = format!("/v1/snapshot?resume={name}&chunk={}", partial.chunks);
             match self.go_on(&rest, lost)? {
-                Ok(rest) => body = rest,
+                Ok(rest) => reply.body = rest,
                 Err(gone) => return Ok(Went::Lost(gone)),
             }
         }
@@ -115,11 +103,11 @@ impl Remote {
 
     /// Retries to request the remaining chunks until the server is reachable and has noticed the broken connection. The
     /// inner error means that the server no longer has the snapshot.
-    fn go_on(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read>, Failure>, Failure> {
+    fn go_on(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read + Send>, Failure>, Failure> {
         let until = Instant::now() + PATIENCE;
         loop {
-            match self.http().stream_with_headers(Ask::get(path)) {
-                Ok((_, body)) => return Ok(Ok(body)),
+            match self.http.open(Ask::get(path)) {
+                Ok(reply) => return Ok(Ok(reply.body)),
                 Err(failure) if matches!(&*failure.code, "snapshot_gone" | "chunk_gone") => return Ok(Err(failure)),
                 Err(failure) if failure.exit == Exit::Unavailable && Instant::now() < until => thread::sleep(PAUSE),
                 Err(failure) if failure.exit == Exit::Unavailable => return Err(lost),
@@ -137,10 +125,9 @@ enum Went {
 }
 
 fn given_up(lost: Failure) -> Failure {
-    let message = format!("the snapshot was lost {TRIES} times before its end, the last time so: {}", lost.message);
-    Failure::new(Exit::Unavailable, "snapshot_lost", message).then(
-        "look why the connection breaks or the server restarts, or back up on the server's machine; then start again",
-    )
+    let message = format!("the snapshot was lost {TRIES} times before its end, last because: {}", lost.message);
+    Failure::new(Exit::Unavailable, "snapshot_lost", message)
+        .then("find out why the connection breaks or the server restarts, or run the backup on the server's machine")
 }
 
 /// Copies until the end of the body, or until the connection breaks, which is the inner error.
