@@ -5,6 +5,7 @@
 //! other crate of the workspace.
 
 pub mod clock;
+pub mod codec;
 pub mod command;
 pub mod durability;
 pub mod error;

@@ -49,7 +49,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
             let groups = applying.groups();
             let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
             let (stream, due) = (group.head.stream, group.next_due());
-            let lapsed = GroupCommand::attempts(attempts).filter(|&attempt| !group.extend(now, attempt, by)).collect();
+            let lapsed = attempts.iter().filter(|&attempt| !group.extend(now, attempt, by)).collect();
             // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
             // one.
             if comes_sooner(due, group.next_due()) {

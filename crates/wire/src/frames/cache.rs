@@ -1,9 +1,6 @@
 //! Frames of caches, which are bounded, held in memory and never logged.
 
-use crate::{
-    codec::{List, Rest},
-    layouts::{choices, structure, variants},
-};
+use thalweg_types::codec::{List, Rest, choices, structure, variants};
 
 variants! {
     /// Time to live of an entry.

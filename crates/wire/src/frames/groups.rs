@@ -1,13 +1,13 @@
 //! Frames of consumer groups: fetching, pushing and describing. Creating, configuring, deleting and seeking a group
 //! are commands, and so are ack, nack and extend.
 
-use thalweg_types::{Attempt, Durability, GroupId, Offset, SpaceTime, StreamId, command::groups::GroupConfig};
+use thalweg_types::{
+    Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
+    codec::{Level, List, choices, structure},
+    command::groups::GroupConfig,
+};
 
 use super::{Permit, RecordRun};
-use crate::{
-    codec::{Level, List},
-    layouts::{choices, structure},
-};
 
 structure! {
     /// Requests the description of a group.

@@ -1,11 +1,10 @@
 //! Frames that read keyspaces, keys and leases, and the replies to them. Writes are commands, see
 //! [`write`](super::write).
 
-use thalweg_types::{Durability, KeyspaceId, LeaseId, Revision, SpaceTime, command::KeyspaceConfig};
-
-use crate::{
-    codec::{List, Rest},
-    layouts::{choices, structure},
+use thalweg_types::{
+    Durability, KeyspaceId, LeaseId, Revision, SpaceTime,
+    codec::{List, Rest, choices, structure},
+    command::KeyspaceConfig,
 };
 
 choices! {

@@ -19,7 +19,7 @@ mod write;
 
 use thalweg_types::{
     Action, Classified,
-    record::{Malformed, Reader},
+    codec::{EncodeError, Field, Malformed, Reader, Structure},
 };
 
 pub use cache::*;
@@ -33,7 +33,6 @@ pub use watches::*;
 pub use write::*;
 
 use crate::{
-    codec::{EncodeError, Field, Structure},
     decoder::RawFrame,
     header::{Fields, FieldsError, put_frame},
 };

@@ -1,11 +1,10 @@
 //! Frames of streams: reading, tailing and describing. Appending, creating, configuring, trimming and deleting are
 //! commands.
 
-use thalweg_types::{Durability, Offset, SpaceTime, StreamId, command::StreamConfig};
-
-use crate::{
-    codec::List,
-    layouts::{structure, variants},
+use thalweg_types::{
+    Durability, Offset, SpaceTime, StreamId,
+    codec::{List, structure, variants},
+    command::StreamConfig,
 };
 
 variants! {
