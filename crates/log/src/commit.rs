@@ -15,85 +15,19 @@
 //! ```
 
 use std::{
-    collections::BTreeMap,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering},
     task::{Context, Poll, Wake, Waker},
     thread::Thread,
 };
 
 use thalweg_types::Lsn;
 
-use crate::{errors::AppendError, log::Shared, segment::Segment, writer::Core};
+use crate::{errors::AppendError, gates::Phase, segment::Segment, shared::Shared, writer_role::Core};
 
 /// Number of syncs between two checks of the disk's free space.
 const SYNCS_PER_LOOK: u64 = 64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-enum Phase {
-    #[default]
-    Free,
-    /// The sync with this number has a leader, which has not decided yet how far it will reach.
-    HandedOver(u64),
-    /// The sync with this number is in progress; it makes all records below the LSN durable.
-    Running(u64, Lsn),
-}
-
-/// State of the sync role, under the core's lock. Syncs are numbered.
-#[derive(Debug, Default)]
-pub(crate) struct SyncRole {
-    phase: Phase,
-    last: u64,
-    /// True if a caller waits to lead the next sync.
-    has_successor: bool,
-    /// Number of callers that wait for the sync with an even and with an odd number.
-    followers: [u32; 2],
-}
-
-/// A gate at which callers sleep until a numbered sync has ended, or until they may lead it.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
-    reached: Mutex<u64>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn wait(&self, number: u64) {
-        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        while *reached < number {
-            reached = self.opened.wait(reached).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn open(&self, number: u64) {
-        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        *reached = number.max(*reached);
-        drop(reached);
-        self.opened.notify_all();
-    }
-}
-
-/// All gates, and the registered wakers.
-#[derive(Debug, Default)]
-pub(crate) struct Gates {
-    leader: Gate,
-    followers: [Gate; 2],
-    /// Number of callers asleep at any gate.
-    pub waiting: AtomicUsize,
-    wakers: Mutex<Wakers>,
-}
-
-#[derive(Debug, Default)]
-struct Wakers {
-    last_id: u64,
-    /// Wakers by LSN, so that a sync wakes a prefix. Bounded: one for each pending future or blocked
-    /// `wait_durable`.
-    waiting: BTreeMap<(Lsn, u64), Waker>,
-}
 
 fn parity(number: u64) -> usize {
     (number & 1) as usize

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use thalweg_types::{Generation, Lsn, SpaceTime};
 
-use crate::{errors::AppendError, log::Shared, options::SegmentInfo};
+use crate::{errors::AppendError, options::SegmentInfo, shared::Shared};
 
 /// Side of the history floor on which a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
