@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+pub use thalweg_types::info::{Producer as ProducerInfo, Stream as StreamInfo};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
     command::{
@@ -34,38 +35,6 @@ const MISSING: &str = "no_such_stream";
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<Named>);
 
-/// Description of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
-    /// Id of the stream.
-    pub id: StreamId,
-    /// Name of the stream.
-    pub name: String,
-    /// Oldest offset kept.
-    pub start: Offset,
-    /// Next offset to assign.
-    pub next: Offset,
-    /// Encoded bytes of the records kept.
-    pub bytes: u64,
-    /// Space time of the last append; 0 if there was none.
-    pub last_time: SpaceTime,
-    /// Configuration of the stream.
-    pub config: StreamConfig,
-}
-
-/// A producer that a stream remembers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProducerInfo {
-    /// Id of the producer.
-    pub id: String,
-    /// Epoch of the producer.
-    pub epoch: u32,
-    /// Next sequence number of the epoch.
-    pub next_sequence: u64,
-    /// Space time at which the producer last appended or was opened.
-    pub last_time: SpaceTime,
-}
-
 impl Client {
     /// Returns a handle of the stream with this name, which need not exist.
     #[must_use]
@@ -80,15 +49,10 @@ impl Client {
         };
         let read = |frame: &SharedFrame| {
             let wire::StreamList { more, streams } = reply_of(frame)?;
-            Ok((streams.iter().map(info).collect(), more))
+            Ok((streams.iter().collect(), more))
         };
         self.call(How::READ, encode, read).await
     }
-}
-
-fn info(stream: wire::Stream<'_>) -> StreamInfo {
-    let wire::Stream { id, start, next, bytes, last_time, config, name } = stream;
-    StreamInfo { id, name: name.to_owned(), start, next, bytes, last_time, config }
 }
 
 impl Stream {
@@ -130,7 +94,7 @@ impl Stream {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::FindStream { name }.encode_with(out, id, fields))
         };
-        let read = |frame: &SharedFrame| Ok(info(reply_of::<wire::StreamFound<'_>>(frame)?.stream));
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream);
         self.client().call(How::READ, encode, read).await
     }
 
@@ -212,15 +176,8 @@ impl Stream {
                 let producer = producer.unwrap_or_default();
                 fits(wire::ListProducers { stream, producer }.encode_with(out, id, fields))
             };
-            let read = |frame: &SharedFrame| {
-                let producer = |found: wire::Producer<'_>| ProducerInfo {
-                    id: found.id.to_owned(),
-                    epoch: found.epoch,
-                    next_sequence: found.next_sequence,
-                    last_time: found.last_time,
-                };
-                Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().map(producer).collect())
-            };
+            let read =
+                |frame: &SharedFrame| Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().collect());
             self.client().call(How::READ, encode, read).await
         })
     }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use due::Due;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::groups::{GroupReady, MemberInfo};
+use thalweg_state::groups::GroupReady;
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
     command::{
@@ -44,71 +44,11 @@ pub use fetch::FetchRequest;
 pub use figures::GroupFigures;
 pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
+pub use thalweg_types::info::{Group as GroupInfo, Member as GroupMember};
 pub(crate) use waits::Waits;
 
 /// Number of members after which a page of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;
-
-/// Description of a group as of the last applied entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Name of the group, unique within its stream.
-    pub name: String,
-    /// Id of the group, which commits use.
-    pub id: GroupId,
-    /// Id of the stream.
-    pub stream: StreamId,
-    /// Name of the stream.
-    pub stream_name: String,
-    /// Configuration of the group.
-    pub config: GroupConfig,
-    /// Offset of the next record that has never been delivered.
-    pub cursor: Offset,
-    /// Offset below which all records are settled.
-    pub floor: Offset,
-    /// Number of records that have never been delivered: the stream's next offset minus the cursor.
-    pub lag: u64,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of pending records that members hold before their deadline.
-    pub in_flight: u64,
-    /// Number of pending records that wait for another record of the same key.
-    pub parked: u64,
-    /// Number of dead letters that are being written to their stream.
-    pub dying: u64,
-    /// Number of deliveries of records, redeliveries included.
-    pub delivered: u64,
-    /// Number of these deliveries that were redeliveries.
-    pub redelivered: u64,
-    /// Number of records acked.
-    pub acked: u64,
-    /// Number of records that became dead letters.
-    pub dead: u64,
-    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
-    pub dropped: u64,
-    /// Members that have fetched.
-    pub members: Vec<GroupMember>,
-}
-
-/// A member of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupMember {
-    /// Name of the member.
-    pub name: String,
-    /// Space time of the member's last fetch, exact to ten seconds.
-    pub last_fetch: SpaceTime,
-    /// Number of records that the member holds.
-    pub in_flight: u64,
-    /// Number of attempts that the member holds.
-    pub attempts: u64,
-}
-
-impl From<MemberInfo> for GroupMember {
-    fn from(info: MemberInfo) -> Self {
-        let MemberInfo { name, last_fetch, in_flight, attempts } = info;
-        Self { name, last_fetch, in_flight, attempts }
-    }
-}
 
 /// Result of an ack or nack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -264,29 +204,7 @@ impl Group {
 
     fn look(&self) -> Result<Option<GroupInfo>, ReadError> {
         let open = &self.db.inner.open;
-        let Some(info) = open.machine.group(self.id, open.solo.now())? else { return Ok(None) };
-        // The stream has just been deleted, and the group with it.
-        let Some(stream) = open.machine.stream(self.stream) else { return Ok(None) };
-        Ok(Some(GroupInfo {
-            name: info.name.to_string(),
-            id: info.id,
-            stream: info.stream,
-            stream_name: stream.name.to_string(),
-            config: info.config,
-            cursor: info.cursor,
-            floor: info.floor,
-            lag: stream.next.0.saturating_sub(info.cursor.0),
-            pending: info.pending,
-            in_flight: info.in_flight,
-            parked: info.parked,
-            dying: info.dying,
-            delivered: info.delivered,
-            redelivered: info.redelivered,
-            acked: info.acked,
-            dead: info.dead,
-            dropped: info.dropped,
-            members: info.members.into_iter().map(GroupMember::from).collect(),
-        }))
+        Ok(open.machine.group(self.id, open.solo.now())?)
     }
 
     /// Acks records: they are done.

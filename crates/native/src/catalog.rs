@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, LeaseInfo, LeaseKey, ProducerInfo, StreamInfo};
+use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, LeaseInfo, LeaseKey};
 use thalweg_serving::{
     error::{no_such_keyspace, no_such_stream},
     limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
@@ -76,8 +76,7 @@ pub(crate) fn find_stream(
     wanted: &wire::FindStream<'_>,
 ) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().find_stream(wanted.name).ok_or_else(|| no_such_stream(wanted.name))?;
-    let info = stream.info()?;
-    turn.out.reply(request.id, &StreamFound { stream: shown_stream(&info) })?;
+    turn.out.reply(request.id, &StreamFound { stream: stream.info()? })?;
     Ok(Handled::Replied)
 }
 
@@ -93,23 +92,8 @@ pub(crate) fn list_streams(
         let mut found = app.db.blocking().streams_after(after, limit.saturating_add(1));
         let more = found.len() > limit;
         found.truncate(limit);
-        Ok(move |out: &mut Replies, id: u32| {
-            let streams: Vec<_> = found.iter().map(shown_stream).collect();
-            out.reply(id, &wire::StreamList { more, streams: List::Items(&streams) })
-        })
+        Ok(move |out: &mut Replies, id: u32| out.reply(id, &wire::StreamList { more, streams: List::Items(&found) }))
     })
-}
-
-fn shown_stream(info: &StreamInfo) -> wire::Stream<'_> {
-    wire::Stream {
-        id: info.id,
-        start: info.start,
-        next: info.next,
-        bytes: info.bytes,
-        last_time: info.last_time,
-        config: info.config,
-        name: &info.name,
-    }
 }
 
 /// Handles a `list producers` request: replies with one producer of a stream, or all.
@@ -124,14 +108,8 @@ pub(crate) fn list_producers(
     } else {
         stream.producer_info(wanted.producer)?.into_iter().collect()
     };
-    let producers: Vec<_> = found.iter().map(shown_producer).collect();
-    turn.out.reply(request.id, &wire::ProducerList { producers: List::Items(&producers) })?;
+    turn.out.reply(request.id, &wire::ProducerList { producers: List::Items(&found) })?;
     Ok(Handled::Replied)
-}
-
-fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
-    let ProducerInfo { epoch, next_sequence, last_time, id } = info;
-    wire::Producer { epoch: *epoch, next_sequence: *next_sequence, last_time: *last_time, id }
 }
 
 /// Handles a `find lease` request: replies with a lease and its keys.

@@ -8,10 +8,7 @@ use std::ops::Bound;
 
 use thalweg_store::View;
 use thalweg_types::{
-    KeyspaceId, LeaseId, Revision, SpaceTime,
-    codec::List,
-    command::Outcome,
-    limits::MAX_EXPIRED_ROWS,
+    KeyspaceId, LeaseId, Revision, SpaceTime, codec::List, command::Outcome, limits::MAX_EXPIRED_ROWS,
 };
 
 use crate::{

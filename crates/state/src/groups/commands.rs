@@ -11,6 +11,7 @@ use thalweg_types::{
         Outcome,
         groups::{Fetch, GroupCommand, GroupConfig, GroupOutcome, How, Settle},
     },
+    info,
     limits::{MAX_GROUP_MEMBERS, MAX_GROUPS},
 };
 
@@ -20,7 +21,7 @@ use crate::{
         claims::Claims,
         group::{Group, Refusal},
         head::Head,
-        read::{DeadParcel, GroupCounters, GroupInfo, GroupReady, HeldAttempt},
+        read::{DeadParcel, GroupCounters, GroupReady, HeldAttempt, describe},
         table::GroupTable,
     },
     machine::{applying::Applying, state_machine::Machine},
@@ -214,9 +215,15 @@ impl Machine {
         self.with_groups(|table| table.id(stream, name))
     }
 
-    /// Returns the statistics of a group at `now`.
-    pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<GroupInfo>, MachineError> {
-        self.with_groups(|table| table.get(id).map(|group| GroupInfo::of(id, group, now)))
+    /// Returns the description of a group at `now`.
+    pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<info::Group>, MachineError> {
+        let group = self.with_groups(|table| table.get(id).map(|group| describe(id, group, now)))?;
+        Ok(group.and_then(|group| {
+            // A stream that has just been deleted takes its groups with it.
+            let stream = self.stream(group.stream)?;
+            let lag = stream.next.0.saturating_sub(group.cursor.0);
+            Some(info::Group { lag, stream_name: stream.name.to_string(), ..group })
+        }))
     }
 
     /// Returns the groups of a stream in the order of names, or all groups in the order of ids.

@@ -17,6 +17,7 @@ use thalweg_store::{Direction, View};
 use thalweg_types::{
     Offset, Revision, SpaceTime, StreamId,
     command::{ProducerRefusal, ProducerStamp, check_producer_id},
+    info::Producer,
     limits::{PRODUCER_MEMORY, PRODUCER_RESULTS},
 };
 
@@ -47,19 +48,6 @@ pub(crate) struct ProducerResult {
     pub(crate) revision: Revision,
     pub(crate) first: Offset,
     pub(crate) count: u32,
-}
-
-/// A producer as readers see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProducerInfo {
-    /// Id of the producer.
-    pub id: String,
-    /// Epoch of the producer; appends with a lower one are fenced.
-    pub epoch: u32,
-    /// Sequence that the producer's next append must have.
-    pub next_sequence: u64,
-    /// Time of the last append or open.
-    pub last_time: SpaceTime,
 }
 
 /// Classification of a producer's append.
@@ -169,11 +157,11 @@ pub(crate) fn visit(
 }
 
 /// Returns the producers that are remembered at `now`, in the order of ids.
-pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<ProducerInfo>, MachineError> {
+pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<Producer>, MachineError> {
     let mut found = Vec::new();
     visit(view, stream, &mut |id, row| {
         if row.is_known(now) {
-            found.push(ProducerInfo::of(id, &row));
+            found.push(row.describe(id));
         }
     })?;
     Ok(found)
@@ -193,9 +181,10 @@ pub(crate) fn some_keys(view: &dyn View, stream: StreamId, max: usize) -> Result
     Ok(found)
 }
 
-impl ProducerInfo {
-    pub(crate) fn of(id: &str, row: &ProducerRow) -> Self {
-        Self { id: id.to_owned(), epoch: row.epoch, next_sequence: row.next, last_time: row.last_time }
+impl ProducerRow {
+    /// Describes the producer with this id.
+    pub(crate) fn describe(&self, id: &str) -> Producer {
+        Producer { epoch: self.epoch, next_sequence: self.next, last_time: self.last_time, id: id.to_owned() }
     }
 }
 

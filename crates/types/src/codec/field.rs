@@ -174,6 +174,21 @@ impl<'a> Field<'a> for &'a [u8] {
     }
 }
 
+/// Decoding copies the text.
+impl<'a> Field<'a> for String {
+    fn layout() -> String {
+        <&str>::layout()
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.as_str().put(out)
+    }
+
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
+        <&str>::take(reader, what).map(str::to_owned)
+    }
+}
+
 /// A name of at most 65,535 bytes that need not be UTF-8, such as a subject or a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Short<'a>(pub &'a [u8]);

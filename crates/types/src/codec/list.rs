@@ -123,3 +123,20 @@ impl<'a, T: Field<'a> + Clone> Field<'a> for List<'a, T> {
         Ok(Self::Encoded { count, bytes, item: PhantomData })
     }
 }
+
+/// A list that owns its items. Decoding copies them.
+impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
+    fn layout() -> String {
+        format!("[{}]", T::layout())
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        put_len(out, self.len())?;
+        self.iter().try_for_each(|item| item.put(out))
+    }
+
+    /// Every item has at least one byte, so the list ends with the bytes, whatever count it states.
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
+        (0..reader.u32(what)?).map(|_| T::take(reader, what)).collect()
+    }
+}
