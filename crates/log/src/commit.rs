@@ -24,7 +24,7 @@ use std::{
 
 use thalweg_types::Lsn;
 
-use crate::{errors::AppendError, gates::Phase, segment::Segment, shared::Shared, writer_role::Core};
+use crate::{errors::AppendError, gates::Phase, log::Log, segment::Segment, shared::Shared, writer_role::Core};
 
 /// Number of syncs between two checks of the disk's free space.
 const SYNCS_PER_LOOK: u64 = 64;
@@ -184,18 +184,25 @@ impl Shared {
         drop(wakers);
         due.into_values().for_each(Waker::wake);
     }
+}
 
+impl Log {
     /// Blocks until a sync by another caller has made all records below `lsn` durable.
-    pub fn wait_durable(self: &Arc<Self>, lsn: Lsn) -> Result<(), AppendError> {
+    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
-        let mut wait = DurableWait::new(Arc::clone(self), lsn);
+        let mut wait = DurableWait::new(Arc::clone(self.shared()), lsn);
         loop {
             if let Poll::Ready(result) = Pin::new(&mut wait).poll(&mut context) {
                 return result;
             }
             std::thread::park();
         }
+    }
+
+    /// Resolves when a sync by another caller has made all records below `lsn` durable.
+    pub fn durable_at(&self, lsn: Lsn) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
+        DurableWait::new(Arc::clone(self.shared()), lsn)
     }
 }
 
@@ -213,7 +220,7 @@ impl Wake for Unpark {
 
 /// A future that resolves when all records below an LSN are durable, or the log has failed.
 #[derive(Debug)]
-pub(crate) struct DurableWait {
+struct DurableWait {
     shared: Arc<Shared>,
     lsn: Lsn,
     /// `Some` while a waker is registered.
@@ -221,7 +228,7 @@ pub(crate) struct DurableWait {
 }
 
 impl DurableWait {
-    pub fn new(shared: Arc<Shared>, lsn: Lsn) -> Self {
+    fn new(shared: Arc<Shared>, lsn: Lsn) -> Self {
         Self { shared, lsn, id: None }
     }
 

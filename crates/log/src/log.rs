@@ -1,28 +1,24 @@
 //! The handle of an open log.
 //!
-//! Owns: the lifetime of the threads, opening and closing. Does not own: the work itself (see the other
-//! modules).
+//! Owns: the lifetime of the threads, opening and closing, the end of the log and its figures. Other methods of the
+//! handle are in the modules of their subject: appends (`writer`), waiting for durability (`commit`), reads (`reader`),
+//! freeing segments (`space`).
 
 use std::{
-    future::Future,
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread::JoinHandle,
 };
 
-use bytes::Bytes;
 use thalweg_disk::Disk;
-use thalweg_types::{BlobRef, Clock, Durability, Generation, Lsn, SpaceTime};
+use thalweg_types::{Clock, Lsn};
 
 use crate::{
-    commit::DurableWait,
-    errors::{AppendError, OpenError, ReadError},
+    errors::{AppendError, OpenError},
     format::BatchKind,
     options::{LogOptions, LogStats, Recovery, SegmentInfo},
-    record::{Appended, Draft, Purpose, Truncation},
-    records::Records,
+    record::Truncation,
     recovery,
     shared::Shared,
-    space::History,
 };
 
 #[derive(Debug)]
@@ -98,18 +94,8 @@ impl Log {
         Ok((Self { handle: Arc::new(Handle::start(shared)?) }, recovery))
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
-    }
-
-    /// Appends records as one batch and returns once `level` is reached. `None` behaves like `Os` here; its
-    /// caller defines when such a record is accepted. Group commit: a caller that finds the writer role free
-    /// takes it.
-    ///
-    /// There is no queue: callers wait inside the call and keep their own records. After `Failed`, the
-    /// records may or may not exist after a restart. After any other error, no bytes were written.
-    pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
-        self.shared().append(drafts, level, purpose)
     }
 
     /// Exclusive bound of the durable records.
@@ -138,11 +124,6 @@ impl Log {
         Ok(self.durable())
     }
 
-    /// Blocks until a sync by another caller has made all records below `lsn` durable.
-    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
-        self.shared().wait_durable(lsn)
-    }
-
     /// Makes all records below `lsn` durable. They must have been written.
     pub fn sync_through(&self, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
@@ -153,40 +134,9 @@ impl Log {
         self.shared().commit(core, lsn)
     }
 
-    /// Resolves when a sync by another caller has made all records below `lsn` durable.
-    pub fn durable_at(&self, lsn: Lsn) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
-        DurableWait::new(Arc::clone(self.shared()), lsn)
-    }
-
     /// Requests a sync of all written records from the background thread. Does not wait.
     pub fn request_sync(&self) {
         self.shared().syncer.due_now();
-    }
-
-    /// Reads bytes by reference and verifies their checksum.
-    pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
-        self.shared().read_blob(blob)
-    }
-
-    /// Iterates over records from `lsn` to the end as of the call.
-    pub fn records_from(&self, lsn: Lsn) -> Result<Records, ReadError> {
-        self.shared().records_from(lsn)
-    }
-
-    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. It reads
-    /// no record twice, so it can follow the log, if it is called before the segments it still needs are
-    /// freed.
-    ///
-    /// # Errors
-    /// [`ReadError::Compacted`] if segments between the end of the iteration and the next existing segment
-    /// were freed.
-    pub fn extend_records(&self, records: &mut Records) -> Result<(), ReadError> {
-        self.shared().extend_records(records)
-    }
-
-    /// Iterates over the records of one segment that can be read.
-    pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
-        self.shared().segment_records(generation)
     }
 
     /// Truncations that come after a readable record, ordered by LSN, and for each space also by index. A
@@ -203,37 +153,11 @@ impl Log {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()
     }
 
-    /// Declares that all records below `lsn` are persisted in the state; the caller guarantees this. Segments
-    /// completely below it, and outside the history floor, become candidates for `free`.
-    pub fn release(&self, lsn: Lsn) {
-        self.shared().release(lsn);
-    }
-
-    /// Sealed segments that are completely released and below the history floor at `now`. They may be freed
-    /// when no pointer refers to them.
-    #[must_use]
-    pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
-        self.shared().released_segments(now, History::Past)
-    }
-
-    /// Sealed segments that are completely released and kept only by the history floor, oldest first. A
-    /// caller that must regain space may free them like those of [`freeable`](Self::freeable).
-    #[must_use]
-    pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
-        self.shared().released_segments(now, History::Kept)
-    }
-
     /// Bytes that must become free on the disk before the log accepts data for a further segment; 0 if it
     /// does already.
     #[must_use]
     pub fn short_bytes(&self) -> u64 {
         self.shared().spares.short_bytes()
-    }
-
-    /// Frees a sealed and released segment for recycling. Readers that hold it continue; later reads return
-    /// `Gone`. A crash soon afterwards can restore the segment unchanged; then it can be freed again.
-    pub fn free(&self, generation: Generation) -> Result<(), AppendError> {
-        self.shared().free(generation)
     }
 
     /// Returns counters since the log was opened, and current gauges.

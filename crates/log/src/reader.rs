@@ -9,13 +9,14 @@ use crate::{
     crc::crc32c,
     errors::{Corruption, Explain, ReadError},
     format::{DATA_START, Damage},
+    log::Log,
     records::Records,
-    shared::Shared,
 };
 
-impl Shared {
+impl Log {
+    /// Iterates over records from `lsn` to the end as of the call.
     pub fn records_from(&self, lsn: Lsn) -> Result<Records, ReadError> {
-        let table = self.table.load_full();
+        let table = self.shared().table.load_full();
         let segments = table.contiguous();
         let oldest = segments[0].first;
         if lsn < oldest {
@@ -29,18 +30,27 @@ impl Shared {
         Ok(Records::new(&segments[at..], lsn))
     }
 
+    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. It reads
+    /// no record twice, so it can follow the log, if it is called before the segments it still needs are
+    /// freed.
+    ///
+    /// # Errors
+    /// [`ReadError::Compacted`] if segments between the end of the iteration and the next existing segment
+    /// were freed.
     pub fn extend_records(&self, records: &mut Records) -> Result<(), ReadError> {
-        records.extend(&self.table.load_full())
+        records.extend(&self.shared().table.load_full())
     }
 
+    /// Iterates over the records of one segment that can be read.
     pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
-        let table = self.table.load_full();
+        let table = self.shared().table.load_full();
         let segment = table.find(generation).ok_or(ReadError::Gone { generation })?;
         Ok(Records::of_segment(segment))
     }
 
+    /// Reads bytes by reference and verifies their checksum.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
-        let table = self.table.load();
+        let table = self.shared().table.load();
         let segment = table.find(blob.generation).ok_or(ReadError::Gone { generation: blob.generation })?;
         let segment = Arc::clone(segment);
         drop(table);

@@ -14,6 +14,7 @@ use crate::{
     encode::{Encoded, Measure, Scratch},
     errors::AppendError,
     format::{BATCH_HEADER_BYTES, BatchKind, DATA_START, FOOTER_BYTES, MARKER_ROOM, RECORD_HEADER_BYTES, padded},
+    log::Log,
     prepare::NoSpare,
     record::{Appended, Draft, Purpose},
     shared::Shared,
@@ -30,15 +31,22 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-impl Shared {
+impl Log {
+    /// Appends records as one batch and returns once `level` is reached. `None` behaves like `Os` here; its
+    /// caller defines when such a record is accepted. Group commit: a caller that finds the writer role free
+    /// takes it.
+    ///
+    /// There is no queue: callers wait inside the call and keep their own records. After `Failed`, the
+    /// records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
+        let shared = self.shared();
         let measure = Measure::of(drafts)?;
-        let max = u64::from(self.options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM);
+        let max = u64::from(shared.options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM);
         if measure.total() > max {
             return Err(AppendError::TooLarge { got: measure.total(), max });
         }
-        if purpose == Purpose::Data && self.spares.is_low() {
-            self.admit()?;
+        if purpose == Purpose::Data && shared.spares.is_low() {
+            shared.admit()?;
         }
         let through = Through::of(level, measure.total());
         let mut appended = Appended {
@@ -48,27 +56,29 @@ impl Shared {
         };
         let mut core = SCRATCH.with_borrow_mut(|scratch| {
             let mut batch = scratch.encode(drafts, &measure);
-            self.place(&mut batch, &mut appended, purpose, through)
+            shared.place(&mut batch, &mut appended, purpose, through)
         })?;
         if measure.truncates {
             core.active.note_truncations();
-            self.truncations.add_appended(drafts, appended.first);
+            shared.truncations.add_appended(drafts, appended.first);
         }
         match level {
             Durability::None | Durability::Os => Ok(appended),
             Durability::Interval => {
                 if core.interval_since.is_none() {
-                    let now = self.clock.monotonic();
+                    let now = shared.clock.monotonic();
                     core.interval_since = Some(now);
                     drop(core);
-                    self.syncer.due_at(now + self.options.sync_interval);
+                    shared.syncer.due_at(now + shared.options.sync_interval);
                 }
                 Ok(appended)
             }
-            Durability::Disk | Durability::Quorum => self.commit(core, appended.next).map(|()| appended),
+            Durability::Disk | Durability::Quorum => shared.commit(core, appended.next).map(|()| appended),
         }
     }
+}
 
+impl Shared {
     /// Checks the disk again, after the last check found it nearly full.
     #[cold]
     fn admit(&self) -> Result<(), AppendError> {

@@ -96,8 +96,8 @@ impl Failure {
     /// Passes the failure as an `ended` frame to `then`.
     pub(crate) fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
         self.failed(|failed| {
-            let Failed { class, code, message, ref details, .. } = *failed;
-            then(&Ended { class, code, message, details: details.clone() })
+            let Failed { class, code, message, details, .. } = *failed;
+            then(&Ended { class, code, message, details })
         })
     }
 }

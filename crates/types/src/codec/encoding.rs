@@ -23,11 +23,11 @@ pub trait Encoding<'a, T> {
 macro_rules! conversions {
     ($(
         $(#[$doc:meta])*
-        $name:ident: $ty:ty as $encoded:ty $(, $layout:literal)? { put $put:expr, take $take:expr }
+        $vis:vis $name:ident: $ty:ty as $encoded:ty $(, $layout:literal)? { put $put:expr, take $take:expr }
     )*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
-        pub enum $name {}
+        $vis enum $name {}
 
         $crate::codec::conversion!($name: $ty as $encoded $(, $layout)? { put $put, take $take });
     )*};
@@ -68,14 +68,14 @@ pub(crate) use {conversion, conversions};
 
 conversions! {
     /// A span in microseconds.
-    Micros: Duration as u64 {
+    pub Micros: Duration as u64 {
         put |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
         take |micros| Some(Duration::from_micros(micros))
     }
 
     /// A limit that may be missing: `u64::MAX` means none. Spans are in microseconds; the largest span that is no
     /// "none" is `u64::MAX - 1`.
-    LimitOrNone: Option<u64> as u64 {
+    pub LimitOrNone: Option<u64> as u64 {
         put |limit| limit.unwrap_or(u64::MAX),
         take |limit| Some((limit != u64::MAX).then_some(limit))
     }

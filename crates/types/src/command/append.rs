@@ -82,8 +82,7 @@ pub fn check_producer_id(id: &str) -> Result<(), CommandError> {
 }
 
 /// The id of a producer, behind its length in one byte.
-#[derive(Clone, Copy, Debug)]
-pub enum ProducerId {}
+pub(super) enum ProducerId {}
 
 impl<'a> Encoding<'a, &'a str> for ProducerId {
     fn layout() -> String {

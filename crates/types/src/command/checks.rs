@@ -8,7 +8,7 @@ use crate::{
 
 conversions! {
     /// The name of a keyspace, stream or group.
-    Name: &'a str as &'a str, "name" {
+    pub(super) Name: &'a str as &'a str, "name" {
         put |name| name,
         take |name| check_name(name).is_ok().then_some(name)
     }
