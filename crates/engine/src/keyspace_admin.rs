@@ -17,7 +17,7 @@ use crate::{
     async_database::AsyncDatabase,
     database::Database,
     error::{ReadError, WriteError, refusal},
-    keyspace::{Keyspace, KeyspaceInfo},
+    keyspace::{Keyspace, KeyspaceInfo, described},
 };
 
 /// Default number of keys that [`Keyspace::stats`] reads before it estimates.
@@ -98,7 +98,7 @@ impl Keyspace {
     #[must_use]
     pub fn info(&self) -> Option<KeyspaceInfo> {
         let row = self.database().inner.open.machine.keyspace(self.id())?;
-        Some(KeyspaceInfo::of(self.id(), &row))
+        Some(described(self.id(), &row))
     }
 
     /// Replaces the configuration.

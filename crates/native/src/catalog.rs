@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, LeaseInfo, LeaseKey};
+use thalweg_engine::{DEFAULT_STATS_KEYS, LeaseInfo, LeaseKey};
 use thalweg_serving::{
     error::{no_such_keyspace, no_such_stream},
     limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
@@ -26,9 +26,9 @@ pub(crate) fn find_keyspace(
     wanted: &wire::FindKeyspace<'_>,
 ) -> Result<Handled, Failure> {
     let keyspace = turn.app.find_keyspace(wanted.name)?;
-    let info = keyspace.info().ok_or_else(|| no_such_keyspace(wanted.name))?;
+    let found = keyspace.info().ok_or_else(|| no_such_keyspace(wanted.name))?;
     if wanted.count == Count::Skip {
-        turn.out.reply(request.id, &KeyspaceFound { keyspace: shown_keyspace(&info), counts: None })?;
+        turn.out.reply(request.id, &KeyspaceFound { keyspace: found, counts: None })?;
         return Ok(Handled::Replied);
     }
     // Counting costs at most as much as a scan, so it is admitted as one.
@@ -39,9 +39,7 @@ pub(crate) fn find_keyspace(
         drop(held);
         let counts =
             wire::KeyspaceCounts { keys: stats.keys, bytes: stats.bytes, exact: stats.exact, sweeping: stats.sweeping };
-        Ok(Reply::encode(move |out, id| {
-            out.reply(id, &KeyspaceFound { keyspace: shown_keyspace(&info), counts: Some(counts) })
-        }))
+        Ok(Reply::encode(move |out, id| out.reply(id, &KeyspaceFound { keyspace: found, counts: Some(counts) })))
     }))
 }
 
@@ -58,15 +56,8 @@ pub(crate) fn list_keyspaces(
         found.sort_unstable_by_key(|info| info.id);
         let more = found.len() > limit;
         found.truncate(limit);
-        Ok(move |out: &mut Replies, id: u32| {
-            let keyspaces: Vec<_> = found.iter().map(shown_keyspace).collect();
-            out.reply(id, &KeyspaceList { more, keyspaces: List::Items(&keyspaces) })
-        })
+        Ok(move |out: &mut Replies, id: u32| out.reply(id, &KeyspaceList { more, keyspaces: List::Items(&found) }))
     })
-}
-
-fn shown_keyspace(info: &KeyspaceInfo) -> wire::Keyspace<'_> {
-    wire::Keyspace { id: info.id, created: info.created, config: info.config, name: &info.name }
 }
 
 /// Handles a `find stream` request: replies with the description of a stream.

@@ -1,14 +1,28 @@
-//! Descriptions of streams, producers and consumer groups.
+//! Descriptions of keyspaces, streams, producers, consumer groups and caches.
 //!
-//! Each is declared once: the engine returns it, the native protocol encodes it (`docs/formats/wire.md`), and the client
-//! returns what it has decoded.
+//! Each is declared once: the engine returns it, the native protocol encodes it (`docs/formats/wire.md`), and the
+//! client returns what it has decoded.
 
 use crate::{
     clock::SpaceTime,
     codec::structure,
-    command::{StreamConfig, groups::GroupConfig},
-    ids::{GroupId, Offset, StreamId},
+    command::{KeyspaceConfig, StreamConfig, groups::GroupConfig},
+    ids::{GroupId, KeyspaceId, Offset, StreamId},
 };
+
+structure! {
+    /// Description of a keyspace.
+    Keyspace as "keyspace" {
+        /// Id of the keyspace, which commands use. The server never gives it to another keyspace.
+        id: KeyspaceId,
+        /// Space time of the creation.
+        created: SpaceTime,
+        /// Settings of the keyspace.
+        config: KeyspaceConfig,
+        /// Name of the keyspace.
+        name: String,
+    }
+}
 
 structure! {
     /// Description of a stream.
@@ -97,5 +111,33 @@ structure! {
         stream_name: String,
         /// Members that have fetched.
         members: Vec<Member>,
+    }
+}
+
+structure! {
+    /// Statistics of a cache. Counters start at 0 when the cache is created.
+    CacheFigures as "cache figures" {
+        /// Id of the cache.
+        cache: u32,
+        /// Number of entries.
+        entries: u64,
+        /// Bytes of keys and values, including the overhead of each entry.
+        bytes: u64,
+        /// Capacity in bytes.
+        max_bytes: u64,
+        /// Number of reads that found an entry.
+        hits: u64,
+        /// Number of reads that found no entry.
+        misses: u64,
+        /// Number of values set.
+        puts: u64,
+        /// Number of entries removed by clients.
+        deletes: u64,
+        /// Number of entries evicted to make room for others.
+        evictions: u64,
+        /// Number of entries that expired.
+        expirations: u64,
+        /// Name of the cache.
+        name: String,
     }
 }

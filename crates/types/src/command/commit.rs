@@ -27,7 +27,8 @@ use crate::{
 pub(super) const COMMIT: u8 = 1;
 
 by_hand! {
-    Commit as "commit": "condition_count u32, write_count u32, conditions condition_count × condition, writes write_count × write"
+    Commit as "commit": "condition_count u32, write_count u32, \
+        conditions condition_count × condition, writes write_count × write"
 }
 
 /// Builder of a commit: conditions that must all hold, then writes that happen all or not at all.

@@ -21,7 +21,8 @@ use crate::{
 pub(super) const REDIS: u8 = 64;
 
 by_hand! {
-    RedisBatch as "redis commands": "keyspace u32, watched_count u32, command_count u32, watched watched_count × watch, commands command_count × request"
+    RedisBatch as "redis commands": "keyspace u32, watched_count u32, command_count u32, \
+        watched watched_count × watch, commands command_count × request"
 }
 
 pub(super) const HEAD_BYTES: usize = 13;

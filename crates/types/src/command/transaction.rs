@@ -23,7 +23,8 @@ use crate::{
 pub(super) const TRANSACTION: u8 = 8;
 
 by_hand! {
-    Transaction as "transaction": "condition_count u32, then_count u32, else_count u32, conditions condition_count × condition, then then_count × operation, else else_count × operation"
+    Transaction as "transaction": "condition_count u32, then_count u32, else_count u32, \
+        conditions condition_count × condition, then then_count × operation, else else_count × operation"
 }
 
 /// Builder of a transaction.

@@ -33,7 +33,8 @@ const ACK: u8 = 48;
 const NACK: u8 = 49;
 
 /// Layouts of the writes of a commit.
-pub(super) const WRITES: &str = "1 put (keyspace u32, key_len u32, value_len u32, key key_len × u8, value value_len × u8), \
+pub(super) const WRITES: &str = "\
+    1 put (keyspace u32, key_len u32, value_len u32, key key_len × u8, value value_len × u8), \
     2 delete (keyspace u32, key bytes), \
     3 append (stream u32, expected u64, count u32, batch bytes), \
     16 put until (keyspace u32, key_len u32, value_len u32, deadline deadline, lease u64, key key_len × u8, \

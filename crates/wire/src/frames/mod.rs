@@ -342,7 +342,7 @@ frames! {
         Entries<'a> = 0x0151 Reply,
         Pairs<'a> = 0x0152 Reply,
         VersionList<'a> = 0x0153 Reply,
-        KeyspaceFound<'a> = 0x0154 Reply,
+        KeyspaceFound = 0x0154 Reply,
         KeyspaceList<'a> = 0x0155 Reply,
         LeaseFound<'a> = 0x0156 Reply,
         LeaseList<'a> = 0x0157 Reply,

@@ -222,7 +222,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     sample!(1, VersionList { durability, oldest: Revision(1), next: Revision(0), versions: List::Items(&[version]) });
     let config =
         KeyspaceConfig { exact_counts: true, default_ttl: Some(Duration::from_secs(60)), ..KeyspaceConfig::default() };
-    let found = Keyspace { id: keyspace, created: TIME, config, name: "users" };
+    let found = Keyspace { id: keyspace, created: TIME, config, name: "users".into() };
     let counts = KeyspaceCounts { keys: 10, bytes: 200, exact: true, sweeping: false };
     sample!(1, KeyspaceFound { keyspace: found.clone(), counts: Some(counts) });
     sample!(1, KeyspaceList { more: false, keyspaces: List::Items(&[found]) });
@@ -366,7 +366,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         deletes: 9,
         evictions: 6,
         expirations: 7,
-        name: "pages",
+        name: "pages".into(),
     };
     sample!(6, CacheStats { caches: List::Items(&[figures]) });
 
