@@ -18,7 +18,7 @@
 
 use std::ops::Bound;
 
-use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_CURSOR_BYTES, record::Reader};
+use thalweg_types::{KeyspaceId, Revision, SpaceTime, codec::Reader, limits::MAX_CURSOR_BYTES};
 
 use crate::{
     error::ReadError,
@@ -95,7 +95,7 @@ impl ScanCursor {
             };
             let order = if flags & DESCENDING == 0 { Order::Ascending } else { Order::Descending };
             let known = version == VERSION && flags & !(DESCENDING | AT_REVISION) == 0;
-            Ok::<_, thalweg_types::record::Malformed>((known, keyspace, order, bounds, at))
+            Ok::<_, thalweg_types::codec::Malformed>((known, keyspace, order, bounds, at))
         };
         let (known, keyspace, order, bounds, at) = read().map_err(|_| NOT_A_CURSOR)?;
         if !known {

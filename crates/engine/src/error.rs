@@ -12,8 +12,9 @@ use thalweg_state::{
 use thalweg_store::BackendError;
 use thalweg_types::{
     Action, Attempt, Classified, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
+    codec::Malformed,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
-    record::{Malformed, RecordError},
+    record::RecordError,
 };
 
 /// Error returned when a directory cannot be opened.

@@ -14,7 +14,8 @@ use crate::{
     format::{
         BATCH_ALIGN, BATCH_HEADER_BYTES, BatchHeader, Damage, RECORD_HEADER_BYTES, RecordHeader, body_crc, padded,
     },
-    record::{LogRecord, RecordKind},
+    record::LogRecord,
+    record_kind::RecordKind,
     segment::SegmentKey,
 };
 

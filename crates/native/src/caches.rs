@@ -267,7 +267,7 @@ pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCache
     Ok(Handled::Replied)
 }
 
-fn figures(named: &NamedCache) -> CacheFigures<'_> {
+fn figures(named: &NamedCache) -> CacheFigures {
     let Stats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = named.cache.stats();
     CacheFigures {
         cache: named.id.0,
@@ -280,6 +280,6 @@ fn figures(named: &NamedCache) -> CacheFigures<'_> {
         deletes,
         evictions,
         expirations: expired,
-        name: &named.name,
+        name: named.name.to_string(),
     }
 }

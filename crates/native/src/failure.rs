@@ -97,8 +97,8 @@ impl Failure {
     /// Calls `then` with the failure as an `ended` frame, which ends a subscription.
     pub(crate) fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
         self.failed(|failed| {
-            let Failed { class, code, message, ref details, .. } = *failed;
-            then(&Ended { class, code, message, details: details.clone() })
+            let Failed { class, code, message, details, .. } = *failed;
+            then(&Ended { class, code, message, details })
         })
     }
 }

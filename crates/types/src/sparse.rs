@@ -12,7 +12,7 @@
 
 use crate::{
     clock::SpaceTime,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 /// Size of a run's head in bytes.

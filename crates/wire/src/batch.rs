@@ -13,12 +13,12 @@
 use bytes::Bytes;
 use thalweg_types::{
     Action, Classified,
+    codec::{EncodeError, Field, Malformed, Reader, Short},
     limits::{MAX_DELIVER_SUBSCRIPTIONS, MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES},
-    record::{Malformed, Reader, Record, RecordBatch, RecordError},
+    record::{Record, RecordBatch, RecordError},
 };
 
 use crate::{
-    codec::{EncodeError, Field, Short},
     frames::Kind,
     header::{Fields, put_open_frame},
     message::Messages,
@@ -373,11 +373,10 @@ pub enum DeliverError {
 mod tests {
     use super::*;
     use crate::{
-        codec::List,
         decoder::Decoder,
         frames::{Deliver, Envelope, Frame, Publish, ServerFrame},
     };
-    use thalweg_types::limits::MAX_FRAME_BYTES;
+    use thalweg_types::{codec::List, limits::MAX_FRAME_BYTES};
 
     fn batch(checksum: Checksum) -> SharedBatch {
         let mut writer = BatchWriter::new(b"a.b", b"").unwrap();

@@ -7,9 +7,9 @@
 
 use thalweg_types::{
     Action, Classified, Durability,
+    codec::Malformed,
     command::{BlindPut, Command, Commit, Expect, GroupCommand, TimeCommand, Write, unwrap},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_RECORD_BYTES, MAX_VALUE_BYTES},
-    record::Malformed,
 };
 
 use crate::message::Messages;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use thalweg_types::{
     Action, Classified, Durability, NodeId,
+    codec::List,
     limits::{MAX_FRAME_BYTES, MIN_FRAME_BYTES},
 };
 
 use crate::{
-    codec::List,
     decoder::RawFrame,
     frames::{ClientFrame, DecodeError, Goodbye, Hello, Kind, Magic, Reason, Space, Welcome},
 };

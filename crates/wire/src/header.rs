@@ -12,11 +12,9 @@
 
 use thalweg_types::{
     SpaceId,
+    codec::{EncodeError, Field, Malformed, Reader},
     limits::{MAX_FRAME_BYTES, MAX_TRACE_BYTES},
-    record::{Malformed, Reader},
 };
-
-use crate::codec::{EncodeError, Field};
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 12;

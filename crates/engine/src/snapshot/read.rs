@@ -7,7 +7,7 @@ use std::{convert::Infallible, io::Read};
 
 use thalweg_log::crc32c;
 use thalweg_state::portable::{self, Row};
-use thalweg_types::record::{Malformed, Reader};
+use thalweg_types::codec::{Malformed, Reader};
 
 use super::{
     PartKind, SnapshotInfo, SnapshotReadError, Totals,

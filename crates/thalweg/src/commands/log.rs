@@ -17,8 +17,8 @@ use thalweg_log::{
 };
 use thalweg_types::{
     Lsn,
+    codec::Malformed,
     command::{Command, Commands, FIRST_VERSION, GroupCommand, TimeCommand, Write},
-    record::Malformed,
 };
 
 use crate::{

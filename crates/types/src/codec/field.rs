@@ -1,19 +1,12 @@
-//! Encoding and decoding of the fields of frames.
-//!
-//! Owns: the trait [`Field`] and its implementations for all types that frames consist of. Each type reports the name
-//! that `docs/formats/wire.md` has for its layout, so a test can compare that document with the code.
-//!
-//! Decoding borrows: a decoded frame points into the received bytes and allocates nothing. Decoding a list walks
-//! through it once, so iterating over a decoded list cannot fail. Invariant: encoding a decoded value gives the same
-//! bytes again.
+//! The trait of encodable values, and its implementations for numbers, ids and bytes.
 
-use std::{fmt, marker::PhantomData};
-
-use thalweg_types::{
-    Action, Attempt, Durability, GroupId, KeyspaceId, LeaseId, NodeId, Offset, Revision, SpaceId, SpaceTime, StreamId,
-    command::{KeyspaceConfig, StreamConfig, groups::GroupConfig},
+use crate::{
+    clock::SpaceTime,
+    codec::reader::{Malformed, Reader},
+    durability::Durability,
+    error::Action,
+    ids::{Attempt, GroupId, Index, KeyspaceId, LeaseId, NodeId, Offset, Revision, SpaceId, StreamId},
     limits::MAX_FRAME_BYTES,
-    record::{Malformed, Reader},
 };
 
 /// Error returned when a value cannot be encoded.
@@ -41,9 +34,12 @@ pub enum EncodeError {
     },
 }
 
-/// A part of a frame that can be encoded and decoded.
+/// A value that can be encoded and decoded: a part of a frame or of a command.
 pub trait Field<'a>: Sized {
-    /// Name of the layout in `docs/formats/wire.md`.
+    /// Size of the encoding in bytes if all values of the type have the same and all such bytes decode.
+    const FIXED_BYTES: Option<usize> = None;
+
+    /// Name of the layout in the format documents.
     fn layout() -> String;
     /// Appends the encoded value.
     fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError>;
@@ -53,15 +49,17 @@ pub trait Field<'a>: Sized {
 
 /// A type whose layout is a sequence of named fields.
 pub trait Structure {
-    /// Name of the structure in `docs/formats/wire.md`.
+    /// Name of the structure in the format documents.
     const NAME: &'static str;
-    /// Fields of the structure in the notation of that document: `name layout, name layout`.
+    /// Fields of the structure in the notation of those documents: `name layout, name layout`.
     fn definition() -> String;
 }
 
 macro_rules! integer_fields {
     ($($int:ident),*) => {$(
         impl<'a> Field<'a> for $int {
+            const FIXED_BYTES: Option<usize> = Some(size_of::<Self>());
+
             fn layout() -> String {
                 stringify!($int).to_owned()
             }
@@ -86,6 +84,8 @@ integer_fields!(u8, u16, u32, u64, i64);
 macro_rules! id_fields {
     ($($id:ident($int:ident)),*) => {$(
         impl<'a> Field<'a> for $id {
+            const FIXED_BYTES: Option<usize> = $int::FIXED_BYTES;
+
             fn layout() -> String {
                 $int::layout()
             }
@@ -112,6 +112,7 @@ id_fields!(
     LeaseId(u64),
     NodeId(u64),
     Offset(u64),
+    Index(u64),
     Revision(u64),
     SpaceTime(u64)
 );
@@ -173,6 +174,21 @@ impl<'a> Field<'a> for &'a [u8] {
     }
 }
 
+/// Decoding copies the text.
+impl<'a> Field<'a> for String {
+    fn layout() -> String {
+        <&str>::layout()
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.as_str().put(out)
+    }
+
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
+        <&str>::take(reader, what).map(str::to_owned)
+    }
+}
+
 /// A name of at most 65,535 bytes that need not be UTF-8, such as a subject or a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Short<'a>(pub &'a [u8]);
@@ -197,9 +213,33 @@ impl<'a> Field<'a> for Short<'a> {
     }
 }
 
-fn put_len(out: &mut Vec<u8>, len: usize) -> Result<(), EncodeError> {
+/// Appends the length of a list or of bytes.
+pub(super) fn put_len(out: &mut Vec<u8>, len: usize) -> Result<(), EncodeError> {
     let len = u32::try_from(len).map_err(|_| EncodeError::FrameTooLarge { got: len, max: MAX_FRAME_BYTES })?;
     len.put(out)
+}
+
+/// Appends a u16 that the caller has checked to fit.
+pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
+    let value = u16::try_from(value).expect("the caller has checked a limit");
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// Appends a u32 that the caller has checked to fit.
+pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
+    let value = u32::try_from(value).expect("the caller has checked a limit");
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// Appends bytes that the caller has checked to be shorter than 4 GiB, behind their length.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_u32(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a value whose parts the caller has checked to be within the limits.
+pub(crate) fn put_checked<'a>(out: &mut Vec<u8>, value: &impl Field<'a>) {
+    value.put(out).expect("the caller has checked the limits");
 }
 
 /// All bytes up to the end of the frame. Only the last field of a frame may have this type.
@@ -235,107 +275,6 @@ impl<'a, T: Field<'a>> Field<'a> for Option<T> {
 
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         bool::take(reader, what)?.then(|| T::take(reader, what)).transpose()
-    }
-}
-
-/// A list of any length: either a borrowed slice to be encoded, or received bytes.
-pub enum List<'a, T> {
-    /// Items to be encoded.
-    Items(&'a [T]),
-    /// Received bytes. Decoding has walked through them once, so every item decodes.
-    Encoded {
-        /// Number of items.
-        count: u32,
-        /// Encoded items.
-        bytes: &'a [u8],
-        /// Type of the items.
-        item: PhantomData<T>,
-    },
-}
-
-impl<'a, T: Field<'a> + Clone> List<'a, T> {
-    /// Number of items.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Items(items) => items.len(),
-            Self::Encoded { count, .. } => *count as usize,
-        }
-    }
-
-    /// Returns true if the list has no items.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Iterates over the items in order.
-    pub fn iter(&self) -> impl Iterator<Item = T> + use<'a, T> {
-        let (items, count, bytes) = match *self {
-            Self::Items(items) => (items, 0, &[][..]),
-            Self::Encoded { count, bytes, .. } => (&[][..], count, bytes),
-        };
-        let mut reader = Reader::at(bytes, 0);
-        let encoded = (0..count).map_while(move |_| T::take(&mut reader, "an item").ok());
-        items.iter().cloned().chain(encoded)
-    }
-}
-
-impl<T> Clone for List<'_, T> {
-    fn clone(&self) -> Self {
-        match *self {
-            Self::Items(items) => Self::Items(items),
-            Self::Encoded { count, bytes, item } => Self::Encoded { count, bytes, item },
-        }
-    }
-}
-
-impl<'a, T: Field<'a> + Clone + fmt::Debug> fmt::Debug for List<'a, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-impl<T> Default for List<'_, T> {
-    fn default() -> Self {
-        Self::Items(&[])
-    }
-}
-
-impl<'a, T: Field<'a> + Clone + PartialEq> PartialEq for List<'a, T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.len() == other.len() && self.iter().eq(other.iter())
-    }
-}
-
-impl<'a, T: Field<'a> + Clone + Eq> Eq for List<'a, T> {}
-
-impl<'a, T: Field<'a> + Clone> Field<'a> for List<'a, T> {
-    fn layout() -> String {
-        format!("[{}]", T::layout())
-    }
-
-    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        put_len(out, self.len())?;
-        match self {
-            Self::Items(items) => items.iter().try_for_each(|item| item.put(out)),
-            Self::Encoded { bytes, .. } => {
-                out.extend_from_slice(bytes);
-                Ok(())
-            }
-        }
-    }
-
-    /// Every item has at least one byte, so the walk ends with the frame, whatever count it states.
-    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
-        let count = reader.u32(what)?;
-        let mut ahead = reader.clone();
-        let begin = ahead.position();
-        for _ in 0..count {
-            T::take(&mut ahead, what)?;
-        }
-        let bytes = reader.take(ahead.position() - begin, what)?;
-        Ok(Self::Encoded { count, bytes, item: PhantomData })
     }
 }
 
@@ -408,30 +347,10 @@ impl<'a> Field<'a> for Action {
     }
 }
 
-macro_rules! config_fields {
-    ($($config:ident as $layout:literal),*) => {$(
-        impl<'a> Field<'a> for $config {
-            fn layout() -> String {
-                $layout.to_owned()
-            }
-
-            fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-                self.encode(out);
-                Ok(())
-            }
-
-            fn take(reader: &mut Reader<'a>, _: &'static str) -> Result<Self, Malformed> {
-                Self::decode(reader)
-            }
-        }
-    )*};
-}
-
-config_fields!(KeyspaceConfig as "settings", StreamConfig as "config", GroupConfig as "group config");
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::List;
 
     fn encoded<'a, T: Field<'a>>(value: &T) -> Vec<u8> {
         let mut out = Vec::new();
