@@ -10,7 +10,8 @@
 //!
 //! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
 //! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
-//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`).
+//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`), and of
+//! their description in the OpenAPI document (`describe`, `shapes`).
 
 #![warn(unreachable_pub)]
 
@@ -20,7 +21,9 @@ mod caches;
 mod call;
 mod commit;
 mod connection;
+mod describe;
 mod dispatch;
+mod document;
 mod entity;
 mod following;
 mod groups;
@@ -42,6 +45,7 @@ mod record_json;
 mod records;
 mod reply;
 mod scan;
+mod shapes;
 mod shared;
 mod snapshot;
 mod state;
@@ -54,7 +58,7 @@ mod ttl;
 mod watch;
 
 pub use commit::commit_json;
-pub use dispatch::{Operation, ROUTES, Route};
+pub use dispatch::{OPENAPI, Operation, ROUTES, Route};
 pub use groups::{GroupCall, group_json};
 pub use handling::router;
 pub use keyspaces::{info_json, stats_json};
@@ -63,7 +67,6 @@ pub use listen::serve_until;
 pub use past::{cursor_of, cursor_text, versions_json};
 pub use shared::Http;
 pub use state::{digest_json, version_json};
-pub use status::OPENAPI;
 pub use transaction::transact_json;
 
 /// Parsers of request bodies, exported for the fuzz target. Not part of the API.
