@@ -9,7 +9,8 @@
 //!
 //! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
 //! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
-//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`).
+//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`), and of
+//! their description in the OpenAPI document (`describe`, `shapes`).
 
 #![warn(unreachable_pub)]
 
@@ -19,7 +20,9 @@ mod caches;
 mod call;
 mod commit;
 mod connection;
+mod describe;
 mod dispatch;
+mod document;
 mod entity;
 mod following;
 mod groups;
@@ -41,6 +44,7 @@ mod record_json;
 mod records;
 mod reply;
 mod scan;
+mod shapes;
 mod shared;
 mod snapshot;
 mod state;
@@ -52,12 +56,11 @@ mod transaction;
 mod ttl;
 mod watch;
 
-pub use dispatch::{Operation, ROUTES, Route};
+pub use dispatch::{OPENAPI, Operation, ROUTES, Route};
 pub use handling::router;
 pub use listen::serve_until;
 pub use shared::Http;
 pub use state::digest_json;
-pub use status::OPENAPI;
 
 /// Parsers of request bodies, exported for the fuzz target. Not part of the API.
 #[doc(hidden)]

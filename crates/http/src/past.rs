@@ -14,9 +14,11 @@ use thalweg_types::{Revision, limits::MAX_CURSOR_BYTES};
 
 use crate::{
     call::{Answer, Call},
+    describe::KeyPath,
     json::push_bytes,
     parse::{Media, ParseError, VersionsQuery, kv_path},
     reply,
+    shapes::Versions,
 };
 
 /// Default number of versions in a reply.
@@ -50,6 +52,12 @@ pub(crate) enum WithValue {
 }
 
 /// Handles `GET /v1/versions/{keyspace}/{key}`: lists past versions of a key.
+#[utoipa::path(
+    get, path = "/v1/versions/{keyspace}/{key}", params(KeyPath, VersionsQuery),
+    responses((status = 200,
+            description = "Versions of the key, newest first. All versions from the revision `oldest` on are kept.",
+            body = Versions))
+)]
 pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     let query = VersionsQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after("/v1/versions/"))?;
@@ -110,7 +118,7 @@ pub(crate) fn cursor_text(cursor: &ScanCursor) -> String {
 
 /// Decodes a cursor that [`cursor_text`] encoded.
 pub(crate) fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
-    let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor as an earlier reply gave it" };
+    let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor from an earlier reply" };
     if text.len() > MAX_CURSOR_BYTES * 2 {
         return Err(bad().into());
     }
