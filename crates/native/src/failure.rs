@@ -156,23 +156,23 @@ impl From<GroupError> for Failure {
 /// Failure of a request that its client cancelled.
 #[must_use]
 pub(crate) fn cancelled() -> Failure {
-    Failure::fix("cancelled", "the client cancelled it")
+    Failure::fix("cancelled", "the client cancelled the request")
 }
 
 /// Failure of a request whose timeout expired.
 #[must_use]
 pub(crate) fn timed_out() -> Failure {
-    Failure::new("timeout", Action::Retry, "the request's time was up")
+    Failure::new("timeout", Action::Retry, "the request timed out")
 }
 
 /// Failure of requests that a stopping server ends.
 #[must_use]
 pub(crate) fn stopping() -> Failure {
-    Failure::new("stopping", Action::Retry, "the server stops: connect again and go on")
+    Failure::new("stopping", Action::Retry, "the server is stopping: connect again and continue")
 }
 
 /// End of a subscription that delivered all messages its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {
-    Failure::fix("limit_reached", "the subscription has had as much as it asked for")
+    Failure::fix("limit_reached", "the subscription has reached its limit")
 }

@@ -237,7 +237,7 @@ impl StoreView for RedbView {
 fn guard<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = said(&*panic);
-        Err(corrupt(&format!("{doing}, redb failed: {said}")))
+        Err(corrupt(&format!("redb failed while {doing}: {said}")))
     })
 }
 
