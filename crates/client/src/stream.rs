@@ -139,9 +139,7 @@ impl Stream {
     /// Returns the producers that the stream remembers, or only the one with the given id.
     pub async fn producers(&self, producer: Option<&str>) -> Result<Vec<ProducerInfo>, Error> {
         let list = |id| wire::ListProducers { stream: StreamId(id), producer: producer.unwrap_or_default() };
-        let read = |frame: &SharedFrame| {
-            Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().collect())
-        };
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().collect());
         self.0.request(How::READ, list, read).await
     }
 

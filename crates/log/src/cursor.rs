@@ -156,11 +156,11 @@ pub(crate) fn read_batch(
     };
     if let Some(expected) = expected {
         if header.first != expected.first {
-            let damage = Damage::new("LSN that follows the batch before", expected.first.0, header.first.0);
+            let damage = Damage::new("LSN that follows the previous batch", expected.first.0, header.first.0);
             return Ok(Err(BadAt { offset: at, damage }));
         }
         if header.chain != expected.chain {
-            let damage = Damage::new("chain from the batch before", expected.chain, header.chain);
+            let damage = Damage::new("chain of the previous batch", expected.chain, header.chain);
             return Ok(Err(BadAt { offset: at, damage }));
         }
     }

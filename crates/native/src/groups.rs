@@ -25,7 +25,8 @@ use super::{
 
 fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     app.db.blocking().group_by_id(id)?.ok_or_else(|| {
-        let message = format!("there is no consumer group with id {id}: it was deleted, ask for its name's id anew");
+        let message =
+            format!("there is no consumer group with id {id}: it was deleted; look up the id of its name again");
         Failure::fix("no_such_group", message)
     })
 }

@@ -27,7 +27,7 @@ pub(crate) fn write_and_publish(
     wanted: &WriteAndPublish<'_>,
 ) -> Result<Handled, Failure> {
     if wanted.level.0.unwrap_or(turn.app.config.durability) == Durability::None {
-        let message = "a commit at level none cannot publish, because its outcome is unknown: choose another level";
+        let message = "a publish needs a commit whose outcome is known: at level `none` it is not known";
         return Err(Failure::fix("outcome_unknown", message));
     }
     let batches = subject_requests::kept(turn.subjects, request, wanted.batches.iter())?;

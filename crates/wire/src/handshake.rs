@@ -45,7 +45,10 @@ pub enum HandshakeError {
     #[error("this is not Thalweg's native protocol: {0}")]
     Malformed(DecodeError),
     /// The two sides have no version in common.
-    #[error("the peer speaks versions {min} to {max} of the protocol, this side speaks {MIN_VERSION} to {MAX_VERSION}")]
+    #[error(
+        "the peer supports versions {min} to {max} of the protocol, and this side supports {MIN_VERSION} to \
+        {MAX_VERSION}"
+    )]
     NoCommonVersion {
         /// Lowest version of the peer.
         min: u16,

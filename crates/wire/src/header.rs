@@ -98,7 +98,7 @@ pub enum FieldsError {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The receiver must understand a field and does not know it.
-    #[error("unknown field {tag:#06x}, which must be understood: this side is older, leave the field out")]
+    #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     Unknown {
         /// Tag of the field.
         tag: u16,

@@ -227,7 +227,7 @@ impl FrameReader<'_> {
         self.fill(payload, payload_len)?;
         self.check(u32_at(&header, 8), crc32c(&[&header[..8], payload]))?;
         if number != self.number {
-            return Err(self.corrupt(format!("frame {number} where {} belongs", self.number)));
+            return Err(self.corrupt(format!("frame {number} instead of frame {}", self.number)));
         }
         self.number += 1;
         if len != END_MARK {
@@ -249,7 +249,7 @@ impl FrameReader<'_> {
 
     fn fill(&mut self, out: &mut Vec<u8>, len: usize) -> Result<(), BackendError> {
         if self.end - self.at < len as u64 {
-            return Err(self.corrupt(format!("the file ends where {len} more bytes belong")));
+            return Err(self.corrupt(format!("the file ends {len} bytes too early")));
         }
         out.resize(len, 0);
         self.file.read_exact_at(out, self.at).map_err(io_error("read checkpoint"))?;

@@ -73,7 +73,7 @@ macro_rules! integer_fields {
             #[inline]
             fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
                 let bytes = reader.take(size_of::<Self>(), what)?;
-                Ok(Self::from_le_bytes(bytes.try_into().expect("as many as asked for")))
+                Ok(Self::from_le_bytes(bytes.try_into().expect("as many bytes as requested")))
             }
         }
     )*};

@@ -54,20 +54,20 @@ pub enum CommandError {
         id: String,
     },
     /// A time to live is 0, above [`MAX_TTL`](crate::limits::MAX_TTL), or, for a lease, below [`MIN_LEASE_TTL`].
-    #[error("bad time to live {got:?}: above 0 (leases: at least {MIN_LEASE_TTL:?}) and at most 100 years")]
+    #[error("bad time to live {got:?}: it must be above 0 (leases: at least {MIN_LEASE_TTL:?}) and at most 100 years")]
     BadTtl {
         /// Time to live as received.
         got: Duration,
     },
     /// The bounds of a keyspace's history are outside the limits.
     #[error(
-        "bad history {got:?}: 2 to {MAX_HISTORY_REVISIONS} revisions, an age above 0 and at most 100 years, or both"
+        "bad history {got:?}: give 2 to {MAX_HISTORY_REVISIONS} revisions, an age above 0 and at most 100 years, or both"
     )]
     BadHistory {
         /// Bounds as received.
         got: KeyspaceHistory,
     },
     /// The client chose the lease id 0, which means "no lease".
-    #[error("a lease id of 0 means no lease: leave the id out to let the server choose one")]
+    #[error("a lease id of 0 means no lease: leave out the id to let the server choose one")]
     BadLeaseId,
 }

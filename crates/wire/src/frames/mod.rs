@@ -57,7 +57,7 @@ pub enum DecodeError {
         kind: Kind,
     },
     /// The receiver must understand an optional field and does not know it.
-    #[error("unknown field {tag:#06x}, which must be understood: this side is older, leave the field out")]
+    #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     UnknownField {
         /// Tag of the field.
         tag: u16,

@@ -82,11 +82,7 @@ impl Table {
         let part = |what: &str, handle, compression, kind| {
             let block =
                 Block::from_file(file.get(), handle, compression).map_err(|error| corrupt(&error.to_string()))?;
-            if block.header.block_type == kind {
-                Ok(block)
-            } else {
-                Err(corrupt(&format!("no {what} where it belongs")))
-            }
+            if block.header.block_type == kind { Ok(block) } else { Err(corrupt(&format!("its {what} is missing"))) }
         };
         let block = part("index", inner.regions.tli, inner.metadata.index_block_compression, BlockType::Index)?;
         let index = BlockIndex::new(&IndexBlock::new(block));
