@@ -82,11 +82,6 @@ impl LeaseShown {
     }
 }
 
-/// Returns a lease's current state as JSON, without its keys.
-fn lease_json(info: &LeaseInfo) -> Value {
-    json!(LeaseShown::of(info))
-}
-
 /// Returns a lease with at most `limit` of its keys as JSON. The field `more` reports if it has further keys.
 fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize) -> Value {
     let more = keys.len() > limit;

@@ -96,10 +96,8 @@ impl JournalFile {
         if let Some(offset) =
             later.find(|offset| decode_record(&bytes, *offset, generation).is_some_and(|record| record.number > number))
         {
-            return Err(corrupt(
-                &name,
-                &format!("the record at {at} is damaged, but a valid record follows at {offset}"),
-            ));
+            let message = format_args!("the record at {at} is damaged, but a valid record follows at {offset}");
+            return Err(BackendError::corrupt(&name, message));
         }
         let journal =
             Self { file, name, generation, next_number: number, end: at as u64, filled: len, record: Vec::new() };

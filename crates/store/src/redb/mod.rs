@@ -238,15 +238,7 @@ impl PagedView for RedbView {
 
 /// Runs a redb operation. redb may panic on a damaged file; the panic becomes an error of corruption.
 fn guard<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = said(&*panic);
-        Err(corrupt(&format!("redb failed while {doing}: {said}")))
-    })
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    caught(work).unwrap_or_else(|text| Err(corrupt(format_args!("redb failed while {doing}: {text}"))))
 }
 
 fn failed<E: Into<redb::Error>>(operation: &'static str) -> impl FnOnce(E) -> BackendError {
