@@ -30,7 +30,7 @@ use crate::{
     engine::Contender,
     options::{backend, require, within},
     probe::{Probe, Sync},
-    report::{Plot, Table, cells, plots},
+    report::{Plot, Table, plots, table},
     stats::median,
 };
 
@@ -322,42 +322,33 @@ fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f6
 
 /// Rates at a glance: a row per group, a column per store would not fit, so a row per group and mode.
 fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
-    let mut table = Table::new(format!("every cell ({} stores)", subjects.len()));
-    for cell in cells {
+    table! {
+        format!("every cell ({} stores)", subjects.len()); cell in cells;
         let statistics = &cell.statistics;
         let half = (statistics.high - statistics.low) / 2.0;
-        table.row(cells! {
-            "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
-            "mode" => cell.mode.name(), "per s" => cell.rate(), "mean µs" => statistics.mean, "± 95 %" => half,
-        });
+        "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
+        "mode" => cell.mode.name(), "per s" => cell.rate(), "mean µs" => statistics.mean, "± 95 %" => half,
     }
-    table
 }
 
 fn details(cells: &[Cell]) -> Table {
-    let mut table = Table::new("statistics, flushes of the disk and bytes written per operation");
-    for cell in cells {
+    table! {
+        "statistics, flushes of the disk and bytes written per operation"; cell in cells;
         let statistics = &cell.statistics;
-        table.row(cells! {
-            "what" => cell.group.what(), "store" => cell.store.as_str(), "mode" => cell.mode.name(),
-            "unit" => cell.group.unit(), "samples" => statistics.samples, "median µs" => statistics.median,
-            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
-            "mild outliers" => statistics.mild_outliers, "severe outliers" => statistics.severe_outliers,
-            "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
-        });
+        "what" => cell.group.what(), "store" => cell.store.as_str(), "mode" => cell.mode.name(),
+        "unit" => cell.group.unit(), "samples" => statistics.samples, "median µs" => statistics.median,
+        "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+        "mild outliers" => statistics.mild_outliers, "severe outliers" => statistics.severe_outliers,
+        "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
     }
-    table
 }
 
 fn sweep_table(title: &str, cells: &[Cell]) -> Table {
-    let mut table = Table::new(title);
-    for cell in cells {
+    table! {
+        title; cell in cells;
         let statistics = &cell.statistics;
-        table.row(cells! {
-            "what" => cell.group.what(), "store" => cell.store.as_str(), "mean µs" => statistics.mean,
-            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
-            "per s" => cell.rate(), "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
-        });
+        "what" => cell.group.what(), "store" => cell.store.as_str(), "mean µs" => statistics.mean,
+        "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+        "per s" => cell.rate(), "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
     }
-    table
 }
