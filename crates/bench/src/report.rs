@@ -191,6 +191,21 @@ macro_rules! cells {
 }
 pub(crate) use cells;
 
+/// Creates a table with a row for each item. Its columns are declared once: title, and figure of an item. Figures may use
+/// variables that are declared before them.
+macro_rules! table {
+    ($title:expr; $item:pat in $items:expr; $(let $variable:pat = $of:expr;)* $($name:literal => $value:expr),* $(,)?) => {{
+        let mut table = $crate::report::Table::new($title);
+        for $item in $items {
+            $(let $variable = $of;)*
+            table.row($crate::report::cells! { $($name => $value),* });
+        }
+        table
+    }};
+}
+
+pub(crate) use table;
+
 /// A byte count as a cell in MiB.
 pub fn mebibytes(bytes: Option<u64>) -> Cell {
     bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)).into()

@@ -33,7 +33,7 @@ use crate::{
     data::KEY_BYTES,
     options::require,
     probe::{Probe, Sync},
-    report::{Check, Table, cells, mebibytes, number},
+    report::{Check, Table, mebibytes, number, table},
     stats::{median_of, ratio},
     usage::{self, Cost, Usage, Whose},
 };
@@ -295,21 +295,18 @@ fn written_per_payload(round: &StreamRound) -> (f64, f64) {
 }
 
 fn stream_table(rounds: &[StreamRound]) -> Table {
-    let mut table = Table::new("stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm");
-    for round in rounds {
+    table! {
+        "stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm"; round in rounds;
         let (all, without_zeroes) = written_per_payload(round);
-        table.row(cells! {
-            "payload MB/s" => round.bytes_per_second / 1e6,
-            "until synced MB/s" => round.synced_bytes_per_second / 1e6, "p50 µs" => round.quantiles.p50_us,
-            "p99 µs" => round.quantiles.p99_us, "max µs" => round.quantiles.max_us,
-            "payload MiB" => mebibytes(Some(round.payload_bytes)),
-            "log B/payload B" => round.log_bytes as f64 / round.payload_bytes as f64, "written B/payload B" => all,
-            "without prewritten zeroes" => without_zeroes, "zeroed MiB" => mebibytes(Some(round.zeroed_bytes)),
-            "fsyncs" => round.cost.fsyncs, "CPU s" => round.cost.cpu_seconds,
-            "peak RSS MiB" => mebibytes(round.cost.peak_rss_bytes),
-        });
+        "payload MB/s" => round.bytes_per_second / 1e6,
+        "until synced MB/s" => round.synced_bytes_per_second / 1e6, "p50 µs" => round.quantiles.p50_us,
+        "p99 µs" => round.quantiles.p99_us, "max µs" => round.quantiles.max_us,
+        "payload MiB" => mebibytes(Some(round.payload_bytes)),
+        "log B/payload B" => round.log_bytes as f64 / round.payload_bytes as f64, "written B/payload B" => all,
+        "without prewritten zeroes" => without_zeroes, "zeroed MiB" => mebibytes(Some(round.zeroed_bytes)),
+        "fsyncs" => round.cost.fsyncs, "CPU s" => round.cost.cpu_seconds,
+        "peak RSS MiB" => mebibytes(round.cost.peak_rss_bytes),
     }
-    table
 }
 
 fn stream_checks(rounds: &[StreamRound]) -> Vec<Check> {

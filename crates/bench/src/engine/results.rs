@@ -3,7 +3,7 @@
 use super::{subject::Level, timing::Measure};
 use crate::{
     latency::{Latencies, micros},
-    report::{self, Table, cells, duration, mebibytes, number},
+    report::{self, Table, cells, duration, mebibytes, number, table},
     stats::{Summary, median, median_of, ratio},
 };
 
@@ -211,20 +211,17 @@ impl Results {
 
 impl Results {
     fn compacted_table(&self) -> Table {
-        let mut table = Table::new("compaction of everything, asked for");
         let kilobytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / 1e3);
-        for compacted in &self.compacted {
-            table.row(cells! {
-                "test" => compacted.test.name, "parameters" => compacted.test.parameters,
-                "backend" => compacted.contender.as_str(), "tables before" => compacted.before.tables,
-                "tables after" => compacted.after.tables, "KB before" => kilobytes(compacted.before.bytes),
-                "KB after" => kilobytes(compacted.after.bytes),
-                "saved" => format!("{:.1} %", 100.0 * compacted.saved()),
-                "alive KB" => compacted.alive as f64 / 1e3, "after ÷ alive" => compacted.per_alive(),
-                "published" => compacted.published,
-            });
+        table! {
+            "compaction of everything, asked for"; compacted in &self.compacted;
+            "test" => compacted.test.name, "parameters" => compacted.test.parameters,
+            "backend" => compacted.contender.as_str(), "tables before" => compacted.before.tables,
+            "tables after" => compacted.after.tables, "KB before" => kilobytes(compacted.before.bytes),
+            "KB after" => kilobytes(compacted.after.bytes),
+            "saved" => format!("{:.1} %", 100.0 * compacted.saved()),
+            "alive KB" => compacted.alive as f64 / 1e3, "after ÷ alive" => compacted.per_alive(),
+            "published" => compacted.published,
         }
-        table
     }
 }
 

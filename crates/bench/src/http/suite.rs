@@ -15,7 +15,7 @@ use crate::{
     latency::micros,
     load::{self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee},
     random::KeyChooser,
-    report::{Check, Row, Table, cells},
+    report::{Check, Row, Table, cells, table},
     server::{NativePort, Target},
     stats::ratio,
 };
@@ -218,18 +218,15 @@ fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError
 }
 
 fn conditions_table(scenarios: &[Scenario]) -> Table {
-    let mut table = Table::new("conditions");
-    for scenario in scenarios {
+    table! {
+        "conditions"; scenario in scenarios;
         let options = &scenario.options;
-        table.row(cells! {
-            "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", options.mix).to_lowercase(),
-            "API" => format!("{:?}", options.api).to_lowercase(), "pace" => options.pace().name("/s"),
-            "connections" => options.connections, "pipeline" => options.pipeline,
-            "durability" => scenario.durability_name(), "value B" => options.value_size, "keys" => options.keys,
-            "spread" => format!("{:?}", options.distribution).to_lowercase(),
-        });
+        "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", options.mix).to_lowercase(),
+        "API" => format!("{:?}", options.api).to_lowercase(), "pace" => options.pace().name("/s"),
+        "connections" => options.connections, "pipeline" => options.pipeline,
+        "durability" => scenario.durability_name(), "value B" => options.value_size, "keys" => options.keys,
+        "spread" => format!("{:?}", options.distribution).to_lowercase(),
     }
-    table
 }
 
 fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Option<u64>) -> Row {
@@ -264,15 +261,12 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
 }
 
 fn spectrum_table(outcome: &Outcome) -> Table {
-    let mut table = Table::new("percentile spectrum of the last good run");
     let service = outcome.tally.own.service.spectrum();
-    for (line, service) in outcome.times.spectrum().iter().zip(service) {
-        table.row(cells! {
-            "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
-            "requests at or below" => line.count, "service µs" => service.time_us,
-        });
+    table! {
+        "percentile spectrum of the last good run"; (line, service) in outcome.times.spectrum().iter().zip(service);
+        "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
+        "requests at or below" => line.count, "service µs" => service.time_us,
     }
-    table
 }
 
 fn status_table(outcome: &Outcome) -> Table {

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     latency::{Latencies, micros},
     probe::Probed,
-    report::{Check, Table, cells, number},
+    report::{Check, Table, number, table},
     stats::{Summary, median, ratio},
 };
 
@@ -62,26 +62,23 @@ impl Measured {
 }
 
 pub(super) fn table(purpose: Purpose, rows: &[&Measured]) -> Table {
-    let mut table = Table::new(purpose.title());
-    for row in rows {
+    table! {
+        purpose.title(); row in rows;
         let (cell, rates, times, fsyncs) = (&row.cell, Summary::of(&row.rates()), row.times(), row.fsyncs());
         let appends = times.count() as f64;
-        let cpu_seconds: f64 = row.rounds.iter().map(|round| round.cost.cpu_seconds).sum();
-        let written: Option<u64> = row.rounds.iter().map(|round| round.cost.written_bytes).sum();
+        let cpu_seconds = row.rounds.iter().map(|round| round.cost.cpu_seconds).sum::<f64>();
+        let written = row.rounds.iter().map(|round| round.cost.written_bytes).sum::<Option<u64>>();
         let payload = appends * (cell.batch * cell.payload) as f64;
         let ms = |times: &Latencies, percentile| micros(times.percentile(percentile)) / 1e3;
-        table.row(cells! {
-            "durability" => cell.level.name(), "writers" => cell.writers, "as" => cell.run_as.name(),
-            "batch" => cell.batch, "record B" => cell.payload, "records/s" => rates.median * cell.batch as f64,
-            "± MAD" => rates.mad * cell.batch as f64, "p50 ms" => ms(&times, 50.0), "p99 ms" => ms(&times, 99.0),
-            "p99.9 ms" => ms(&times, 99.9), "max ms" => ms(&times, 100.0),
-            "probe writes/s" => median(&row.probe_rates()), "probe p50 ms" => ms(&row.probe_times(), 50.0),
-            "appends of probe" => row.of_probe(), "CPU µs/append" => cpu_seconds * 1e6 / appends,
-            "fsyncs" => fsyncs, "appends/fsync" => appends / fsyncs as f64,
-            "written B/payload B" => written.map(|bytes| bytes as f64 / payload),
-        });
+        "durability" => cell.level.name(), "writers" => cell.writers, "as" => cell.run_as.name(),
+        "batch" => cell.batch, "record B" => cell.payload, "records/s" => rates.median * cell.batch as f64,
+        "± MAD" => rates.mad * cell.batch as f64, "p50 ms" => ms(&times, 50.0), "p99 ms" => ms(&times, 99.0),
+        "p99.9 ms" => ms(&times, 99.9), "max ms" => ms(&times, 100.0),
+        "probe writes/s" => median(&row.probe_rates()), "probe p50 ms" => ms(&row.probe_times(), 50.0),
+        "appends of probe" => row.of_probe(), "CPU µs/append" => cpu_seconds * 1e6 / appends,
+        "fsyncs" => fsyncs, "appends/fsync" => appends / fsyncs as f64,
+        "written B/payload B" => written.map(|bytes| bytes as f64 / payload),
     }
-    table
 }
 
 /// Compares the required figures with those of the cells that were measured.

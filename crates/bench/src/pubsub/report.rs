@@ -16,7 +16,7 @@ use crate::{
     latency::{Latencies, micros},
     load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
     native::{Account, Carrier, Depth, Head, Payloads, Runs, Share},
-    report::{Check, Table, cells},
+    report::{Check, Table, cells, table},
     stats::{median, ratio},
 };
 
@@ -42,8 +42,9 @@ pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Sce
         format!("{:.1} ns for {bytes} B ({compared})", checker_nanos(bytes, depth))
     };
     report.condition("checking a message, alone", sizes.into_iter().map(cost).collect::<Vec<_>>().join(", "));
-    let mut table = Table::new("conditions: publishers and subscriptions with their connections × streams");
-    for Scenario { name, carrier, options, .. } in scenarios {
+    report.tables.push(table! {
+        "conditions: publishers and subscriptions with their connections × streams";
+        Scenario { name, carrier, options, .. } in scenarios;
         let acks = match options.in_flight {
             0 => "none".to_owned(),
             in_flight => format!("up to {in_flight} waited for"),
@@ -52,17 +53,14 @@ pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Sce
             0 => format!("{}", options.fan_out),
             members => format!("{} groups of {members}", options.fan_out),
         };
-        table.row(cells! {
-            "scenario" => name.as_str(), "transport" => carrier.name(), "payload B" => options.payload,
-            "batch" => u64::from(options.batch),
-            "publishers" => format!("{} on {}", options.publishers, options.publish()),
-            "subscriptions" => format!("{subscriptions} on {}", options.subscribe()), "acks" => acks,
-            "policy" => options.policy.name(),
-            "profile" => options.profile.map_or("as started", |profile| profile.name()),
-            "pace" => pace_name(options),
-        });
-    }
-    report.tables.push(table);
+        "scenario" => name.as_str(), "transport" => carrier.name(), "payload B" => options.payload,
+        "batch" => u64::from(options.batch),
+        "publishers" => format!("{} on {}", options.publishers, options.publish()),
+        "subscriptions" => format!("{subscriptions} on {}", options.subscribe()), "acks" => acks,
+        "policy" => options.policy.name(),
+        "profile" => options.profile.map_or("as started", |profile| profile.name()),
+        "pace" => pace_name(options),
+    });
 }
 
 /// Nanoseconds that checking and counting a message takes, alone: batches of 64 that lie in the processor's caches.
@@ -225,12 +223,9 @@ pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) 
 /// Returns the percentile spectrum of a run at the pace of these options.
 pub fn spectrum(outcome: &Outcome, options: &PubsubOptions) -> Table {
     let (pace, count) = (pace_name(options), outcome.times.count());
-    let mut table = Table::new(format!("percentile spectrum of the last run ({pace}), {count} deliveries"));
-    for line in outcome.times.spectrum() {
-        table.row(cells! {
-            "percentile" => format!("{}", line.percentile), "end to end µs" => line.time_us,
-            "deliveries at or below" => line.count,
-        });
+    table! {
+        format!("percentile spectrum of the last run ({pace}), {count} deliveries"); line in outcome.times.spectrum();
+        "percentile" => format!("{}", line.percentile), "end to end µs" => line.time_us,
+        "deliveries at or below" => line.count,
     }
-    table
 }

@@ -22,10 +22,19 @@ const OF_KNEE: f64 = 0.8;
 pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("pubsub", options.server.dir.as_deref())?;
-    let mut suite = Suite { options, scratch: &scratch, server: None, progress, lines: Vec::new(), last: None };
-    suite.all(&mut report)?;
-    let axes = ("requests above the percentile, 1 in N", "µs end to end");
-    for (number, line) in suite.lines.iter().enumerate() {
+    let mut suite = Suite {
+        options,
+        scratch: &scratch,
+        server: None,
+        report: &mut report,
+        figures: Figures::new(),
+        progress,
+        lines: Vec::new(),
+        last: None,
+    };
+    suite.all()?;
+    let (lines, axes) = (suite.lines, ("requests above the percentile, 1 in N", "µs end to end"));
+    for (number, line) in lines.iter().enumerate() {
         report.plots.push(plots::lines(&format!("pubsub-{number}"), &line.0, axes, std::slice::from_ref(line))?);
     }
     if let Some(dir) = &options.plots {
@@ -42,6 +51,8 @@ struct Suite<'a> {
     scratch: &'a Scratch,
     /// The running server, with the arguments that tune it.
     server: Option<(Vec<String>, Server)>,
+    report: &'a mut Report,
+    figures: Figures,
     progress: &'a mut dyn Progress,
     lines: Vec<plots::Line>,
     /// Options and figures of the last measured run.
@@ -49,7 +60,7 @@ struct Suite<'a> {
 }
 
 impl Suite<'_> {
-    fn all(&mut self, report: &mut Report) -> Result<(), BenchError> {
+    fn all(&mut self) -> Result<(), BenchError> {
         let options = self.options;
         let mut scenarios = Vec::new();
         for carrier in &options.server.transport {
@@ -61,17 +72,16 @@ impl Suite<'_> {
         let is_tuned = scenarios.iter().any(|scenario| !scenario.tuning().is_empty());
         let can_run = options.server.target.is_none() || !is_tuned;
         require(can_run, "--preset", "needs servers started with different profiles: leave --target out")?;
-        report::conditions(report, options, &scenarios);
-        let mut figures = Figures::new();
+        report::conditions(self.report, options, &scenarios);
         for scenario in &scenarios {
-            self.scenario(scenario, report, &mut figures)?;
+            self.scenario(scenario)?;
         }
         if let Some((_, server)) = &self.server {
-            report.condition("server", server.name());
+            self.report.condition("server", server.name());
         }
-        figures.finish(report);
+        std::mem::take(&mut self.figures).finish(self.report);
         if let ([_], Some((options, outcome))) = (&scenarios[..], &self.last) {
-            report.tables.push(report::spectrum(outcome, options));
+            self.report.tables.push(report::spectrum(outcome, options));
         }
         Ok(())
     }
@@ -88,35 +98,28 @@ impl Suite<'_> {
     }
 
     /// Measures a scenario at its own pace, and at a share of its knee if that is searched for.
-    fn scenario(&mut self, scenario: &Scenario, report: &mut Report, figures: &mut Figures) -> Result<(), BenchError> {
+    fn scenario(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
         let options = self.options;
         let (objective, start, repeats) = match (options.search, scenario.knee) {
             (Some(objective), _) => (objective, options.rate.unwrap_or(10_000.0), options.load.rounds),
             (None, objective) => {
-                let rate = self.measure(scenario, None, report, figures)?;
+                let rate = self.measure(scenario, None)?;
                 let Some(objective) = objective else { return Ok(()) };
                 (objective, (rate / scenario.options.fan_out as f64 / 2.0).max(1000.0), 1)
             }
         };
-        if let Some(rate) = self.knee(scenario, objective, start, repeats, report)?.rate {
-            let required = scenario.knee;
-            self.measure(&scenario.at(OF_KNEE * rate, options.arrivals), required, report, figures)?;
+        if let Some(rate) = self.knee(scenario, objective, start, repeats)?.rate {
+            self.measure(&scenario.at(OF_KNEE * rate, options.arrivals), scenario.knee)?;
         }
         Ok(())
     }
 
     /// Measures all rounds of a scenario, and holds them against an objective if there is one. Returns the rate.
-    fn measure(
-        &mut self,
-        scenario: &Scenario,
-        objective: Option<Objective>,
-        report: &mut Report,
-        figures: &mut Figures,
-    ) -> Result<f64, BenchError> {
+    fn measure(&mut self, scenario: &Scenario, objective: Option<Objective>) -> Result<f64, BenchError> {
         let rounds = self.rounds(scenario)?;
-        figures.add(report, scenario, &rounds);
+        self.figures.add(self.report, scenario, &rounds);
         if let Some(objective) = objective {
-            figures.objective(report, scenario, &rounds, objective);
+            self.figures.objective(self.report, scenario, &rounds, objective);
         }
         let rate = rounds.own.rate().median;
         self.keep(scenario, rounds);
@@ -158,7 +161,6 @@ impl Suite<'_> {
         objective: Objective,
         start: f64,
         repeats: u32,
-        report: &mut Report,
     ) -> Result<Knee, BenchError> {
         let bounds = Bounds { start, max: self.options.max_rate, precision: 0.05, repeats };
         let mut table = report::trials(scenario, objective);
@@ -171,11 +173,11 @@ impl Suite<'_> {
             report::trial_row(&mut table, rate, &outcome, trial);
             Ok::<_, BenchError>(trial)
         })?;
-        report.tables.push(table);
+        self.report.tables.push(table);
         let what = format!("{}, {}: highest rate with {objective}", scenario.name, scenario.carrier.name());
         let fan_out = scenario.options.fan_out as f64;
         let all = |rate: f64| format!("{rate:.0} msg/s, {:.0} deliveries/s", rate * fan_out);
-        report.checks.push(knee.check(what, all));
+        self.report.checks.push(knee.check(what, all));
         Ok(knee)
     }
 

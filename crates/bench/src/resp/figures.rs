@@ -3,7 +3,7 @@
 use super::{external, protocol::Outcome, scenario::Scenario};
 use crate::{
     load::{MAX_BUSY, Validity},
-    report::{Row, Table, cells, mebibytes},
+    report::{Row, Table, cells, mebibytes, table},
     stats::{Summary, median_of, ratio},
 };
 
@@ -109,17 +109,14 @@ impl Line<'_> {
 }
 
 pub(super) fn conditions(scenarios: &[Scenario]) -> Table {
-    let mut table = Table::new("conditions");
-    for scenario in scenarios {
+    table! {
+        "conditions"; scenario in scenarios;
         let options = &scenario.options;
-        table.row(cells! {
-            "scenario" => scenario.name.as_str(), "pace" => options.pace().name("/s"),
-            "connections" => options.connections, "pipeline" => options.pipeline,
-            "value B" => options.value_bytes(), "keys" => options.keys,
-            "spread" => format!("{:?}", options.distribution).to_lowercase(),
-        });
+        "scenario" => scenario.name.as_str(), "pace" => options.pace().name("/s"),
+        "connections" => options.connections, "pipeline" => options.pipeline,
+        "value B" => options.value_bytes(), "keys" => options.keys,
+        "spread" => format!("{:?}", options.distribution).to_lowercase(),
     }
-    table
 }
 
 pub(super) fn figures<'a>(lines: impl Iterator<Item = &'a Line<'a>>) -> Table {
@@ -131,14 +128,11 @@ pub(super) fn figures<'a>(lines: impl Iterator<Item = &'a Line<'a>>) -> Table {
 }
 
 pub(super) fn ratios<'a>(pairs: impl Iterator<Item = (&'a Line<'a>, &'a Line<'a>)>) -> Table {
-    let mut table = Table::new("ratios: medians of the rounds' ratios");
-    for (line, other) in pairs {
+    table! {
+        "ratios: medians of the rounds' ratios"; (line, other) in pairs;
         let (rate, p50) = line.ratios(other);
-        table.row(cells! {
-            "scenario" => line.scenario.name.as_str(), "generator" => line.generator,
-            "server" => line.server.as_str(), "against" => format!("{} ({})", other.server, other.durability),
-            "rate ×" => rate, "median time ×" => p50,
-        });
+        "scenario" => line.scenario.name.as_str(), "generator" => line.generator,
+        "server" => line.server.as_str(), "against" => format!("{} ({})", other.server, other.durability),
+        "rate ×" => rate, "median time ×" => p50,
     }
-    table
 }
