@@ -37,24 +37,28 @@ const SYNCS_PER_LOOK: u64 = 64;
 enum Phase {
     #[default]
     Free,
-    /// The sync with this number has a leader, which has not decided yet how far it will reach.
+    /// The sync with this number has a leader, which has not yet fixed the LSN up to which it makes records
+    /// durable.
     HandedOver(u64),
-    /// The sync with this number is in progress; it makes all records below the LSN durable.
+    /// The sync with this number is in progress; it makes all records below this LSN durable.
     Running(u64, Lsn),
 }
 
-/// State of the sync role, under the core's lock. Syncs are numbered.
+/// State of the sync role: one caller at a time runs fsync for all waiting callers. Protected by the core's
+/// lock. Syncs are numbered.
 #[derive(Debug, Default)]
 pub(crate) struct SyncRole {
     phase: Phase,
     last: u64,
-    /// True if a caller waits to lead the next sync.
+    /// True if a caller already waits to lead the next sync.
     has_successor: bool,
-    /// Number of callers that wait for the sync with an even and with an odd number.
+    /// Number of callers that wait for a sync, in two counters: one for syncs with even numbers, one for
+    /// syncs with odd numbers.
     followers: [u32; 2],
 }
 
-/// A gate at which callers sleep until a numbered sync has ended, or until they may lead it.
+/// A gate at which callers sleep until a sync with a given number has ended, or until they may lead that
+/// sync.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     reached: Mutex<u64>,
@@ -77,7 +81,7 @@ impl Gate {
     }
 }
 
-/// All gates, and the registered wakers.
+/// All gates at which callers wait for a sync, and the registered wakers.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     leader: Gate,
@@ -90,8 +94,8 @@ pub(crate) struct Gates {
 #[derive(Debug, Default)]
 struct Wakers {
     last_id: u64,
-    /// Wakers by LSN, so that a sync wakes a prefix. Bounded: one for each pending future or blocked
-    /// `wait_durable`.
+    /// Wakers of tasks that wait until an LSN is durable, ordered by that LSN, so that a sync wakes a prefix.
+    /// Bounded: one waker for each pending future or blocked `wait_durable`.
     waiting: BTreeMap<(Lsn, u64), Waker>,
 }
 
@@ -100,7 +104,8 @@ fn parity(number: u64) -> usize {
 }
 
 impl Shared {
-    /// Returns when all records below `lsn` are durable. Leads a sync unless another caller is about to.
+    /// Blocks until all records below `lsn` are durable. The caller leads a sync, unless another caller is
+    /// about to lead one.
     pub fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -108,8 +113,9 @@ impl Shared {
         self.sync_files(core, lsn)
     }
 
-    /// Commits like [`commit`](Self::commit), but takes part in a sync even if `lsn` is already durable.
-    /// Needed for markers and footers, which have no LSN.
+    /// Blocks until all records below `lsn` are durable, like [`commit`](Self::commit), but takes part in a
+    /// sync even if they already are. Needed to make marker batches and footers durable, because these have
+    /// no LSN.
     pub fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         self.check_not_failed()?;
         let number = match core.role.phase {
@@ -136,7 +142,8 @@ impl Shared {
         if self.durable() >= lsn { Ok(()) } else { self.check_not_failed() }
     }
 
-    /// Runs one sync as its leader, then hands over the role.
+    /// Runs one fsync for all waiting callers as their leader, then hands over the sync role to the next
+    /// leader.
     fn lead<'a>(&'a self, mut core: MutexGuard<'a, Core>, lsn: Lsn) -> Result<(), AppendError> {
         let number = core.role.last + 1;
         if !self.options.commit_delay.is_zero() {
@@ -203,9 +210,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes an idle batch that attests the durable records, unless a sync is in progress. Returns `None` if
-    /// the write failed, which also fails the log. A failed write is final, but the records that the caller
-    /// needed are durable all the same.
+    /// Writes an idle marker, a batch without records that attests the durable records, unless a sync is in
+    /// progress. Returns `None` if the write failed, which also fails the log. The log accepts no writes
+    /// after this failure, but the records that the caller needed are durable all the same.
     pub fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
         if core.role.phase == Phase::Free && self.durable() == core.next {
             core.mark_idle();
@@ -239,7 +246,7 @@ impl Shared {
         AppendError::Failed { reason }
     }
 
-    /// Wakes futures that wait for an LSN up to `reach`.
+    /// Wakes the futures that wait until records up to `reach` are durable.
     pub fn wake_durable(&self, reach: Lsn) {
         let mut wakers = self.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if wakers.waiting.is_empty() {
@@ -282,7 +289,7 @@ impl Wake for Unpark {
 pub(crate) struct DurableWait {
     shared: Arc<Shared>,
     lsn: Lsn,
-    /// `Some` while a waker is registered.
+    /// Key of the registered waker; `Some` while a waker is registered.
     id: Option<u64>,
 }
 

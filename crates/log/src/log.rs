@@ -40,21 +40,21 @@ pub(crate) struct Shared {
     pub options: LogOptions,
     pub clock: Arc<dyn Clock>,
     pub spares: Arc<Spares>,
-    /// Changed only under the core's lock; read without it.
+    /// The live segments. Changed only under the core's lock; read without a lock.
     pub table: ArcSwap<Table>,
     core: Mutex<Core>,
-    /// `durable <= end`, both exclusive.
+    /// LSN after the last written record. `durable`, the LSN after the last durable record, never exceeds it.
     pub end: AtomicU64,
     pub durable: AtomicU64,
     pub released: AtomicU64,
-    /// Changed only under the core's lock; read without it.
+    /// Table of truncations. Changed only under the core's lock; read without a lock.
     pub truncations: Truncations,
     pub failed: AtomicBool,
     pub failure: OnceLock<String>,
     closed: AtomicBool,
     pub gates: Gates,
     pub syncer: Syncer,
-    /// Lock on the directory, held while this value exists.
+    /// Lock on the log's directory, held while this value exists.
     _lock: Box<dyn LockGuard>,
 }
 
@@ -166,16 +166,17 @@ impl Drop for Handle {
 /// A handle to the node's log; cheap to clone. Dropping the last handle without [`close`](Self::close) has
 /// the effect of a process crash: no written record is lost, and the next open reads the tail.
 ///
-/// Waiting: `append` at `disk`, `sync` and `sync_through` lead a sync unless another caller is about to.
-/// `wait_durable` and `durable_at` only observe. [`request_sync`](Self::request_sync) makes the background
-/// thread sync, without waiting for it.
+/// Waiting: `append` at level `disk`, `sync` and `sync_through` lead an fsync, unless another caller is about
+/// to lead one. `wait_durable` and `durable_at` only wait for the syncs of other callers.
+/// [`request_sync`](Self::request_sync) makes the background thread sync, without waiting for it.
 #[derive(Clone, Debug)]
 pub struct Log {
     handle: Arc<Handle>,
 }
 
 impl Log {
-    /// Opens or creates `dir` (e.g. `log`) on the disk. `seed` generates segment ids and should be random.
+    /// Opens the log in `dir` (e.g. `log`) on the disk, or creates it. `seed` generates segment ids and
+    /// should be random.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -191,35 +192,34 @@ impl Log {
         &self.handle.shared
     }
 
-    /// Appends records as one batch and returns once `level` is reached. `None` behaves like `Os` here; its
-    /// caller defines when such a record is accepted. Group commit: a caller that finds the writer role free
-    /// takes it.
+    /// Appends records as one batch and returns once durability `level` is reached. Level `None` behaves like
+    /// `Os` here: the records are written to the kernel before the call returns.
     ///
-    /// There is no queue: callers wait inside the call and keep their own records. After `Failed`, the
-    /// records may or may not exist after a restart. After any other error, no bytes were written.
+    /// There is no queue: callers wait inside the call and keep their own records. After the error `Failed`,
+    /// the records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
         self.shared().append(drafts, level, purpose)
     }
 
-    /// Exclusive bound of the durable records.
+    /// Returns the LSN after the last durable record: all records below it are fsynced.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.shared().durable()
     }
 
-    /// Exclusive bound of the written records.
+    /// Returns the LSN after the last written record.
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.shared().end.load(Ordering::Acquire))
     }
 
-    /// First LSN that is readable in order.
+    /// Returns the first LSN from which records can be read in order, without a gap, to the end of the log.
     #[must_use]
     pub fn start(&self) -> Lsn {
         self.shared().table.load().contiguous()[0].first
     }
 
-    /// Makes all records written before the call durable. Returns the new watermark.
+    /// Makes all records written before the call durable. Returns the LSN after the last durable record.
     pub fn sync(&self) -> Result<Lsn, AppendError> {
         let core = self.shared().core();
         let next = core.next;
@@ -227,12 +227,12 @@ impl Log {
         Ok(self.durable())
     }
 
-    /// Blocks until a sync by another caller has made all records below `lsn` durable.
+    /// Blocks until a sync by another caller has made all records below `lsn` durable. Does not start a sync.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
         self.shared().wait_durable(lsn)
     }
 
-    /// Makes all records below `lsn` durable. They must have been written.
+    /// Makes all records below `lsn` durable. These records must have been written.
     pub fn sync_through(&self, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -252,19 +252,19 @@ impl Log {
         self.shared().syncer.due_now();
     }
 
-    /// Reads bytes by reference and verifies their checksum.
+    /// Reads the bytes to which a reference points, and verifies their checksum.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
         self.shared().read_blob(blob)
     }
 
-    /// Iterates over records from `lsn` to the end as of the call.
+    /// Iterates over the records from `lsn` to the end that the log has at the time of the call.
     pub fn records_from(&self, lsn: Lsn) -> Result<Records, ReadError> {
         self.shared().records_from(lsn)
     }
 
-    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. It reads
-    /// no record twice, so it can follow the log, if it is called before the segments it still needs are
-    /// freed.
+    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. The
+    /// extended iteration reads no record twice. A reader can follow the log by calling this repeatedly,
+    /// before the segments that it still needs are freed.
     ///
     /// # Errors
     /// [`ReadError::Compacted`] if segments between the end of the iteration and the next existing segment
@@ -273,14 +273,14 @@ impl Log {
         self.shared().extend_records(records)
     }
 
-    /// Iterates over the records of one segment that can be read.
+    /// Iterates over the readable records of one segment.
     pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
         self.shared().segment_records(generation)
     }
 
-    /// Truncations that come after a readable record, ordered by LSN, and for each space also by index. A
-    /// truncation that a later one covers is left out. The call costs a few nanoseconds, and the list is
-    /// usually empty.
+    /// Returns the truncations (records that void later entries of a space from an index on) that come after
+    /// a readable record, ordered by LSN, and for each space also by index. A truncation that a later one
+    /// covers is left out. The call costs a few nanoseconds, and the list is usually empty.
     #[must_use]
     pub fn truncations(&self) -> Arc<Vec<Truncation>> {
         self.shared().truncations.load()
@@ -292,40 +292,45 @@ impl Log {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()
     }
 
-    /// Declares that all records below `lsn` are persisted in the state; the caller guarantees this. Segments
-    /// completely below it, and outside the history floor, become candidates for `free`.
+    /// Declares that the state machine has persisted all records below `lsn`; the caller guarantees this.
+    /// Segments that lie completely below `lsn`, and are too old or too far from the end for the kept
+    /// history, become candidates for `free`.
     pub fn release(&self, lsn: Lsn) {
         self.shared().release(lsn);
     }
 
-    /// Sealed segments that are completely released and below the history floor at `now`. They may be freed
-    /// when no pointer refers to them.
+    /// Returns the sealed segments that the log does not need any more at `now`, oldest first: their records
+    /// were passed to [`release`](Self::release), and they are older than the history that the options keep.
+    /// They may be freed when no pointer refers to them.
     #[must_use]
     pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.shared().released_segments(now, History::Past)
     }
 
-    /// Sealed segments that are completely released and kept only by the history floor, oldest first. A
-    /// caller that must regain space may free them like those of [`freeable`](Self::freeable).
+    /// Returns the sealed segments, oldest first, that only the options `history_bytes` and `history_age`
+    /// still keep: all their records were passed to [`release`](Self::release). A caller that must regain
+    /// space may free them like those of [`freeable`](Self::freeable).
     #[must_use]
     pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.shared().released_segments(now, History::Kept)
     }
 
-    /// Bytes that must become free on the disk before the log accepts data for a further segment; 0 if it
-    /// does already.
+    /// Number of bytes that must become free on the disk before the log accepts data for a further segment; 0
+    /// if the log accepts data already.
     #[must_use]
     pub fn short_bytes(&self) -> u64 {
         self.shared().spares.short_bytes()
     }
 
-    /// Frees a sealed and released segment for recycling. Readers that hold it continue; later reads return
-    /// `Gone`. A crash soon afterwards can restore the segment unchanged; then it can be freed again.
+    /// Frees a sealed segment whose records were all released, so that its file can be recycled. Readers that
+    /// hold the segment continue; later reads return the error `Gone`. A crash soon afterwards can restore
+    /// the segment unchanged; then it can be freed again.
     pub fn free(&self, generation: Generation) -> Result<(), AppendError> {
         self.shared().free(generation)
     }
 
-    /// Returns counters since the log was opened, and current gauges.
+    /// Returns counters of events since the log was opened, and current values such as the number of
+    /// segments.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();
@@ -353,15 +358,16 @@ impl Log {
         stats
     }
 
-    /// Returns the reason why the log rejects appends, or `None`.
+    /// Returns the reason why the log rejects all appends after a failed write or sync, or `None` if it has
+    /// not failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let shared = self.shared();
         shared.failed.load(Ordering::Acquire).then(|| shared.failure.get().cloned().unwrap_or_default())
     }
 
-    /// Syncs, writes a closing marker, and stops the background threads. Further appends fail; reads
-    /// continue. Closing twice is allowed.
+    /// Syncs the log, writes a marker that reports a clean close, and stops the background threads. Further
+    /// appends fail; reads continue. Closing twice is allowed.
     pub fn close(&self) -> Result<(), AppendError> {
         let shared = self.shared();
         if shared.closed.swap(true, Ordering::AcqRel) {

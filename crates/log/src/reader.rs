@@ -1,4 +1,4 @@
-//! Reads records in order, and bytes by reference, without locking the writer.
+//! Reads records in order, and single payloads to which a reference points, without locking the writer.
 //!
 //! Owns: [`Records`]. Memory: about 1 MiB of buffer for each iterator, or one batch if that is larger.
 
@@ -21,7 +21,7 @@ use crate::{
 /// so none of them is recycled in the meantime. Ends after the first error.
 #[derive(Debug)]
 pub struct Records {
-    /// Segments to read, each with its exclusive end position.
+    /// Segments still to read, each with the byte position at which reading ends.
     ahead: VecDeque<(Arc<Segment>, u32)>,
     place: Option<Place>,
     batch: Option<BatchRecords>,
@@ -35,7 +35,8 @@ struct Place {
     segment: Arc<Segment>,
     window: Window,
     at: u32,
-    /// Values that the next batch must have; `None` if the iteration begins in the middle of a segment.
+    /// LSN and chain value that the next batch must have; `None` if the iteration begins in the middle of a
+    /// segment.
     expected: Option<Expected>,
 }
 
@@ -86,7 +87,7 @@ impl Records {
 }
 
 impl Records {
-    /// Extends the iteration to all records that are now written and in the table.
+    /// Extends the iteration to all records that are now written in the segments of `table`.
     fn extend(&mut self, table: &Table) -> Result<(), ReadError> {
         let Some(place) = &mut self.place else { return Ok(()) };
         place.window.raise_end(place.segment.written());

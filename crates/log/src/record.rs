@@ -1,4 +1,4 @@
-//! Records as passed to the log and as read back.
+//! Records as callers pass them to the log and as readers get them back.
 
 use std::io::IoSlice;
 
@@ -7,23 +7,24 @@ use thalweg_types::{Index, LogPosition, Lsn, SpaceId, SpaceTime, Term};
 
 use crate::format::RECORD_HEADER_BYTES;
 
-/// Kind of a record.
+/// Kind of a record. Records belong to a space, a state machine with its own sequence of numbered entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// Commands of a space. Has term and index.
+    /// Commands for the state machine of a space. The record has a term and an index.
     Entry = 1,
-    /// Membership of a space. Has term and index.
+    /// Membership of a space: the nodes that replicate it. The record has a term and an index.
     Membership = 2,
-    /// Vote of a space.
+    /// Vote of this node in an election of a space's leader.
     Vote = 3,
-    /// Bytes copied forward on this node. Has no term or index.
+    /// Bytes that this node copied from an old segment to the end of the log, so that the segment can be
+    /// freed. The record has no term or index.
     Move = 4,
-    /// Voids a suffix of a space's entries (Raft only).
+    /// Voids the entries of a space from an index on (Raft only).
     Truncate = 5,
-    /// Declares that a space's entries up to an index are no longer needed.
+    /// Declares that the entries of a space up to an index are no longer needed.
     Purged = 6,
-    /// An empty entry of a space (the blank of a new leader). Has term and index.
+    /// An empty entry of a space, which a new leader appends first. The record has a term and an index.
     Blank = 7,
 }
 
@@ -54,7 +55,7 @@ impl RecordKind {
         matches!(self, Self::Entry | Self::Membership | Self::Blank)
     }
 
-    /// Name of the kind, as `log dump` prints it.
+    /// Name of the record kind, as the command `log dump` prints it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,11 +77,11 @@ pub struct Draft<'a> {
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
-    /// Term of the record, or zero.
+    /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record, or zero.
+    /// Index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record.
+    /// Space time of the record, in microseconds.
     pub time: SpaceTime,
     /// Payload of the record, in parts.
     pub payload: &'a [IoSlice<'a>],
@@ -106,29 +107,30 @@ pub struct Truncation {
     pub index: Index,
 }
 
-/// Purpose of an append, which determines the behaviour on a nearly full disk.
+/// Purpose of an append. It determines whether the append is accepted on a nearly full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Purpose {
-    /// New data: rejected below the reserve.
+    /// The append adds new data: rejected if the disk has less free space than the reserve.
     #[default]
     Data,
-    /// Deletes, trims, moves: continue in the space reserved for them.
+    /// The append is a delete, trim or move, which frees space later: accepted in the disk space reserved for
+    /// such appends.
     Reclaim,
 }
 
-/// Positions of an appended batch.
+/// Positions in the log of a batch that was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// LSN of the first record.
+    /// LSN of the batch's first record.
     pub first: Lsn,
     /// Exclusive bound: LSN after the last record.
     pub next: Lsn,
-    /// Position of the first record's payload.
+    /// Position of the payload of the batch's first record.
     pub payload_at: LogPosition,
 }
 
 impl Appended {
-    /// Positions of the payloads, for the drafts that were appended.
+    /// Positions of the payloads of a batch's records. `drafts` must be the records that were appended.
     pub fn payload_positions<'a>(&self, drafts: &'a [Draft<'_>]) -> impl Iterator<Item = LogPosition> + use<'a> {
         let mut at = self.payload_at;
         drafts.iter().map(move |draft| {
@@ -142,8 +144,8 @@ impl Appended {
 
 /// A record read from the log, with a verified checksum.
 ///
-/// The payload shares the buffer into which it was read (about 1 MiB). Copy a payload that lives long,
-/// instead of keeping the `Bytes`.
+/// The payload shares the buffer into which it was read (about 1 MiB). A caller that keeps a payload for long
+/// should copy it, because a `Bytes` keeps the whole buffer in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
     /// LSN of the record, its position in the log.
@@ -152,11 +154,11 @@ pub struct LogRecord {
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
-    /// Term of the record, or zero.
+    /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record, or zero.
+    /// Index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record.
+    /// Space time of the record, in microseconds.
     pub time: SpaceTime,
     /// Payload of the record.
     pub payload: Bytes,

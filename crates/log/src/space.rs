@@ -1,7 +1,8 @@
 //! Selection of segments that can be freed.
 //!
-//! Owns: the released bound and the history floor. Does not own: references into a segment; the log's user
-//! tracks those.
+//! Owns: the LSN below which the log's user has released records, and the history floor: the point below
+//! which segments are not kept for history. Does not own: references into a segment; the log's user tracks
+//! those.
 
 use std::sync::atomic::Ordering;
 
@@ -9,12 +10,13 @@ use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use crate::{errors::AppendError, log::Shared, options::SegmentInfo};
 
-/// Side of the history floor on which a segment is.
+/// Side of the history floor on which a segment lies. The floor separates segments kept for history, which
+/// are young and near the end of the log, from older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum History {
-    /// The segment is below the floor: only references into it keep it.
+    /// The segment is older than the kept history: only references into the segment keep it.
     Past,
-    /// The segment is above the floor.
+    /// The segment belongs to the kept history.
     Kept,
 }
 
@@ -27,8 +29,8 @@ impl Shared {
         Lsn(self.released.load(Ordering::Acquire))
     }
 
-    /// Sealed segments that are completely released, oldest first: either those below the history floor, or
-    /// those that the floor keeps.
+    /// Sealed segments whose records were all released, oldest first: those older than the kept history, or
+    /// those that only the kept history still needs, as `kept` selects.
     pub fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
         let released = self.released();
         let oldest_kept = now.minus(self.options.history_age);

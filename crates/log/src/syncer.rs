@@ -1,7 +1,7 @@
-//! The background syncer. It fsyncs `interval` writes at their deadline and sealed segments soon, and marks
-//! an idle log as durable.
+//! The background syncer. It fsyncs writes of durability level `interval` at their deadline, and sealed
+//! segments soon. It also marks the log as durable when no writes are pending.
 //!
-//! Owns: the deadlines. Sleeps without a timer while none is set.
+//! Owns: the deadlines. The thread sleeps without a timer while no deadline is set.
 
 use std::{
     sync::{Condvar, Mutex, PoisonError},
@@ -12,15 +12,16 @@ use crate::log::Shared;
 
 #[derive(Debug, Default)]
 struct Due {
-    /// Monotonic time of the next sync.
+    /// Monotonic time at which the next sync is due.
     at: Option<Duration>,
-    /// Monotonic time at which the log is marked idle.
+    /// Monotonic time at which an idle marker is due, which attests that the log is durable and has no
+    /// pending writes.
     mark: Option<Duration>,
     now: bool,
     stop: bool,
 }
 
-/// Deadlines on which the thread waits.
+/// Deadlines for which the background sync thread waits.
 #[derive(Debug, Default)]
 pub(crate) struct Syncer {
     due: Mutex<Due>,
@@ -33,17 +34,18 @@ impl Syncer {
         self.changed.notify_one();
     }
 
-    /// Sets the deadline of the next sync to `at`, unless it is earlier already.
+    /// Sets the deadline of the next background sync to `at`, unless an earlier deadline is set.
     pub fn due_at(&self, at: Duration) {
         self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
     }
 
-    /// Schedules an idle marker at `at`, if the log is idle then.
+    /// Requests that the sync thread write an idle marker at time `at`, if the log has no pending writes
+    /// then.
     pub fn mark_at(&self, at: Duration) {
         self.change(|due| due.mark = Some(at));
     }
 
-    /// Requests a sync as soon as possible.
+    /// Requests a background sync as soon as possible.
     pub fn due_now(&self) {
         self.change(|due| due.now = true);
     }
@@ -52,7 +54,7 @@ impl Syncer {
         self.change(|due| due.stop = true);
     }
 
-    /// Sleeps until an action is due.
+    /// Sleeps until the sync thread has an action to perform.
     fn wait(&self, shared: &Shared) -> Wanted {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -80,7 +82,7 @@ impl Syncer {
         }
     }
 
-    /// Body of the thread. A failed sync fails the log, where callers see it.
+    /// Body of the background sync thread. A failed sync fails the log, and callers of the log get the error.
     pub fn run(&self, shared: &Shared) {
         loop {
             let core = match self.wait(shared) {
@@ -133,8 +135,8 @@ enum Wanted {
     Stop,
     /// All records written so far must be synced.
     Everything,
-    /// The `interval` writes past their deadline must be synced.
+    /// The writes of durability level `interval` past their deadline must be synced.
     Interval,
-    /// The log must be marked idle, if it is idle.
+    /// The log must be marked as durable and idle, if it has no pending writes.
     Mark,
 }
