@@ -1,4 +1,4 @@
-//! The values that each profile sets.
+//! The configuration values that each profile sets.
 
 use thalweg_broker::Batching;
 
