@@ -1,7 +1,8 @@
-//! Caches: held in the server's memory, bounded, never logged.
+//! Handles of caches, which hold entries in the server's memory only, up to a bound, and never log them.
 //!
-//! A cache id is valid for one run of the server. The client sends a request only to the run that its id belongs to.
-//! If the server is in another run, the client requests the id again, which also creates the cache again, empty.
+//! The id of a cache is valid for one run of the server, from its start to its stop. The client sends a
+//! request only to the run from which it got the id. If the server has restarted since, the client requests
+//! the id again, which also creates the cache again, empty.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -22,7 +23,8 @@ use crate::{
     write::fits,
 };
 
-/// A cache identified by its name. Cheap to clone. It requests the cache's id at the first use.
+/// A handle of a cache identified by its name. Cheap to clone. The handle requests the cache's id at the
+/// first use.
 #[derive(Clone, Debug)]
 pub struct Cache(Arc<Inner>);
 
@@ -44,11 +46,11 @@ struct Id {
 /// A cache entry as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheValue {
-    /// Value of the entry. It is not copied and keeps the whole read buffer of the reply alive.
+    /// Value of the entry. The value is not copied, and keeps the whole read buffer of the reply alive.
     pub value: Bytes,
-    /// Version that the put of this entry assigned.
+    /// Version that the write of this entry assigned to it.
     pub version: u64,
-    /// Remaining time to live; `None` if the entry has no deadline and lives until the cache evicts it.
+    /// Remaining time to live of the entry; `None` if it has no deadline and lives until the cache evicts it.
     pub remaining: Option<Duration>,
 }
 
@@ -57,21 +59,21 @@ pub struct CacheValue {
 pub struct CacheStats {
     /// Name of the cache.
     pub name: String,
-    /// Number of entries.
+    /// Number of entries in the cache.
     pub entries: u64,
-    /// Bytes of keys and values, including the overhead of each entry.
+    /// Bytes of keys and values in the cache, including the overhead of each entry.
     pub bytes: u64,
-    /// Capacity in bytes.
+    /// Capacity of the cache in bytes.
     pub max_bytes: u64,
     /// Number of reads that found an entry.
     pub hits: u64,
     /// Number of reads that found no entry.
     pub misses: u64,
-    /// Number of values set.
+    /// Number of values that clients set.
     pub puts: u64,
     /// Number of entries removed by clients.
     pub deletes: u64,
-    /// Number of entries evicted to make room for others.
+    /// Number of entries that the cache evicted to make room for others.
     pub evictions: u64,
     /// Number of entries that expired.
     pub expirations: u64,
@@ -85,15 +87,15 @@ impl Client {
         self.cache_with(name, CacheCreate::IfMissing, 0)
     }
 
-    /// Like [`cache`](Self::cache), with a choice for a missing cache and its capacity in bytes (0 for the server's
-    /// default).
+    /// Returns a handle of the cache with this name, like [`cache`](Self::cache). `create` states whether the
+    /// first use creates a missing cache, and with which capacity in bytes (0 for the server's default).
     #[must_use]
     pub fn cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> Cache {
         let (client, name) = (self.clone(), name.into());
         Cache(Arc::new(Inner { client, name, create, max_bytes, id: Mutex::new(None) }))
     }
 
-    /// Returns the statistics of all caches.
+    /// Returns the statistics of all caches of the server.
     pub async fn caches(&self) -> Result<Vec<CacheStats>, Error> {
         let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ReadCacheStats { cache: 0 }.encode_with(out, id, fields))
@@ -133,7 +135,8 @@ impl Cache {
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Opens the cache now. Returns true if the call created it, and its capacity in bytes.
+    /// Opens the cache now, instead of at its first use. Returns true if the call created the cache, and the
+    /// cache's capacity in bytes.
     pub async fn open(&self) -> Result<(bool, u64), Error> {
         let Inner { client, name, create, max_bytes, .. } = &*self.0;
         for _ in 0..=client.options().retries.max_attempts {
@@ -177,8 +180,8 @@ impl Cache {
         Err(Error::OtherRun)
     }
 
-    /// Sends a request with the cache's id. If the id belongs to another run or is gone, looks the name up and sends
-    /// the request again.
+    /// Sends a request with the cache's id. If the id belongs to an earlier run of the server or to a dropped
+    /// cache, looks up the cache's name and sends the request again.
     async fn ask<R>(
         &self,
         repeat: Repeat,
@@ -207,7 +210,7 @@ impl Cache {
         }
     }
 
-    /// Reads an entry; `None` if the key has none.
+    /// Reads the entry of a key; `None` if the cache has no entry for it.
     pub async fn get(&self, key: &[u8]) -> Result<Option<CacheValue>, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheGet { cache, key: Rest(key) }.encode_with(out, id, fields))
@@ -220,7 +223,7 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, read).await
     }
 
-    /// Reads several entries. The result has the order of the keys.
+    /// Reads the entries of several keys. The result has the order of the keys.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<CacheValue>>, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheMultiGet { cache, keys: List::Items(keys) }.encode_with(out, id, fields))
@@ -239,12 +242,13 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, read).await
     }
 
-    /// Sets an entry without a deadline, which lives until the cache evicts it. Returns the entry's version.
+    /// Sets the entry of a key without a deadline: it lives until the cache evicts it. Returns the entry's
+    /// version.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
         self.put_with(key, value, CacheTtl::Never {}, CacheExpect::Any {}).await
     }
 
-    /// Sets an entry with a condition and a time to live. Returns the entry's version, or the error
+    /// Sets the entry of a key with a condition and a time to live. Returns the entry's version, or the error
     /// `condition_failed`.
     pub async fn put_with(
         &self,
@@ -262,7 +266,8 @@ impl Cache {
         self.ask(repeat, encode, read).await
     }
 
-    /// Sets several entries, one after the other: other clients may see some before the others are set.
+    /// Sets several entries, one after the other: other clients may see some of the new values before the
+    /// others are set.
     pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
         let pairs: Vec<_> = pairs.iter().map(|&(key, value)| CachePair { key, value }).collect();
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
@@ -272,12 +277,13 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
     }
 
-    /// Removes an entry. Returns true if there was one.
+    /// Removes the entry of a key. Returns true if the cache had one.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.delete_if(key, CacheExpect::Any {}).await
     }
 
-    /// Removes an entry if it meets `expect`. Returns true if there was one, or the error `condition_failed`.
+    /// Removes the entry of a key if it meets the condition `expect`; otherwise returns the error
+    /// `condition_failed`. Returns true if the cache had an entry.
     pub async fn delete_if(&self, key: &[u8], expect: CacheExpect<'_>) -> Result<bool, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheDelete { cache, expect: expect.clone(), key: Rest(key) }.encode_with(out, id, fields))
@@ -285,7 +291,7 @@ impl Cache {
         self.ask(Repeat::IfNothing, encode, existed).await
     }
 
-    /// Changes the time to live of an entry. Returns true if there was one.
+    /// Changes the time to live of a key's entry. Returns true if the cache has one.
     pub async fn touch(&self, key: &[u8], ttl: CacheTtl) -> Result<bool, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheTouch { cache, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
@@ -293,7 +299,8 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, existed).await
     }
 
-    /// Adds to a counter and returns its new value. A missing counter counts as 0.
+    /// Adds `delta` to a counter, which is an entry in decimal digits, and returns the counter's new value. A
+    /// missing counter counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64, ttl: CacheTtl) -> Result<i64, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
@@ -302,7 +309,8 @@ impl Cache {
         self.ask(Repeat::IfNothing, encode, read).await
     }
 
-    /// Returns a page of at most `limit` keys in an unspecified order, and the cursor of the next page.
+    /// Returns a page of at most `limit` keys of the cache in an unspecified order, and the cursor of the
+    /// next page.
     pub async fn keys(&self, cursor: Option<u64>, limit: u32) -> Result<(Vec<Bytes>, Option<u64>), Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheScan { cache, cursor, limit }.encode_with(out, id, fields))
@@ -314,7 +322,7 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, read).await
     }
 
-    /// Removes all entries.
+    /// Removes all entries of the cache.
     pub async fn clear(&self) -> Result<(), Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::CacheClear { cache }.encode_with(out, id, fields))
@@ -322,7 +330,8 @@ impl Cache {
         self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
     }
 
-    /// Drops the cache. Returns true if it existed. The next use creates it again if this handle may create it.
+    /// Drops the cache. Returns true if it existed. The next use creates the cache again if this handle may
+    /// create it.
     pub async fn drop_cache(&self) -> Result<bool, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::DropCache { cache }.encode_with(out, id, fields))
@@ -335,7 +344,7 @@ impl Cache {
         dropped
     }
 
-    /// Returns the cache's statistics.
+    /// Returns the cache's statistics; `None` if the cache does not exist.
     pub async fn stats(&self) -> Result<Option<CacheStats>, Error> {
         let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
             fits(wire::ReadCacheStats { cache }.encode_with(out, id, fields))

@@ -1,4 +1,5 @@
-//! Name and id of a named object, shared by all kinds of handles. The id is looked up at the first use.
+//! Name and id of a named object, shared by all kinds of handles. The handle requests the id at its first
+//! use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +41,7 @@ impl Named {
     }
 }
 
-/// Fixes the result type of a future where type inference cannot.
+/// Returns the future unchanged, but fixes its result type where type inference cannot.
 pub(crate) fn typed<R>(ask: impl Future<Output = Result<R, Error>>) -> impl Future<Output = Result<R, Error>> {
     ask
 }

@@ -34,8 +34,8 @@ impl Solitude {
         Self { begun: now, last: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
-    /// Records activity of connection `who`. Returns true if no other connection was active during the last
-    /// [`QUIET`] period.
+    /// Records activity of connection `who`. Returns true if no other connection was active for at least
+    /// `QUIET`.
     #[inline]
     pub fn at_work(&self, who: u64, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.begun).as_micros() as u64;
