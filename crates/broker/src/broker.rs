@@ -1,4 +1,4 @@
-//! The broker: links, subscriptions of all subjects, and publishing.
+//! The broker: the links of all connections, the subscriptions of all subjects, and publishing.
 
 use std::{
     collections::HashMap,
@@ -30,35 +30,38 @@ use crate::{
     wild::Wild,
 };
 
-/// Number of shards of the subject space, each with a mutex for its publishers. With this many, threads
-/// rarely contend.
+/// Number of shards into which subjects are divided by hash. Each shard has a mutex that a publish to one of
+/// its subjects takes. With this many, threads rarely contend.
 const SHARDS: usize = 64;
 
 /// Limits of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
-    /// Maximum open links. Opening more returns an error.
+    /// Maximum number of open links; a link holds the queues of one connection. Opening more returns an
+    /// error.
     pub max_links: usize,
-    /// Maximum subscriptions; each costs about 400 bytes. Further ones return an error.
+    /// Maximum number of subscriptions; each costs about 400 bytes. Further subscriptions return an error.
     pub max_subscriptions: usize,
-    /// Maximum subscriptions of one link. Further ones return an error.
+    /// Maximum number of subscriptions of one link. Further subscriptions return an error.
     pub max_link_subscriptions: usize,
-    /// Maximum bytes queued for one link. At the limit, the policy of the subscription that would receive
-    /// more applies.
+    /// Maximum bytes of messages queued for one link. At the limit, the broker applies the policy of the
+    /// subscription that would receive another message.
     pub max_link_bytes: u64,
-    /// Maximum bytes queued for all links together; a batch counts once for each link. At the limit, policies
-    /// apply as for one link. A link with an empty queue can exceed the limit by one batch.
+    /// Maximum bytes of messages queued for all links together; a batch counts once for each link. At the
+    /// limit, the broker applies the policy of the subscription that would receive another message. A link
+    /// with an empty queue can exceed the limit by one batch.
     pub max_queued_bytes: u64,
-    /// Maximum cached subjects: subjects without subscriptions of their own whose pattern matches are cached,
-    /// at about 250 bytes each. With 0, every publish to such a subject looks up its patterns again.
+    /// Maximum number of cached subjects. The cache stores the matching patterns of subjects that have no
+    /// subscriptions of their own, at about 250 bytes each. With 0, every publish to such a subject looks up
+    /// its patterns again.
     pub cached_subjects: usize,
-    /// Seed of the subjects' hashes and of the choice of group members. Use the system's randomness, so that
-    /// clients cannot choose colliding subjects.
+    /// Seed for hashing subjects, and for choosing the members of queue groups that receive a message. Use
+    /// the system's randomness, so that clients cannot choose colliding subjects.
     pub seed: u64,
 }
 
 impl BrokerConfig {
-    /// Default values. The seed is for tests.
+    /// Default limits of a broker. Their seed is for tests only.
     pub const DEFAULTS: Self = Self {
         max_links: MAX_LINKS,
         max_subscriptions: MAX_SUBSCRIPTIONS,
@@ -94,40 +97,43 @@ impl Classified for TooManyLinks {
     }
 }
 
-/// Figures of a broker at one point in time. Counters start when the broker is created.
+/// Figures of a broker at one point in time. The counters start when the broker is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerStats {
     /// Number of open links.
     pub links: usize,
     /// Number of subscriptions.
     pub subscriptions: usize,
-    /// Bytes reserved for queues, in steps of 64 KiB for each link.
+    /// Bytes of memory reserved for the queues of all links, in steps of 64 KiB for each link.
     pub queued_bytes: u64,
-    /// Queued messages, counted once for each subscription, as of each link's last change.
+    /// Number of queued messages, counted once for each subscription. The number of each link is that of its
+    /// last change.
     pub queued_messages: u64,
     /// Number of subjects in memory: those with subscriptions and cached ones.
     pub subjects: usize,
     /// Approximate number of cached subjects without subscriptions of their own.
     pub cached_subjects: usize,
-    /// Batches published, including those without subscribers.
+    /// Number of batches published, including those without subscribers.
     pub batches: u64,
     /// Number of messages in published batches.
     pub messages: u64,
-    /// Batches published without any subscriber.
+    /// Number of batches published to subjects without any subscriber.
     pub unmatched: u64,
-    /// Batches queued, counted once for each subscription.
+    /// Number of batches queued, counted once for each subscription.
     pub deliveries: u64,
-    /// Batches not queued for a matching subscription because its queue was full.
+    /// Number of batches not queued for a matching subscription because its queue was full, counted once for
+    /// each subscription.
     pub missed: u64,
-    /// Publishes that were blocked by a full queue.
+    /// Number of publishes that were blocked by a full queue.
     pub blocked: u64,
-    /// Publishes to a subject that was not in memory.
+    /// Number of publishes to a subject that was not in memory, so that its matching patterns had to be
+    /// looked up.
     pub resolved: u64,
-    /// Messages that subscriptions missed, by policy.
+    /// Numbers of messages that subscriptions missed, by the policy of the subscription.
     pub losses: Losses,
 }
 
-/// A shard aligned to two cache lines, so that shards do not share any.
+/// A shard aligned to two cache lines of the processor, so that two shards never share one.
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
@@ -141,7 +147,7 @@ pub(crate) struct Core {
     links: AtomicUsize,
     subscriptions: AtomicUsize,
     next_link: AtomicU64,
-    /// Open links, for figures only; publishing does not use it.
+    /// Open links, for figures only; a publish does not use this table.
     open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
 }
 
@@ -198,7 +204,8 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Publishes to subscriptions. Clones are handles to the same broker.
+/// The message broker: passes published messages to the queues of matching subscriptions. Clones are handles
+/// of the same broker.
 #[derive(Clone, Debug)]
 pub struct Broker {
     core: Arc<Core>,
@@ -224,8 +231,8 @@ impl Broker {
         Self { core: Arc::new(core) }
     }
 
-    /// Opens a link for a connection. The broker calls `notify` when there is something to
-    /// [`take`](Link::take) and the last take returned [`Taken::All`](crate::Taken::All).
+    /// Opens a link for a connection. The broker calls `notify` when the link has something to
+    /// [`take`](Link::take), if the last take returned [`Taken::All`](crate::Taken::All).
     ///
     /// # Errors
     /// The broker has reached its limit of links.
@@ -241,9 +248,9 @@ impl Broker {
         Ok(Link::new(shared, Arc::clone(&self.core)))
     }
 
-    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After [`WouldBlock`]
-    /// the broker notifies `waiter` when a retry is useful, and sometimes without need. Without a waiter, the
-    /// publisher decides itself when to retry.
+    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After the error
+    /// [`WouldBlock`] the broker notifies `waiter` when a retry may succeed, and sometimes without need.
+    /// Without a waiter, the publisher decides when to retry.
     ///
     /// To keep its messages in order, a publisher must not publish a later batch before this one has
     /// succeeded.
@@ -263,8 +270,8 @@ impl Broker {
         published
     }
 
-    /// Returns the figures of the broker. Takes each shard's lock in turn: intended for metrics, not for
-    /// every publish.
+    /// Returns the figures of the broker. Takes each shard's lock in turn, so it is meant for metrics, not
+    /// for a call with every publish.
     #[must_use]
     pub fn stats(&self) -> BrokerStats {
         let mut stats = BrokerStats {

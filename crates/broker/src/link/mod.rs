@@ -1,4 +1,4 @@
-//! A link: one subscribing connection, with all its subscriptions and their queues.
+//! A link: the broker's side of one subscribing connection, with all its subscriptions and their queues.
 //!
 //! Owns: queues, limits, policies, credit, the order of deliveries. Does not own: sockets, or the matching of
 //! subjects. See [`state`] for its layout, and the crate's documentation for how to drive a link.
@@ -33,37 +33,37 @@ use crate::{Pattern, broker::Core, interest::Target, locked, notify::Notify, wak
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// Error returned when a subscription cannot be created.
+/// Error returned when a subscription cannot be created on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubscribeError {
-    /// The link has a subscription with this id.
+    /// The link already has a subscription with this id.
     #[error("subscription {} exists on this connection: choose another id, or unsubscribe first", .0.0)]
     DuplicateId(SubscriptionId),
-    /// The link has reached its limit of subscriptions.
+    /// The link has reached its maximum number of subscriptions.
     #[error("a connection has at most {max} subscriptions: unsubscribe, or use patterns")]
     TooManyOnLink {
         /// Maximum number of subscriptions of a link.
         max: usize,
     },
-    /// The broker has reached its limit of subscriptions.
+    /// The broker has reached its maximum number of subscriptions.
     #[error("the node has reached its limit of {max} subscriptions: try again later, or raise the limit")]
     TooMany {
         /// Maximum number of subscriptions of the broker.
         max: usize,
     },
-    /// The group's name is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
+    /// The name of the queue group is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
     #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
     GroupName {
         /// Length of the name in bytes.
         bytes: usize,
     },
-    /// The group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern.
+    /// The queue group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern, which is the maximum.
     #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
     GroupFull,
-    /// A queue limit is 0.
+    /// A requested limit on the subscription's queue is 0, so no message could be queued.
     #[error("a queue holds at least one message and one byte")]
     NoQueue,
-    /// [`Policy::Disconnect`] has closed the link.
+    /// The policy [`Policy::Disconnect`] has closed the link.
     #[error("the server closed this connection because it was too slow: connect again")]
     Disconnected,
 }
@@ -104,23 +104,24 @@ impl Classified for UnknownSubscription {
     }
 }
 
-/// Figures of a queue at one point in time.
+/// Figures of the queue of a subscription at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Number of queued messages.
     pub messages: u64,
     /// Number of queued bytes.
     pub bytes: u64,
-    /// Number of messages missed so far.
+    /// Number of messages that the subscription has missed so far.
     pub dropped: u64,
 }
 
-/// The part of a link that publishers access.
+/// The part of a link that publishers access from other threads.
 pub(crate) struct Shared {
     pub(crate) id: LinkId,
     state: Mutex<LinkState>,
     notify: Arc<dyn Notify>,
-    /// Queued messages as of the last change. Publishers use it to find the less loaded member of a group.
+    /// Number of messages queued on the link, as of the last change. Publishers use it to find the less
+    /// loaded member of a queue group.
     load: AtomicU64,
 }
 
@@ -152,9 +153,9 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). Its driver
-/// can share it between threads. Dropping a link closes it: its subscriptions end, their queues are lost, and
-/// publishers that wait for its room continue.
+/// Subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). The driver of
+/// the connection can share the link between threads. Dropping a link closes it: its subscriptions end, their
+/// queued messages are lost, and publishers that wait for room in its queues continue.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -172,7 +173,8 @@ impl Link {
         self.shared.id
     }
 
-    /// Creates a subscription. It receives every publish that begins after this returns.
+    /// Creates a subscription. The subscription receives every matching publish that begins after this call
+    /// returns.
     ///
     /// # Errors
     /// A limit is reached, the id is in use, or the group's name is invalid: see [`SubscribeError`].
@@ -223,7 +225,7 @@ impl Link {
         Ok(())
     }
 
-    /// Ends a subscription and drops its queue.
+    /// Ends a subscription and drops the messages in its queue.
     ///
     /// # Errors
     /// The link has no subscription with this id.
@@ -248,7 +250,7 @@ impl Link {
         self.core.remove(&subscription.pattern, subscription.group.as_ref(), &target);
     }
 
-    /// Grants further credit to a subscription.
+    /// Permits the link to send further messages and bytes to a subscription.
     ///
     /// # Errors
     /// The link has no subscription with this id.
@@ -265,8 +267,9 @@ impl Link {
         Ok(())
     }
 
-    /// Moves batches that may be sent now to the end of `out`, within the budget. Moved batches have left the
-    /// queue: their room is free, their credit is spent, and a batch that is not sent is lost.
+    /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within
+    /// the budget. A moved batch has left its queue: its room is free and its credit is spent. If the driver
+    /// does not send the batch, it is lost.
     pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> Taken {
         let mut wakes = Wakes::default();
         let before = out.len();
@@ -327,7 +330,7 @@ impl Drop for Link {
 pub(crate) mod testing {
     use super::*;
 
-    /// A subscription on a separate link, without an index entry.
+    /// Creates a subscription on a link of its own, which no subject refers to.
     pub(crate) fn target() -> Target {
         let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
         let id = SubscriptionId(1);
