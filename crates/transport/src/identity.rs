@@ -4,7 +4,7 @@
 //! certificate* and keeps it in its own directory. No authority signs that certificate, so a client pins its
 //! [`Fingerprint`].
 //!
-//! Write order: the key first, then the certificate. Each is written under a temporary name, synced and
+//! Write order: the key first, then the certificate. Each file is written under a temporary name, synced and
 //! renamed. So a directory that has a certificate also has its key; a directory without a certificate gets a
 //! new pair.
 
@@ -28,21 +28,21 @@ use thalweg_types::{Action, Classified};
 
 use crate::{tls, trust::Fingerprint};
 
-/// File name of the development certificate in its directory. Clients can use this file as
+/// File name of the development certificate in the server's directory. Clients can use this file as
 /// [`Trust`](crate::Trust).
 pub const CERTIFICATE_FILE: &str = "native-certificate.pem";
 /// File name of the development certificate's private key. Only the file's owner can read it.
 pub const KEY_FILE: &str = "native-key.pem";
 
-/// Maximum bytes of a PEM file. A larger file is an [`IdentityError::TooLarge`].
+/// Maximum bytes of a PEM file. Reading a larger file returns the error [`IdentityError::TooLarge`].
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
 /// Validity period of a certificate, in seconds since 1970; both ends are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// First second of the period.
+    /// First second in which the certificate is valid.
     pub not_before: i64,
-    /// Last second of the period.
+    /// Last second in which the certificate is valid.
     pub not_after: i64,
 }
 
@@ -54,8 +54,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads an identity from PEM files: the certificate with its intermediate certificates, and the private
-    /// key.
+    /// Reads a server's identity from two PEM files: one with the certificate and its intermediate
+    /// certificates, and one with the private key.
     pub fn from_pem_files(certificates: &Path, key: &Path) -> Result<Self, IdentityError> {
         let chain = read_certificates(certificates)?;
         let private =
@@ -66,8 +66,8 @@ impl Identity {
         Ok(Self::of(certified))
     }
 
-    /// Reads the development certificate of `directory`, and generates one if there is none. The certificate
-    /// is valid for `localhost`, the loopback addresses and `address`.
+    /// Reads the development certificate of `directory`, or generates one if the directory has none. The
+    /// certificate is valid for `localhost`, the loopback addresses and `address`.
     pub fn development(directory: &Path, address: IpAddr) -> Result<Self, IdentityError> {
         let (certificate, key) = (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
         let is_there = certificate.try_exists().map_err(|error| IdentityError::io(&certificate, error))?;
@@ -97,7 +97,7 @@ impl Identity {
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
-    /// SHA-256 of the certificate, which clients pin.
+    /// SHA-256 hash of the certificate. A client that stores this hash trusts only this certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         // The chain is never empty: both constructors require a certificate.
@@ -195,7 +195,7 @@ fn pem_error(path: &Path, expected: &'static str, error: &PemError) -> IdentityE
 /// Error returned when a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// A file could not be read or written.
+    /// A certificate or key file could not be read or written.
     #[error("cannot read or write {path}: {error}")]
     File {
         /// Path of the file.
@@ -203,7 +203,7 @@ pub enum IdentityError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// A file exceeds [`MAX_PEM_BYTES`].
+    /// A certificate or key file exceeds [`MAX_PEM_BYTES`].
     #[error("{path} has {length} bytes; a PEM file of certificates or keys has at most {MAX_PEM_BYTES}")]
     TooLarge {
         /// Path of the file.
@@ -211,7 +211,7 @@ pub enum IdentityError {
         /// Size of the file in bytes.
         length: u64,
     },
-    /// A file does not contain the expected PEM items.
+    /// A file does not contain the expected PEM items, such as a certificate or a private key.
     #[error("{path} must contain {expected} in PEM form: {reason}")]
     Pem {
         /// Path of the file without the expected item.
@@ -221,7 +221,7 @@ pub enum IdentityError {
         /// Description of the parse error or of the missing item.
         reason: String,
     },
-    /// Certificate and key do not match, or their kind is not supported.
+    /// Certificate and key do not match, or the kind of key is not supported.
     #[error("the key in {key} cannot be used with the certificate in {certificates}: {reason}")]
     Unusable {
         /// Path of the certificate file.
@@ -234,7 +234,7 @@ pub enum IdentityError {
     /// The development certificate could not be generated.
     #[error("cannot generate a development certificate: {reason}")]
     Generate {
-        /// Error of the certificate generator.
+        /// Error text of the library that generates certificates.
         reason: String,
     },
 }
