@@ -63,8 +63,7 @@ struct Inner {
     forms: [OnceLock<Bytes>; FORMS],
 }
 
-/// Number of alternative encodings of its messages that a batch can cache: one for each protocol version
-/// other than the version in which the batch was created.
+/// Number of encodings that a batch can cache in addition to its own: one for each further protocol version.
 pub const FORMS: usize = 2;
 
 impl Batch {

@@ -180,8 +180,8 @@ impl<E: BatchEncoder> Coalescer<E> {
         }
     }
 
-    /// Reports that the publisher has no further input for now. Completes the open batch if the limits' rule
-    /// is to flush then.
+    /// Reports that the publisher has no further input for now. If the rule for idle publishers
+    /// ([`WhenIdle`]) is to flush, completes the open batch.
     pub fn idle(&mut self, complete: &mut Vec<Batch>) {
         if self.batching.when_idle == WhenIdle::Flush {
             self.flush(complete);

@@ -43,7 +43,7 @@ struct Id {
     cache: u32,
 }
 
-/// A cache entry as it was read.
+/// A cache entry, as a read returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheValue {
     /// Value of the entry. The value is not copied, and keeps the whole read buffer of the reply alive.

@@ -58,7 +58,7 @@ struct Inner {
     names: Names,
 }
 
-/// Harm that sending a request twice can do.
+/// Effect of sending a request twice, which decides whether the client retries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// The request does no harm if it is sent twice.

@@ -29,7 +29,7 @@ pub enum Error {
     /// The connection was lost while the request was in progress.
     #[error("{why}{}", unknown(*effect))]
     Lost {
-        /// Cause of the loss.
+        /// Cause for which the connection was lost.
         why: Lost,
         /// Effect of the request on the server: none, or unknown.
         effect: Effect,
@@ -257,7 +257,7 @@ impl Classified for Lost {
     }
 }
 
-/// Reason why there is no connection.
+/// Reason why the client has no connection to the server.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Dialling the server's address failed.

@@ -115,7 +115,8 @@ pub struct GroupInfo {
     pub pending: u64,
     /// Number of pending records that members currently hold: delivered, and the deadline has not passed.
     pub in_flight: u64,
-    /// Number of pending records that wait for another record of the same key.
+    /// Number of pending records that are held back because an earlier record of the same key is still
+    /// pending.
     pub parked: u64,
     /// Number of records that are being written to the group's stream for dead letters.
     pub dying: u64,

@@ -31,7 +31,7 @@ pub(crate) const MISSING: &str = "no_such_keyspace";
 #[derive(Clone, Debug)]
 pub struct Keyspace(pub(crate) Arc<Named>);
 
-/// A key's value as it was read.
+/// A key's value, as a read returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
     /// Value of the key. The value is not copied and keeps the whole read buffer of the reply alive, so copy
@@ -101,7 +101,7 @@ pub struct Pair {
     pub key: Bytes,
     /// Value of the key; empty if the scan did not request values.
     pub value: Bytes,
-    /// Revision at which the value was written.
+    /// Revision at which the value of the pair was written.
     pub revision: Revision,
 }
 
@@ -131,7 +131,7 @@ pub struct Version {
     pub value: Bytes,
 }
 
-/// A page of versions of a key, newest first.
+/// A page of the versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// Revision from which on all versions of the key are kept; older ones may be missing.
@@ -247,7 +247,7 @@ impl Keyspace {
         })
     }
 
-    /// Drops the keyspace and everything in it.
+    /// Drops the keyspace with all its keys.
     pub async fn drop_keyspace(&self) -> Result<Revision, Error> {
         let id = self.id().await?;
         let encode = |out: &mut Vec<u8>| {
@@ -274,8 +274,8 @@ impl Keyspace {
         })
     }
 
-    /// Reads several keys. The result has the order of the keys. The keys are read one after the other, so
-    /// the values may be of different times.
+    /// Reads the values of several keys. The result has the order of the keys. The keys are read one after
+    /// the other, so the result may not show the keyspace at one point in time.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, Error> {
         with_id!(self, MISSING, keyspace => async {
             let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {

@@ -78,7 +78,7 @@ pub(crate) enum Blocked {
     Room,
     /// The link has no connection, for this reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
-    /// The client is closed.
+    /// The client has been closed.
     Closed,
     /// The server is in another run than the one that the request requires.
     OtherRun,

@@ -7,7 +7,7 @@ use crate::{client::Client, error::Error, names::Name};
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// A name that the server resolves to an id.
+/// A name of an object on the server, with its id once the server has returned the id.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub client: Client,

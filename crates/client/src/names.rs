@@ -20,7 +20,7 @@ pub(crate) enum Name {
     Stream(String),
     /// Id of the stream, and name of its group.
     Group(u32, String),
-    /// Run of the server, and name of the cache.
+    /// Number of the server's run, and name of the cache.
     Cache(u64, String),
 }
 

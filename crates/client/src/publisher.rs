@@ -80,8 +80,8 @@ impl Default for PublisherOptions {
 }
 
 /// Gathers the messages for a subject into batches and publishes them. Cheap to clone: clones share the
-/// batch. Dropping the last clone sends the gathered messages but cannot wait for their outcome; call
-/// [`flush`](Self::flush) before to wait for it.
+/// batch. Dropping the last clone sends the gathered messages but cannot wait for their outcome; to wait for
+/// the outcome, call [`flush`](Self::flush) before the drop.
 #[derive(Clone)]
 pub struct Publisher {
     inner: Arc<Inner>,

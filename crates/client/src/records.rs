@@ -44,7 +44,7 @@ pub struct RecordAt<'a> {
     /// Number of times a consumer group has delivered the record, including this time; 0 if no group
     /// delivered it.
     pub deliveries: u32,
-    /// Key, headers and payload.
+    /// The record itself: key, headers and payload.
     pub record: Message<'a>,
 }
 

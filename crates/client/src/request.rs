@@ -4,7 +4,7 @@ use thalweg_wire::{DecodeError, Failed, Fields, FieldsError, Frame, Kind, Shared
 
 use crate::error::{Error, Failure, ProtocolError};
 
-/// Decodes the body of a frame whose kind was checked before.
+/// Decodes the body of a frame; the caller has checked the frame's kind.
 pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, DecodeError> {
     let fields = usize::from(frame.header.fields);
     let malformed = |malformed| DecodeError::Malformed { kind: F::NAME, malformed };

@@ -146,9 +146,11 @@ pub struct OwnedMessage {
 pub enum Delivered {
     /// A batch of messages of one subject.
     Messages(MessageBatch),
-    /// A gap: the queue on the server was full, and this number of messages is missing here.
+    /// A gap in the messages: the subscription's queue on the server was full, and the server dropped this
+    /// number of messages.
     Dropped(u64),
-    /// A gap: the connection was lost and restored, and messages published in the meantime are missing here.
+    /// A gap in the messages: the connection was lost and restored, and messages published in the meantime
+    /// were not received.
     Gap,
 }
 

@@ -40,7 +40,7 @@ pub struct Change {
     pub revision: Revision,
     /// Space time of the commit that made the change.
     pub time: SpaceTime,
-    /// Key that changed, or the deleted prefix.
+    /// Key that changed; for a deletion by prefix, the prefix.
     pub key: Bytes,
     /// New value of the key; empty if the key has none any more.
     pub value: Bytes,

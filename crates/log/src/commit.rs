@@ -57,8 +57,7 @@ pub(crate) struct SyncRole {
     followers: [u32; 2],
 }
 
-/// A gate at which callers sleep until a sync with a given number has ended, or until they may lead that
-/// sync.
+/// A gate blocks callers until a sync with a given number has ended, or until they may lead that sync.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     reached: Mutex<u64>,
@@ -81,12 +80,12 @@ impl Gate {
     }
 }
 
-/// All gates at which callers wait for a sync, and the registered wakers.
+/// The gates at which callers block while they wait for a sync, and the wakers of tasks that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     leader: Gate,
     followers: [Gate; 2],
-    /// Number of callers asleep at any gate.
+    /// Number of callers that are blocked while they wait for a sync.
     pub waiting: AtomicUsize,
     wakers: Mutex<Wakers>,
 }

@@ -7,8 +7,8 @@ use std::io::IoSlice;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Maximum total bytes of parts that are copied together and checksummed in one call. Above it, a streaming
-/// digest is used, which costs more to set up.
+/// Maximum total bytes of a record's parts that are copied together and checksummed in one call. Above this
+/// size, a streaming digest is used, which costs more to set up.
 const GATHER_BYTES: usize = 256;
 
 /// CRC32C of `bytes`.

@@ -25,7 +25,7 @@ pub(crate) const CHUNK_BYTES: usize = 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Window {
     file: Arc<dyn File>,
-    /// Exclusive end of the readable part of the file.
+    /// Position at which the readable part of the segment file ends.
     end: u32,
     chunk: usize,
     start: u32,

@@ -92,7 +92,7 @@ pub(crate) struct Encoded<'a> {
 pub(crate) enum Body<'a> {
     /// The whole batch in one slice, which begins with space for the batch header.
     Flat(&'a mut [u8]),
-    /// Slices that follow the batch header.
+    /// The slices that are written after the batch header.
     Parts(Vec<IoSlice<'a>>),
     /// Records to encode and write piece by piece. Their checksums are known only after the last piece.
     Streamed(Stream<'a>),

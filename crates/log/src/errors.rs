@@ -90,9 +90,9 @@ pub enum OpenError {
         crate::format::FORMAT_VERSION
     )]
     Version {
-        /// Path of the segment file.
+        /// Path of the segment file that another version of the program wrote.
         file: String,
-        /// Format version in the file.
+        /// Format version of the segment file.
         version: u64,
     },
     /// An option is outside its range.
@@ -100,9 +100,9 @@ pub enum OpenError {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// Value of the option.
+        /// Value of the option, which is outside its range.
         got: u64,
-        /// Permitted values.
+        /// Description of the permitted values.
         expected: String,
     },
     /// A disk operation failed while the log was opened.
@@ -229,7 +229,7 @@ pub enum ReadError {
     /// The requested records were freed: the log starts at `oldest`.
     #[error("records below LSN {oldest} have been freed")]
     Compacted {
-        /// First LSN that is readable in order.
+        /// First LSN from which records can be read in order.
         oldest: Lsn,
     },
     /// The LSN is beyond the end of the log.
@@ -237,13 +237,13 @@ pub enum ReadError {
     PastEnd {
         /// LSN that was requested.
         lsn: Lsn,
-        /// Exclusive end of the log.
+        /// LSN after the last record of the log.
         end: Lsn,
     },
     /// The bytes in the log do not match their checksum.
     #[error("{0}; run `thalweg log verify`")]
     Corrupt(#[from] Corruption),
-    /// A disk operation failed during the read.
+    /// A disk operation failed while the log was read.
     #[error("{0}")]
     Disk(#[from] DiskFault),
 }

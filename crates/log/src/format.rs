@@ -250,7 +250,7 @@ pub enum BatchKind {
 /// The header of a batch. It attests which earlier records are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct BatchHeader {
-    /// Bytes of the records, without the padding that follows them.
+    /// Number of bytes of the batch's records, without the padding after them.
     pub body_len: u32,
     /// Number of records; 0 in a marker.
     pub count: u32,
@@ -519,9 +519,9 @@ pub(crate) fn body_crc(sums: &mut [u8], chain: u32) -> u32 {
     crc32c(sums)
 }
 
-/// Combines two 32-bit numbers into one 64-bit word. The checksum reads words soon after they were written.
-/// If a word was written as two halves, the processor delays the read until both writes have finished;
-/// written as one word, it can be read immediately.
+/// Combines two 32-bit numbers into one 64-bit word, so that the checksum can read the word immediately after
+/// it was written. If the two halves were written separately, the processor would delay the read until both
+/// writes have finished.
 #[inline]
 fn word(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)

@@ -60,7 +60,7 @@ pub(crate) struct Unreadable {
 
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    /// Live segments, which contain the log, ordered by generation.
+    /// Segment files that contain the log, ordered by generation.
     pub live: Vec<Found>,
     pub spares: Vec<Found>,
     pub unreadable: Vec<Unreadable>,
@@ -142,8 +142,8 @@ fn read_copy(
     }))
 }
 
-/// Returns the newer of two header copies: the one with the higher generation, and of equal generations the
-/// live one. A crash may have left one copy in an older state.
+/// Returns the newer of the two copies of a segment header: the one with the higher generation, and of equal
+/// generations the live one. A crash may have left one copy in an older state.
 fn newer(first: SegmentHeader, second: SegmentHeader) -> SegmentHeader {
     let rank = |header: &SegmentHeader| (header.generation, header.state == SegmentState::Live);
     if rank(&second) > rank(&first) { second } else { first }

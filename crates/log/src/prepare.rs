@@ -80,7 +80,7 @@ struct State {
     /// Ready segments, ordered by generation.
     ready: VecDeque<Prepared>,
     freed: Vec<Slot>,
-    /// Number of writers that wait for a segment.
+    /// Number of writers that wait for an empty segment.
     waiting: u32,
     /// Last failure to prepare a segment. `faults` is the number of failed attempts.
     fault: Option<DiskFault>,
@@ -110,8 +110,8 @@ impl State {
         self.taken.len() - self.taken.partition_point(|taken| now.duration_since(*taken) > RECENT)
     }
 
-    /// Minimum duration of one step of zero-filling. With it, preparing a segment takes half the time in
-    /// which the writer fills one; the result is between `PACE_STEP` and `EASY_PACE_STEP`.
+    /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
+    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
         (self.lasted / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)

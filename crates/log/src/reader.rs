@@ -25,7 +25,7 @@ pub struct Records {
     ahead: VecDeque<(Arc<Segment>, u32)>,
     place: Option<Place>,
     batch: Option<BatchRecords>,
-    /// Records below this LSN are skipped.
+    /// LSN at which the iteration begins; records below it are skipped.
     from: Lsn,
     sums: Vec<u8>,
 }

@@ -29,7 +29,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// All kinds of records.
+    /// All kinds of records in the log.
     pub const ALL: [Self; 7] =
         [Self::Entry, Self::Membership, Self::Vote, Self::Move, Self::Truncate, Self::Purged, Self::Blank];
 
@@ -70,7 +70,7 @@ impl RecordKind {
     }
 }
 
-/// A record to append. The parts of its payload are written one after the other.
+/// A record to append to the log. The parts of its payload are written one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
     /// Space of the record.
@@ -99,9 +99,9 @@ impl Draft<'_> {
 /// the log and have its index or a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// Space of the record.
+    /// Space (replicated state machine) whose entries the truncation voids.
     pub space: SpaceId,
-    /// Position of the record in the log.
+    /// LSN of the truncation record, its position in the log.
     pub lsn: Lsn,
     /// First index that the truncation voids.
     pub index: Index,

@@ -46,7 +46,7 @@ pub(crate) struct Survey {
     pub corruption: Option<Corruption>,
 }
 
-/// Amount of a log that a survey reads.
+/// Choice of how much of a log a survey reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
     /// The part that may not be durable: from the segment that holds the last record attested as durable to

@@ -226,7 +226,7 @@ impl Core {
         }
     }
 
-    /// Seals the active segment and continues in a prepared one.
+    /// Seals the active segment (ends writing to it) and continues in a prepared, empty one.
     fn switch(&mut self, prepared: Prepared, shared: &Shared) {
         let old = &self.active;
         let extent = old.extent();

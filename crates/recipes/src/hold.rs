@@ -13,7 +13,7 @@ use crate::{coordinator::Coordinator, error::RecipeError, keeper::Kept, place::P
 pub struct FencingToken(pub u64);
 
 impl FencingToken {
-    /// The token as a number.
+    /// Returns the fencing token as a number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

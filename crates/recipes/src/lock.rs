@@ -55,7 +55,7 @@ impl<C: Coordinator> Lock<C> {
         Ok(Self { coordinator, name: name.to_owned() })
     }
 
-    /// Waits for the lock and acquires it.
+    /// Waits until this contender is first in the queue, and acquires the lock.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(1, how.wait)?;
@@ -82,7 +82,7 @@ impl<C: Coordinator> Semaphore<C> {
         Ok(Self { coordinator, name: name.to_owned(), slots })
     }
 
-    /// Waits for a slot and acquires it.
+    /// Waits until one of the semaphore's slots is free for this contender, and acquires the slot.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(self.slots, how.wait)?;

@@ -25,11 +25,11 @@ use thalweg_types::{
 /// An error of a request, in the form that clients receive.
 #[derive(Clone, Debug)]
 pub struct ApiError {
-    /// HTTP status.
+    /// HTTP status of the error reply.
     pub status: StatusCode,
-    /// Stable code for programs.
+    /// Stable code of the error, such as `no_such_stream`, for client programs.
     pub code: &'static str,
-    /// Text for people: what happened, and what to do next.
+    /// Message for people: what happened, and what to do next.
     pub message: Cow<'static, str>,
     /// Next step for the client program: retry, fix the request, or stop.
     pub action: Action,

@@ -39,11 +39,11 @@ const MIN_RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// First token of the subjects at which this server's clients receive replies to their requests.
 const REPLY_PREFIX: &str = "_reply";
 
-/// Subjects and caches of a server.
+/// The message broker and the caches of a server.
 pub struct Views {
     /// Broker of the subjects.
     pub broker: Broker,
-    /// Caches by name.
+    /// The caches of the server, which are found by name.
     pub caches: Caches,
     started: Instant,
     random: RandomState,

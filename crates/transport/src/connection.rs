@@ -13,7 +13,7 @@ pub enum Kind {
     Tcp,
     /// TLS over TCP. The peer's certificate can be verified.
     Tls,
-    /// QUIC, always with TLS.
+    /// QUIC, which always encrypts with TLS.
     Quic,
 }
 

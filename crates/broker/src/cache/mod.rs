@@ -116,10 +116,10 @@ impl Condition<'_> {
     }
 }
 
-/// Change that an update applies to a key.
+/// Change of a key's entry: put, touch, delete or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// Leaves the key unchanged.
+    /// Leaves the key's entry unchanged.
     Keep,
     /// Writes a value.
     Put {
@@ -265,8 +265,8 @@ impl Cache {
         self.read(now, key, Clone::clone)
     }
 
-    /// Calls `read` with the entry of a key, under the shard's mutex. So a small value can be copied to its
-    /// destination without counting a reference to it. `read` must not use this cache.
+    /// Calls `read` with the entry of a key, under the shard's mutex. So the caller can copy a small value to
+    /// its destination without increasing a reference count. `read` must not use this cache.
     pub fn read<R>(&self, now: Moment, key: &[u8], read: impl FnOnce(&CacheEntry) -> R) -> Option<R> {
         let mut gone = Gone::new();
         let (key, mut shard) = self.shard(key);

@@ -23,7 +23,7 @@ pub struct NamedCache {
     pub name: Arc<str>,
     /// Maximum bytes of the cache.
     pub max_bytes: u64,
-    /// The cache itself.
+    /// Handle of the cache's entries.
     pub cache: Arc<Cache>,
 }
 

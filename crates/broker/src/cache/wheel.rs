@@ -34,7 +34,7 @@ impl TimerId {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// Next timer in the list of its slot, or next entry in the list of unused ones.
+    /// Number of the next node in the list of this node's slot, or in the list of unused nodes.
     next: u32,
     previous: u32,
     slot: u16,

@@ -21,7 +21,8 @@ const KEPT_SLOTS: usize = 1024;
 #[derive(Debug)]
 struct Queued {
     seq: u64,
-    /// Number of messages that the subscription missed between the previous queued batch and this one.
+    /// Number of messages that the subscription missed between the batch before this one in the queue and
+    /// this batch.
     gap: u64,
     batch: Batch,
 }
@@ -62,7 +63,7 @@ pub(crate) struct Taken {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropped {
     pub(crate) lost: Cost,
-    /// True if the subscription had missed no message before.
+    /// True if the subscription had missed no message before this drop.
     pub(crate) first: bool,
 }
 

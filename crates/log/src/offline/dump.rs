@@ -15,7 +15,7 @@ use crate::{
     survey::{Depth, Survey},
 };
 
-/// An item of a dump, in log order.
+/// An item of a dump of the log: a segment, a batch, a record or damage.
 #[derive(Clone, Debug)]
 pub enum Item {
     /// The start of a segment.

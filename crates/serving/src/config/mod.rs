@@ -42,7 +42,7 @@ pub struct Knob {
     /// Name of the knob in the configuration file. Its flag is `--name-with-dashes`, and its environment
     /// variable is `THALWEG_NAME`.
     pub name: &'static str,
-    /// Effect and cost of the knob.
+    /// Text about the effect and the cost of the configuration value.
     pub help: &'static str,
 }
 
@@ -461,7 +461,7 @@ pub enum ConfigError {
         /// Position and cause, from the parser.
         reason: String,
     },
-    /// No knob has this name.
+    /// The configuration names a value that does not exist.
     #[error("unknown configuration key {name:?}: `serve --explain` lists all keys")]
     Unknown {
         /// Unknown name, as given.
@@ -470,19 +470,19 @@ pub enum ConfigError {
     /// The text of a configuration value cannot be parsed.
     #[error("configuration key {name}: {got:?} is not {expected}")]
     Value {
-        /// Name of the knob.
+        /// Name of the configuration value.
         name: &'static str,
-        /// Value of the knob, as given.
+        /// Text of the configuration value, as given.
         got: String,
-        /// Description of the knob's valid values.
+        /// Description of the texts that are valid for this configuration value.
         expected: &'static str,
     },
     /// A value is outside its range, or conflicts with another value.
     #[error("configuration key {name} must be {expected}")]
     Range {
-        /// Name of the knob.
+        /// Name of the configuration value.
         name: &'static str,
-        /// Description of the knob's valid values.
+        /// Description of the values that are valid.
         expected: &'static str,
     },
     /// The server would listen at an address that other machines can reach, and `allow_unprotected` is not
@@ -492,7 +492,7 @@ pub enum ConfigError {
          out, and the password of Redis clients travels in the clear): use a loopback address, or set allow_unprotected = true if the network is trusted"
     )]
     Unprotected {
-        /// Name of the knob.
+        /// Name of the configuration value that has the address.
         knob: &'static str,
         /// The address that other machines can reach.
         address: SocketAddr,
@@ -502,7 +502,7 @@ pub enum ConfigError {
     At {
         /// Path of the file, or name of the variable, that has the value.
         place: String,
-        /// Error in the value.
+        /// Error in the configuration value.
         error: Box<ConfigError>,
     },
 }

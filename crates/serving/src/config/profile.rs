@@ -8,7 +8,7 @@ use super::Setting;
 /// Goal for which a profile tunes the knobs of publishing to subjects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// The default values of all knobs.
+    /// The profile that sets no values: all configuration values keep their defaults.
     #[default]
     Balanced,
     /// Low latency: queues are short, so that no message waits for long. A slow subscriber misses messages sooner.
@@ -18,7 +18,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// All profiles.
+    /// All profiles that a configuration can select.
     pub const ALL: [Self; 3] = [Self::Balanced, Self::Latency, Self::Throughput];
 }
 

@@ -9,7 +9,7 @@ use thalweg_types::Durability;
 pub trait Setting: Sized {
     /// Parses the value from its text. The error describes valid values.
     fn parse(text: &str) -> Result<Self, &'static str>;
-    /// Formats the value so that [`parse`](Self::parse) returns it.
+    /// Formats the value as text from which [`parse`](Self::parse) returns the same value.
     fn show(&self) -> String;
 }
 
@@ -162,12 +162,12 @@ names!(Backend, "auto, lsm, memory, redb or sqlite",
     "redb" => Self(Some(BackendKind::Redb)) => Self(Some(BackendKind::Redb)),
     "sqlite" => Self(Some(BackendKind::Sqlite)) => Self(Some(BackendKind::Sqlite)));
 
-/// Format of log lines.
+/// Format in which the server writes log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text for people.
+    /// Log lines are text for people.
     Text,
-    /// JSON for programs: one object per line.
+    /// Log lines are JSON objects for programs, one object per line.
     Json,
 }
 
