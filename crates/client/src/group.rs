@@ -107,7 +107,7 @@ pub struct GroupInfo {
     pub config: GroupConfig,
     /// Offset of the next record that has never been delivered.
     pub cursor: Offset,
-    /// Offset below which all records are settled: acked, dropped or dead letters.
+    /// Offset below which all records are settled: the group does not deliver them any more.
     pub floor: Offset,
     /// Number of records of the stream that the group has never delivered.
     pub lag: u64,
@@ -118,7 +118,7 @@ pub struct GroupInfo {
     /// Number of pending records that are held back because an earlier record of the same key is still
     /// pending.
     pub parked: u64,
-    /// Number of records that are being written to the group's stream for dead letters.
+    /// Number of dead letters that are not yet moved to the group's stream for dead letters.
     pub dying: u64,
     /// Number of deliveries of records so far, redeliveries included. A record that is delivered twice counts
     /// as two.
@@ -127,7 +127,7 @@ pub struct GroupInfo {
     pub redelivered: u64,
     /// Number of records acked so far.
     pub acked: u64,
-    /// Number of records so far that became dead letters after too many deliveries.
+    /// Number of records so far that became dead letters.
     pub dead: u64,
     /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
     pub dropped: u64,

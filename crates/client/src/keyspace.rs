@@ -122,7 +122,7 @@ pub struct Version {
     pub state: VersionState,
     /// Revision at which the version was written.
     pub revision: Revision,
-    /// Revision that replaced or deleted the version, which is no longer current from then on; 0 if the
+    /// Revision that ended the version: from this revision on, the version is no longer current. 0 if the
     /// version is current.
     pub until: Revision,
     /// Space time of the revision `until`; 0 if the version is current.

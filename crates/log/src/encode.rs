@@ -24,9 +24,9 @@ pub(crate) const MAPPED_MAX_BYTES: u64 = 32 * 1024;
 /// less than the kernel's work for each slice.
 const GATHERED_MIN_RECORD_BYTES: u64 = 4 * 1024;
 
-/// Minimum bytes of a streamed batch. A batch of at least this size with many short records is written piece
-/// by piece, the header last. The kernel then copies each piece from the processor's cache, where the piece
-/// was assembled a moment before.
+/// Minimum bytes of a streamed batch. A batch above this size with many short records is written piece by
+/// piece, the header last. The kernel then copies each piece from the processor's cache, where the piece was
+/// assembled a moment before.
 const STREAMED_MIN_BYTES: u64 = 256 * 1024;
 /// Approximate bytes of one piece of a streamed batch; its last record can exceed this size.
 const PIECE_BYTES: usize = 96 * 1024;

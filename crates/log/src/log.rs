@@ -193,7 +193,8 @@ impl Log {
     }
 
     /// Appends records as one batch and returns once durability `level` is reached. Level `None` behaves like
-    /// `Os` here: the records are written to the kernel before the call returns.
+    /// `Os` here: the records are written to the kernel before the call returns, and the caller decides when
+    /// it acknowledges them. Group commit: a caller that finds the writer role free takes it.
     ///
     /// There is no queue: callers wait inside the call and keep their own records. After the error `Failed`,
     /// the records may or may not exist after a restart. After any other error, no bytes were written.

@@ -45,9 +45,9 @@ const EASY_PACE_STEP: Duration = Duration::from_millis(16);
 /// Minimum number of recycled segments kept in addition to `spare_segments` while the disk has room. Keeping
 /// them saves writing zeroes into new files.
 const EXTRA_SPARES: usize = 2;
-/// Length of the recent past that determines the number of extra recycled segments: as many are kept as the
-/// writer used within it. Segments are freed many at a time, whenever the state has been flushed; a log with
-/// a constant write rate uses all of them before the next flush.
+/// Length of the recent past that determines how many recycled segments are kept in addition: as many as the
+/// writer used in that time. Segments are freed many at a time, whenever the state has been flushed; a log
+/// with a constant write rate uses all of them before the next flush.
 const RECENT: Duration = Duration::from_secs(60);
 /// Maximum number of recycled segments kept because the writer used as many recently. `MAX_RECENT_BYTES`
 /// bounds their total bytes.

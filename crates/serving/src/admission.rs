@@ -73,7 +73,7 @@ impl Bound {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests that were shed because of this bound.
+    /// Returns how many times work was rejected because of this bound.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
