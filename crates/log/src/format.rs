@@ -155,6 +155,8 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
+    /// Encodes the header in 64 bytes. The layout gives the byte offset, name and type of each field.
+    ///
     /// ```text
     /// 0 magic [8] | 8 version u32 | 12 state u32 | 16 id u64 | 24 generation u64 | 32 base LSN u64
     /// | 40 base chain u32 | 44 segment bytes u32 | 48 slot u32 | 52 previous generation u64
@@ -269,6 +271,9 @@ pub struct BatchHeader {
 }
 
 impl BatchHeader {
+    /// Encodes the header for a batch at `position` of segment `id`. The layout gives the byte offset, name and
+    /// type of each field.
+    ///
     /// ```text
     /// 0 tag u32 = low half of the segment id | 4 crc32c of (id u64, position u64, bytes 8..48) u32
     /// | 8 body len u32 | 12 count u32 | 16 first LSN u64 | 24 attested LSN u64
@@ -379,11 +384,14 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
+    /// Encodes the header. The layout gives the byte offset, name and type of each field, and where the payload
+    /// follows.
+    ///
     /// ```text
     /// 0 crc32c of 4..40 and the payload u32 | 4 payload len u32 | 8 space u32 | 12 kind u8 | 13 zero [3]
     /// | 16 term u64 | 24 index u64 | 32 space time u64 | 40 payload
     /// ```
-    /// Uses the checksum stored in `self`.
+    /// Writes the checksum that `self` stores, without computing it.
     #[inline]
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
@@ -455,6 +463,9 @@ pub struct Footer {
 const HOLDS_TRUNCATIONS: u32 = 1;
 
 impl Footer {
+    /// Encodes the footer for `position` of segment `id`. The layout gives the byte offset, name and type of each
+    /// field.
+    ///
     /// ```text
     /// 0 "FOOT" u32 | 4 crc32c of (id u64, position u64, bytes 8..64) u32 | 8 end u32 | 12 chain u32
     /// | 16 first LSN u64 | 24 next LSN u64 | 32 first time u64 | 40 last time u64
