@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use thalweg_fuzz::Input;
-use thalweg_redis::{Reply, command, execute, model::Model};
+use thalweg_redis::{Reply, execute, model::Model, table};
 
 /// Words that the commands know, so that the input need not spell them.
 const WORDS: &[&[u8]] = &[
@@ -136,7 +136,7 @@ fn contents(model: &mut Model) -> Vec<(Reply, Reply, Reply)> {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let commands: Vec<_> = command::all().collect();
+    let commands: Vec<_> = table::all().collect();
     let mut input = Input(data);
     let (mut one, mut other) = (Model::default(), Model::default());
     while !input.is_empty() {

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use thalweg_types::{
-    Action, Classified,
+    classified,
     limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES},
 };
 
@@ -17,35 +17,27 @@ use crate::Subject;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The batch has no message.
-    #[error("a batch holds at least one message")]
+    #[error("a batch needs at least one message")]
     NoMessages,
     /// The batch has more than [`MAX_PUBLISH_MESSAGES`] messages.
-    #[error("a batch holds at most {MAX_PUBLISH_MESSAGES} messages, this one has {messages}: publish several")]
+    #[error("a batch has at most {MAX_PUBLISH_MESSAGES} messages, this one has {messages}: publish several batches")]
     TooManyMessages {
         /// Number of messages in the rejected batch.
         messages: u32,
     },
     /// The batch has more than [`MAX_PUBLISH_BYTES`] bytes.
-    #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several")]
+    #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several batches")]
     TooLarge {
         /// Size of the rejected batch in bytes.
         bytes: usize,
     },
 }
 
-impl Classified for BatchError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::NoMessages => "batch_empty",
-            Self::TooManyMessages { .. } => "batch_too_many_messages",
-            Self::TooLarge { .. } => "batch_too_large",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(BatchError {
+    Self::NoMessages => "batch_empty", Fix;
+    Self::TooManyMessages { .. } => "batch_too_many_messages", Fix;
+    Self::TooLarge { .. } => "batch_too_large", Fix;
+});
 
 /// One or more messages of one subject, encoded by the caller's codec. Immutable: all queues that hold a
 /// batch share the same bytes, and a clone is only a reference. The broker does not parse the bytes, which

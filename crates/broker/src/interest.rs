@@ -8,7 +8,7 @@ use std::{
 
 use thalweg_types::limits::MAX_QUEUE_GROUP_MEMBERS;
 
-use crate::link::{Place, Shared};
+use crate::link::{Shared, SlotId};
 
 /// Maximum number of subscriptions in a set that is stored as a sorted list. Larger sets are stored as a
 /// tree, so that inserts and removals take logarithmic time.
@@ -19,7 +19,7 @@ const MAX_FEW: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) link: Arc<Shared>,
-    pub(crate) place: Place,
+    pub(crate) place: SlotId,
 }
 
 impl Target {
@@ -199,5 +199,25 @@ impl Interest {
             merged.extend_from_slice(members);
         }
         Self { targets, groups }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::Target;
+    use crate::{
+        Pattern, Policy, SubscribeOptions, SubscriptionId,
+        link::{LinkId, Shared, Subscription},
+    };
+    use std::sync::Arc;
+
+    /// Creates a subscription on a link of its own, which no subject refers to.
+    pub(crate) fn target() -> Target {
+        let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
+        let id = SubscriptionId(1);
+        let pattern = Pattern::parse(b"a").unwrap();
+        let make = |tag| Subscription::new(id, tag, pattern, &SubscribeOptions::DEFAULTS);
+        let place = shared.lock().insert(id, Policy::DropNew, make);
+        Target { link: Arc::new(shared), place }
     }
 }

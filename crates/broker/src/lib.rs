@@ -98,13 +98,16 @@ mod batch;
 mod batching;
 mod broker;
 mod cache;
+mod driver;
 mod interest;
 mod link;
 mod losses;
 mod memory;
 mod moment;
 mod notify;
+mod options;
 mod publish;
+mod registry;
 mod requests;
 mod subject;
 mod topics;
@@ -116,19 +119,19 @@ use std::sync::{LockResult, PoisonError};
 pub use self::{
     batch::{Batch, BatchError, FORMS},
     batching::{BatchEncoder, Batching, Coalescer, WhenIdle},
-    broker::{Broker, BrokerConfig, BrokerStats, TooManyLinks},
+    broker::Broker,
     cache::{
         Cache, CacheConfig, CacheEntry, CacheError, CacheId, CacheStats, Caches, Condition, CreateCacheError,
         ENTRY_BYTES, Expiry, NamedCache, ScanCursor, ScanPage, Update, Version,
     },
-    link::{
-        Budget, Credit, Link, LinkId, Outbound, Policy, QueueStats, SubscribeError, SubscribeOptions, SubscriptionId,
-        Taken, UnknownSubscription,
-    },
+    driver::{Link, QueueStats, SubscribeError, UnknownSubscription},
+    link::{Budget, LinkId, Outbound, Taken},
     losses::Losses,
     moment::Moment,
     notify::Notify,
+    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
     publish::{Published, WouldBlock},
+    registry::{BrokerConfig, BrokerStats, TooManyLinks},
     requests::{RequestError, Requests},
     subject::{Pattern, Subject, SubjectError},
 };

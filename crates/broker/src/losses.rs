@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::link::Policy;
+use crate::options::Policy;
 
 /// Counters of missed messages over all links, since the broker was created.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 //!
 //! Links reserve memory in steps of [`STEP`] bytes, so they rarely touch the shared counter. Invariant:
 //! `used` is the sum of the links' reservations in bytes. It exceeds the limit `max` only through
-//! [`Held::force`], by at most one batch for each link.
+//! [`Reservation::force`], by at most one batch for each link.
 
 use std::sync::{
     Arc, Mutex,
@@ -64,9 +64,9 @@ impl Memory {
 
 /// Number of bytes that one link has reserved.
 #[derive(Debug, Default)]
-pub(crate) struct Held(u64);
+pub(crate) struct Reservation(u64);
 
-impl Held {
+impl Reservation {
     /// Grows the reservation to at least `bytes` if the limit permits. Returns true on success.
     pub(crate) fn try_cover(&mut self, bytes: u64, memory: &Memory) -> bool {
         if bytes <= self.0 {
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn what_is_taken_comes_back() {
         let memory = Memory::new(3 * STEP);
-        let (mut one, mut two) = (Held::default(), Held::default());
+        let (mut one, mut two) = (Reservation::default(), Reservation::default());
         assert!(one.try_cover(STEP + 1, &memory));
         assert_eq!(memory.used(), 2 * STEP);
         assert!(two.try_cover(1, &memory));

@@ -28,14 +28,15 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
 use crate::{
     batch::Batch,
     interest::{Interest, Target},
-    link::{LinkId, Offered, Reserved, SubscriptionId},
+    link::{LinkId, Offered, Reserved},
     memory::Memory,
     notify::Notify,
+    options::SubscriptionId,
     topics::Dice,
     wake::Wakes,
 };
@@ -70,15 +71,9 @@ pub struct WouldBlock {
     pub subscription: SubscriptionId,
 }
 
-impl Classified for WouldBlock {
-    fn code(&self) -> &'static str {
-        "would_block"
-    }
-
-    fn action(&self) -> Action {
-        Action::Retry
-    }
-}
+classified!(WouldBlock {
+    _ => "would_block", Retry;
+});
 
 /// Arguments of one publish, and the state of the broker that the publish uses.
 pub(crate) struct Publish<'a> {
@@ -227,7 +222,7 @@ impl Publish<'_> {
                 }
             }
             shared.note_load(&link);
-            let told = link.must_tell();
+            let told = link.must_notify();
             if !link.is_open() {
                 self.wakes.waiters(link.take_waiting());
                 self.wakes.waiters(self.memory.take_waiting());

@@ -20,7 +20,7 @@ use std::{
 
 use foldhash::fast::FixedState;
 use thalweg_types::{
-    Action, Classified,
+    classified,
     limits::{MAX_PENDING_REQUESTS, MAX_REQUEST_TIMEOUT},
 };
 
@@ -30,36 +30,28 @@ use crate::{Moment, Pattern, Published, Subject, SubjectError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The request's subject has no subscriber.
-    #[error("no subscriber answers requests to this subject now")]
+    #[error("no subscriber receives requests to this subject: retry when one has subscribed")]
     NoResponders,
     /// All subscribers of the request's subject had full queues.
     #[error("all subscribers that answer requests to this subject are overloaded: try again later")]
     Overloaded,
     /// No reply arrived before the deadline. The request may or may not have been processed.
-    #[error("no reply in time; the request may have been processed all the same")]
+    #[error("no reply in time; the request may still have been processed")]
     TimedOut,
     /// The table of pending requests is full.
-    #[error("{max} requests wait for replies, which is the limit: try again later")]
+    #[error("the limit of {max} pending requests is reached: try again later")]
     TooMany {
         /// Maximum number of pending requests.
         max: usize,
     },
 }
 
-impl Classified for RequestError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::NoResponders => "no_responders",
-            Self::Overloaded => "responders_overloaded",
-            Self::TimedOut => "request_timed_out",
-            Self::TooMany { .. } => "too_many_requests",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Retry
-    }
-}
+classified!(RequestError {
+    Self::NoResponders => "no_responders", Retry;
+    Self::Overloaded => "responders_overloaded", Retry;
+    Self::TimedOut => "request_timed_out", Retry;
+    Self::TooMany { .. } => "too_many_requests", Retry;
+});
 
 #[derive(Debug)]
 struct Pending<T> {

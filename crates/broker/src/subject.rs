@@ -14,7 +14,7 @@
 use std::{fmt, sync::Arc};
 
 use thalweg_types::{
-    Action, Classified,
+    classified,
     limits::{MAX_SUBJECT_BYTES, MAX_SUBJECT_TOKENS},
 };
 
@@ -53,22 +53,14 @@ pub enum SubjectError {
     },
 }
 
-impl Classified for SubjectError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Empty => "subject_empty",
-            Self::TooLong { .. } => "subject_too_long",
-            Self::TooManyTokens => "subject_too_many_tokens",
-            Self::EmptyToken { .. } => "subject_empty_token",
-            Self::Wildcard { .. } => "subject_wildcard",
-            Self::TailNotLast { .. } => "pattern_tail_not_last",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(SubjectError {
+    Self::Empty => "subject_empty", Fix;
+    Self::TooLong { .. } => "subject_too_long", Fix;
+    Self::TooManyTokens => "subject_too_many_tokens", Fix;
+    Self::EmptyToken { .. } => "subject_empty_token", Fix;
+    Self::Wildcard { .. } => "subject_wildcard", Fix;
+    Self::TailNotLast { .. } => "pattern_tail_not_last", Fix;
+});
 
 /// Splits the bytes of a valid subject or pattern into tokens.
 pub(crate) fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {

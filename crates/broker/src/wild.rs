@@ -279,7 +279,7 @@ impl Trie {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::testing;
+    use crate::interest::testing;
 
     fn pattern(text: &str) -> Pattern {
         Pattern::parse(text.as_bytes()).unwrap()

@@ -10,17 +10,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use thalweg_wire::{
-    self as wire, CacheCreate, CacheExpect, CachePair, CacheTtl, Fields, Frame, List, Rest, SharedFrame,
-};
+pub use thalweg_types::info::CacheFigures as CacheStats;
+use thalweg_wire::{self as wire, CacheCreate, CacheExpect, CachePair, CacheTtl, Frame, List, Rest, SharedFrame};
 
 use crate::{
     client::{Client, How, Repeat},
-    error::{Error, Invalid},
+    error::Error,
     keyspace::remaining,
     names::Name,
     request::reply_of,
-    write::fits,
 };
 
 /// A handle of a cache identified by its name. Cheap to clone. The handle requests the cache's id at the
@@ -54,31 +52,6 @@ pub struct CacheValue {
     pub remaining: Option<Duration>,
 }
 
-/// Statistics of a cache. Counters start at 0 when the cache is created.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Name of the cache.
-    pub name: String,
-    /// Number of entries in the cache.
-    pub entries: u64,
-    /// Bytes of keys and values in the cache, including the overhead of each entry.
-    pub bytes: u64,
-    /// Capacity of the cache in bytes.
-    pub max_bytes: u64,
-    /// Number of reads that found an entry.
-    pub hits: u64,
-    /// Number of reads that found no entry.
-    pub misses: u64,
-    /// Number of values that clients set.
-    pub puts: u64,
-    /// Number of entries removed by clients.
-    pub deletes: u64,
-    /// Number of entries that the cache evicted to make room for others.
-    pub evictions: u64,
-    /// Number of entries that expired.
-    pub expirations: u64,
-}
-
 impl Client {
     /// Returns a handle of the cache with this name. The first use creates a missing cache with the server's default
     /// capacity.
@@ -97,27 +70,12 @@ impl Client {
 
     /// Returns the statistics of all caches of the server.
     pub async fn caches(&self) -> Result<Vec<CacheStats>, Error> {
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::ReadCacheStats { cache: 0 }.encode_with(out, id, fields))
-        };
-        self.call(How::QUICK, encode, read_stats).await
+        self.request(How::QUICK, wire::ReadCacheStats { cache: 0 }, read_stats).await
     }
 }
 
 fn read_stats(frame: &SharedFrame) -> Result<Vec<CacheStats>, Error> {
-    let stats = |found: wire::CacheFigures<'_>| CacheStats {
-        name: found.name.to_owned(),
-        entries: found.entries,
-        bytes: found.bytes,
-        max_bytes: found.max_bytes,
-        hits: found.hits,
-        misses: found.misses,
-        puts: found.puts,
-        deletes: found.deletes,
-        evictions: found.evictions,
-        expirations: found.expirations,
-    };
-    Ok(reply_of::<wire::CacheStats<'_>>(frame)?.caches.iter().map(stats).collect())
+    Ok(reply_of::<wire::CacheStats<'_>>(frame)?.caches.iter().collect())
 }
 
 impl Cache {
@@ -141,15 +99,12 @@ impl Cache {
         let Inner { client, name, create, max_bytes, .. } = &*self.0;
         for _ in 0..=client.options().retries.max_attempts {
             let run = client.run();
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                let open = wire::OpenCache { create: *create, max_bytes: *max_bytes, name };
-                fits(open.encode_with(out, id, fields))
-            };
+            let open = wire::OpenCache { create: *create, max_bytes: *max_bytes, name };
             let read = |frame: &SharedFrame| reply_of::<wire::CacheOpened>(frame);
             // The id is only useful if the answering run is known. Without a connection, the next connection's run
             // will answer.
             let how = How { run, repeat: Repeat::Never, ..How::READ };
-            let opened = match client.call(how, encode, read).await {
+            let opened = match client.request(how, open, read).await {
                 Err(Error::OtherRun) => continue,
                 opened => opened?,
             };
@@ -182,10 +137,10 @@ impl Cache {
 
     /// Sends a request with the cache's id. If the id belongs to an earlier run of the server or to a dropped
     /// cache, looks up the cache's name and sends the request again.
-    async fn ask<R>(
+    async fn ask<'f, F: Frame<'f>, R>(
         &self,
         repeat: Repeat,
-        encode: impl Fn(u32, &mut Vec<u8>, u32, &Fields<'_>) -> Result<(), Invalid>,
+        frame: impl Fn(u32) -> F,
         read: impl Fn(&SharedFrame) -> Result<R, Error>,
     ) -> Result<R, Error> {
         let mut again = 0;
@@ -195,7 +150,7 @@ impl Cache {
                 None => self.id().await?,
             };
             let how = How { run: Some(run), repeat, ..How::QUICK };
-            let answer = self.0.client.call(how, |out, id, fields| encode(cache, out, id, fields), &read).await;
+            let answer = self.0.client.request(how, frame(cache), &read).await;
             match answer {
                 Err(error) if matches!(error, Error::OtherRun) || error.is("no_such_cache") => {
                     self.learn(None);
@@ -212,22 +167,16 @@ impl Cache {
 
     /// Reads the entry of a key; `None` if the cache has no entry for it.
     pub async fn get(&self, key: &[u8]) -> Result<Option<CacheValue>, Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::CacheGet { cache, key: Rest(key) }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::CacheValue { version, remaining: micros, value } = reply_of(frame)?;
             let found = || CacheValue { value: frame.share(value.0), version, remaining: remaining(micros) };
             Ok((version != 0).then(found))
         };
-        self.ask(Repeat::Harmless, encode, read).await
+        self.ask(Repeat::Harmless, |cache| wire::CacheGet { cache, key: Rest(key) }, read).await
     }
 
     /// Reads the entries of several keys. The result has the order of the keys.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<CacheValue>>, Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::CacheMultiGet { cache, keys: List::Items(keys) }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::CacheEntries { entries } = reply_of(frame)?;
             let value = |entry: wire::CacheEntry<'_>| {
@@ -239,7 +188,7 @@ impl Cache {
             };
             Ok(entries.iter().map(value).collect())
         };
-        self.ask(Repeat::Harmless, encode, read).await
+        self.ask(Repeat::Harmless, |cache| wire::CacheMultiGet { cache, keys: List::Items(keys) }, read).await
     }
 
     /// Sets the entry of a key without a deadline: it lives until the cache evicts it. Returns the entry's
@@ -258,23 +207,16 @@ impl Cache {
         expect: CacheExpect<'_>,
     ) -> Result<u64, Error> {
         let repeat = if expect == (CacheExpect::Any {}) { Repeat::Harmless } else { Repeat::IfNothing };
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            let put = wire::CachePut { cache, expect: expect.clone(), ttl: ttl.clone(), key, value: Rest(value) };
-            fits(put.encode_with(out, id, fields))
-        };
-        let read = |frame: &SharedFrame| Ok(reply_of::<wire::CacheStored>(frame)?.version);
-        self.ask(repeat, encode, read).await
+        let put = |cache| wire::CachePut { cache, expect: expect.clone(), ttl: ttl.clone(), key, value: Rest(value) };
+        self.ask(repeat, put, |frame| Ok(reply_of::<wire::CacheStored>(frame)?.version)).await
     }
 
     /// Sets several entries, one after the other: other clients may see some of the new values before the
     /// others are set.
     pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
         let pairs: Vec<_> = pairs.iter().map(|&(key, value)| CachePair { key, value }).collect();
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            let put = wire::CacheMultiPut { cache, ttl: ttl.clone(), pairs: List::Items(&pairs) };
-            fits(put.encode_with(out, id, fields))
-        };
-        self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
+        let put = |cache| wire::CacheMultiPut { cache, ttl: ttl.clone(), pairs: List::Items(&pairs) };
+        self.ask(Repeat::Harmless, put, existed).await.map(drop)
     }
 
     /// Removes the entry of a key. Returns true if the cache had one.
@@ -285,58 +227,42 @@ impl Cache {
     /// Removes the entry of a key if it meets the condition `expect`; otherwise returns the error
     /// `condition_failed`. Returns true if the cache had an entry.
     pub async fn delete_if(&self, key: &[u8], expect: CacheExpect<'_>) -> Result<bool, Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::CacheDelete { cache, expect: expect.clone(), key: Rest(key) }.encode_with(out, id, fields))
-        };
-        self.ask(Repeat::IfNothing, encode, existed).await
+        let delete = |cache| wire::CacheDelete { cache, expect: expect.clone(), key: Rest(key) };
+        self.ask(Repeat::IfNothing, delete, existed).await
     }
 
     /// Changes the time to live of a key's entry. Returns true if the cache has one.
     pub async fn touch(&self, key: &[u8], ttl: CacheTtl) -> Result<bool, Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::CacheTouch { cache, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
-        };
-        self.ask(Repeat::Harmless, encode, existed).await
+        let touch = |cache| wire::CacheTouch { cache, ttl: ttl.clone(), key: Rest(key) };
+        self.ask(Repeat::Harmless, touch, existed).await
     }
 
     /// Adds `delta` to a counter, which is an entry in decimal digits, and returns the counter's new value. A
     /// missing counter counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64, ttl: CacheTtl) -> Result<i64, Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: Rest(key) }.encode_with(out, id, fields))
-        };
-        let read = |frame: &SharedFrame| Ok(reply_of::<wire::CacheCounter>(frame)?.value);
-        self.ask(Repeat::IfNothing, encode, read).await
+        let add = |cache| wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: Rest(key) };
+        self.ask(Repeat::IfNothing, add, |frame| Ok(reply_of::<wire::CacheCounter>(frame)?.value)).await
     }
 
     /// Returns a page of at most `limit` keys of the cache in an unspecified order, and the cursor of the
     /// next page.
     pub async fn keys(&self, cursor: Option<u64>, limit: u32) -> Result<(Vec<Bytes>, Option<u64>), Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::CacheScan { cache, cursor, limit }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::CacheKeys { cursor, keys } = reply_of(frame)?;
             Ok((keys.iter().map(|key| frame.share(key)).collect(), cursor))
         };
-        self.ask(Repeat::Harmless, encode, read).await
+        self.ask(Repeat::Harmless, |cache| wire::CacheScan { cache, cursor, limit }, read).await
     }
 
     /// Removes all entries of the cache.
     pub async fn clear(&self) -> Result<(), Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::CacheClear { cache }.encode_with(out, id, fields))
-        };
-        self.ask(Repeat::Harmless, encode, existed).await.map(|_| ())
+        self.ask(Repeat::Harmless, |cache| wire::CacheClear { cache }, existed).await.map(drop)
     }
 
     /// Drops the cache. Returns true if it existed. The next use creates the cache again if this handle may
     /// create it.
     pub async fn drop_cache(&self) -> Result<bool, Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::DropCache { cache }.encode_with(out, id, fields))
-        };
-        let dropped = self.ask(Repeat::IfNothing, encode, existed).await;
+        let dropped = self.ask(Repeat::IfNothing, |cache| wire::DropCache { cache }, existed).await;
         if let Some(id) = self.known() {
             self.0.client.names().forget(&Name::Cache(id.run, self.0.name.clone()), id.cache);
         }
@@ -346,10 +272,7 @@ impl Cache {
 
     /// Returns the cache's statistics; `None` if the cache does not exist.
     pub async fn stats(&self) -> Result<Option<CacheStats>, Error> {
-        let encode = |cache: u32, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::ReadCacheStats { cache }.encode_with(out, id, fields))
-        };
-        Ok(self.ask(Repeat::Harmless, encode, read_stats).await?.pop())
+        Ok(self.ask(Repeat::Harmless, |cache| wire::ReadCacheStats { cache }, read_stats).await?.pop())
     }
 }
 

@@ -17,7 +17,7 @@ use std::{
 
 use thalweg_transport::Endpoint;
 use thalweg_types::{Action, Classified, Durability};
-use thalweg_wire::{Effect, Fields, Kind, Level, SharedFrame};
+use thalweg_wire::{Effect, Fields, Frame, Level, SharedFrame};
 
 use crate::{
     backoff::Backoff,
@@ -27,7 +27,7 @@ use crate::{
     names::Names,
     options::Options,
     pool::Pool,
-    request::failure_of,
+    request::answer_of,
 };
 
 /// A client of a server. Cheap to clone. Its connections end when the last clone, and the last handle made
@@ -187,8 +187,8 @@ impl Client {
             .await
     }
 
-    /// Sends a request and returns its reply, decoded by `read`. Retries the request after failures as `how`
-    /// permits.
+    /// Sends the request that `encode` writes and returns its reply, decoded by `read`. Retries the request
+    /// after failures as `how` permits.
     pub(crate) async fn call<R>(
         &self,
         how: How,
@@ -219,6 +219,16 @@ impl Client {
             }
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Sends a frame as a request and returns its reply, decoded by `read`. Retries as `how` permits.
+    pub(crate) async fn request<'f, R>(
+        &self,
+        how: How,
+        frame: impl Frame<'f>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.call(how, |out, id, fields| Ok(frame.encode_with(out, id, fields)?), read).await
     }
 
     async fn once(
@@ -336,11 +346,7 @@ impl<'l> Pending<'l> {
         let Some(reply) = &mut self.reply else { return Err(Error::Closed) };
         let came = reply.await;
         self.reply = None;
-        match came {
-            Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),
-            Ok(frame) => Ok(frame),
-            Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
-        }
+        answer_of(came)
     }
 }
 

@@ -13,7 +13,7 @@ use thalweg_wire::{
 
 use crate::{
     error::{ConnectError, Lost},
-    link::Terms,
+    link::SessionTerms,
     options::Options,
     request::body_of,
 };
@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct Connected {
     pub connection: Connection,
     pub channels: Vec<(Channel, Decoder)>,
-    pub terms: Terms,
+    pub terms: SessionTerms,
     pub keep_alive: Duration,
     pub server: ServerInfo,
 }
@@ -38,7 +38,7 @@ pub struct ServerInfo {
     pub run: u64,
     /// Durability level that the server uses for writes whose request states no level.
     pub durability: thalweg_types::Durability,
-    /// Largest frame that the server accepts, in bytes without the header.
+    /// Largest frame that the server accepts, in bytes without the frame's header.
     pub max_frame_bytes: u32,
 }
 
@@ -78,7 +78,7 @@ struct Opening {
 }
 
 impl Opening {
-    async fn shake_hands(&mut self, options: &Options) -> Result<(Terms, Duration, ServerInfo), ConnectError> {
+    async fn shake_hands(&mut self, options: &Options) -> Result<(SessionTerms, Duration, ServerInfo), ConnectError> {
         let mut outbox = Outbox::new();
         let name = &options.name[..options.name.floor_char_boundary(1024)];
         handshake::hello(name, options.max_frame_bytes, options.keep_alive, &[])
@@ -109,7 +109,7 @@ fn lost(error: std::io::Error) -> ConnectError {
 fn welcome(
     frame: &thalweg_wire::SharedFrame,
     options: &Options,
-) -> Result<(Terms, Duration, ServerInfo), ConnectError> {
+) -> Result<(SessionTerms, Duration, ServerInfo), ConnectError> {
     let malformed = |error| ConnectError::Handshake(HandshakeError::Malformed(error));
     match Kind::from_code(frame.header.kind) {
         Some(Kind::Welcome) => {}
@@ -125,7 +125,7 @@ fn welcome(
     }
     let welcome: Welcome<'_> = body_of(frame).map_err(malformed)?;
     let agreed = check_welcome(&welcome).map_err(ConnectError::Handshake)?;
-    let terms = Terms {
+    let terms = SessionTerms {
         max_send_bytes: agreed.max_send_bytes as usize,
         run: welcome.run,
         max_requests: welcome.max_requests.min(u32::try_from(options.max_requests).unwrap_or(u32::MAX)),

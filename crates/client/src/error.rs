@@ -6,7 +6,7 @@
 use std::{io, sync::Arc, time::Duration};
 
 use thalweg_transport::DialError;
-use thalweg_types::{Action, Classified, Durability, command::CommandError, record::RecordError};
+use thalweg_types::{Action, Classified, Durability, classified, command::CommandError, record::RecordError};
 use thalweg_wire::{
     BatchError, DecodeError, Effect, EncodeError, Ended, Failed, FrameError, PutWriteError, Reason,
     handshake::HandshakeError, session::RouteError,
@@ -68,14 +68,14 @@ fn unknown(effect: Effect) -> &'static str {
 pub struct Failure {
     /// Next step for the caller: retry, fix the request, or stop.
     pub action: Action,
-    /// Effect of the request on the server.
+    /// Effect of the request on the server: none, or unknown.
     pub effect: Effect,
     /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
     /// no data.
     pub shown: Option<Durability>,
     /// Stable code of the error, for programs.
     pub code: String,
-    /// Message for people.
+    /// Message of the server for people.
     pub message: String,
     /// Named figures that help the caller to recover, such as `next` or `revision`.
     pub details: Vec<(String, u64)>,
@@ -237,25 +237,13 @@ macro_rules! protocol {
 
 protocol!(RouteError, FrameError, DecodeError, BatchError);
 
-impl Classified for Lost {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Broken { .. } | Self::Closed => "connection_lost",
-            Self::Goodbye { .. } => "goodbye",
-            Self::Silent => "silent",
-            Self::Protocol(_) => "protocol",
-            Self::ByClient => "closed",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::Broken { .. } | Self::Closed | Self::Silent => Action::Retry,
-            Self::Goodbye { class, .. } => *class,
-            Self::Protocol(_) | Self::ByClient => Action::Stop,
-        }
-    }
-}
+classified!(Lost {
+    Self::Broken { .. } | Self::Closed => "connection_lost", Retry;
+    Self::Goodbye { class, .. } => "goodbye", *class;
+    Self::Silent => "silent", Retry;
+    Self::Protocol(_) => "protocol", Stop;
+    Self::ByClient => "closed", Stop;
+});
 
 /// Reason why the client has no connection to the server.
 #[derive(Debug, thiserror::Error)]
@@ -280,26 +268,13 @@ pub enum ConnectError {
     NotYet,
 }
 
-impl Classified for ConnectError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Dial(error) => error.code(),
-            Self::Handshake(error) => error.code(),
-            Self::Lost(lost) => lost.code(),
-            Self::TimedOut { .. } => "connect_timeout",
-            Self::NotYet => "not_connected",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::Dial(error) => error.action(),
-            Self::Handshake(error) => error.action(),
-            Self::Lost(lost) => lost.action(),
-            Self::TimedOut { .. } | Self::NotYet => Action::Retry,
-        }
-    }
-}
+classified!(ConnectError {
+    Self::Dial(error) => error.code(), error.action();
+    Self::Handshake(error) => error.code(), error.action();
+    Self::Lost(lost) => lost.code(), lost.action();
+    Self::TimedOut { .. } => "connect_timeout", Retry;
+    Self::NotYet => "not_connected", Retry;
+});
 
 impl Error {
     /// Effect of the request on the server: [`Effect::Unknown`] if it may have been carried out.
@@ -335,29 +310,15 @@ impl Error {
     }
 }
 
-/// The [`code`](Classified::code) of a [`Failure`] is always `failed`. [`Error::code_text`] returns the server's code.
-impl Classified for Error {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Failed(_) => "failed",
-            Self::TimedOut { .. } => "timeout",
-            Self::Lost { why, .. } => why.code(),
-            Self::NotConnected { .. } => "not_connected",
-            Self::Protocol(_) => "protocol",
-            Self::Invalid(_) => "invalid",
-            Self::OtherRun => "other_run",
-            Self::Closed => "closed",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::Failed(failure) => failure.action,
-            Self::TimedOut { .. } | Self::OtherRun => Action::Retry,
-            Self::Lost { why, .. } => why.action(),
-            Self::NotConnected { why } => why.action(),
-            Self::Invalid(_) => Action::Fix,
-            Self::Protocol(_) | Self::Closed => Action::Stop,
-        }
-    }
-}
+classified!(
+    /// The [`code`](Classified::code) of a [`Failure`] is always `failed`. [`Error::code_text`] returns the server's code.
+    Error {
+    Self::Failed(failure) => "failed", failure.action;
+    Self::TimedOut { .. } => "timeout", Retry;
+    Self::Lost { why, .. } => why.code(), why.action();
+    Self::NotConnected { why } => "not_connected", why.action();
+    Self::Protocol(_) => "protocol", Stop;
+    Self::Invalid(_) => "invalid", Fix;
+    Self::OtherRun => "other_run", Retry;
+    Self::Closed => "closed", Stop;
+});

@@ -6,33 +6,28 @@
 
 use std::{sync::Arc, time::Duration};
 
+pub use thalweg_types::info::{Group as GroupInfo, Member as MemberInfo};
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
-    command::{
-        CommandError,
-        groups::{
-            Again, GroupConfig, Lapsed, OffsetRun, Settlement, encode_ack, encode_configure_group, encode_create_group,
-            encode_delete_group, encode_extend, encode_nack, encode_seek,
-        },
+    command::groups::{
+        Again, GroupConfig, Lapsed, OffsetRun, Settlement, encode_ack, encode_configure_group, encode_create_group,
+        encode_delete_group, encode_extend, encode_nack, encode_seek,
     },
 };
-use thalweg_wire::{self as wire, Fields, Frame, Permit, Release, SharedFrame};
+use thalweg_wire::{self as wire, Frame as _, Permit, Release, SharedFrame};
 
 use crate::{
     client::{Client, How, Repeat},
-    error::{Error, Invalid, ProtocolError},
-    mailbox::Item,
-    named::{Named, with_id},
+    error::{Error, Invalid},
+    named::Named,
     names::Name,
     options::Window,
     records::Records,
     request::reply_of,
     stream::Stream,
-    subscription::{Event, Feed, Source},
-    write::{created, done, fits},
+    subscription::{Feed, Source},
+    write::done,
 };
-
-const MISSING: &str = "no_such_group";
 
 /// A consumer group of a stream, identified by its name. Cheap to clone. The handle requests the group's id
 /// at the first use.
@@ -92,63 +87,6 @@ pub struct Settled {
     pub durability: Durability,
 }
 
-/// Description of a consumer group, with its position in the stream and its counters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Id of the group.
-    pub id: GroupId,
-    /// Name of the group.
-    pub name: String,
-    /// Id of the stream.
-    pub stream: StreamId,
-    /// Name of the stream.
-    pub stream_name: String,
-    /// Configuration of the group.
-    pub config: GroupConfig,
-    /// Offset of the next record that has never been delivered.
-    pub cursor: Offset,
-    /// Offset below which all records are settled: the group does not deliver them any more.
-    pub floor: Offset,
-    /// Number of records of the stream that the group has never delivered.
-    pub lag: u64,
-    /// Number of records that were delivered at least once and wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of pending records that members currently hold: delivered, and the deadline has not passed.
-    pub in_flight: u64,
-    /// Number of pending records that are held back because an earlier record of the same key is still
-    /// pending.
-    pub parked: u64,
-    /// Number of dead letters that are not yet moved to the group's stream for dead letters.
-    pub dying: u64,
-    /// Number of deliveries of records so far, redeliveries included. A record that is delivered twice counts
-    /// as two.
-    pub delivered: u64,
-    /// Number of those deliveries that were redeliveries.
-    pub redelivered: u64,
-    /// Number of records acked so far.
-    pub acked: u64,
-    /// Number of records so far that became dead letters.
-    pub dead: u64,
-    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
-    pub dropped: u64,
-    /// Members of the group: consumers that have fetched from it.
-    pub members: Vec<MemberInfo>,
-}
-
-/// A member of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberInfo {
-    /// Name of the member.
-    pub name: String,
-    /// Space time at which the member last fetched, exact to ten seconds.
-    pub last_fetch: SpaceTime,
-    /// Number of records that the member holds: delivered, not yet acked or nacked, and before their
-    /// deadline.
-    pub in_flight: u64,
-    /// Number of deliveries (attempts) with records that the member holds.
-    pub attempts: u64,
-}
-
 impl Stream {
     /// Returns a handle of the group with this name, which need not exist.
     pub async fn group(&self, name: impl Into<String>) -> Result<Group, Error> {
@@ -161,43 +99,11 @@ impl Client {
     /// Returns a page of at most `limit` groups of a stream, or of all streams if `stream` is 0. The page is
     /// ordered by id and begins after the group `after`. The flag is true if more groups follow.
     pub async fn groups(&self, stream: StreamId, after: GroupId, limit: u32) -> Result<(Vec<GroupInfo>, bool), Error> {
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::ListGroups { stream, after, limit }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::GroupList { more, groups } = reply_of(frame)?;
-            Ok((groups.iter().map(info).collect(), more))
+            Ok((groups.iter().collect(), more))
         };
-        self.call(How::READ, encode, read).await
-    }
-}
-
-fn info(group: wire::Group<'_>) -> GroupInfo {
-    let member = |member: wire::Member<'_>| MemberInfo {
-        name: member.name.to_owned(),
-        last_fetch: member.last_fetch,
-        in_flight: member.in_flight,
-        attempts: member.attempts,
-    };
-    GroupInfo {
-        id: group.id,
-        name: group.name.to_owned(),
-        stream: group.stream,
-        stream_name: group.stream_name.to_owned(),
-        config: group.config,
-        cursor: group.cursor,
-        floor: group.floor,
-        lag: group.lag,
-        pending: group.pending,
-        in_flight: group.in_flight,
-        parked: group.parked,
-        dying: group.dying,
-        delivered: group.delivered,
-        redelivered: group.redelivered,
-        acked: group.acked,
-        dead: group.dead,
-        dropped: group.dropped,
-        members: group.members.iter().map(member).collect(),
+        self.request(How::READ, wire::ListGroups { stream, after, limit }, read).await
     }
 }
 
@@ -221,40 +127,27 @@ impl Group {
 
     /// Id of the group, which commits use.
     pub async fn id(&self) -> Result<GroupId, Error> {
-        if let Some(id) = self.0.known() {
-            return Ok(GroupId(id));
-        }
-        let id = self.describe().await?.id;
-        self.0.learn(id.0);
-        Ok(id)
+        self.0.id().await.map(GroupId)
     }
 
     /// Creates the group unless it exists. Delivery begins at offset `start`, or at the end of the stream if
     /// `start` is `None`. Returns true if this call created the group.
     pub async fn create_if_missing(&self, start: Option<Offset>, config: &GroupConfig) -> Result<bool, Error> {
         let (stream, name) = self.parts();
-        let encode = |out: &mut Vec<u8>| encode_create_group(out, stream, name, start, config);
-        let (id, is_new) = self.client().write(Repeat::Harmless, encode, created).await?;
-        self.0.learn(id);
-        Ok(is_new)
+        self.0.create(|out| encode_create_group(out, stream, name, start, config)).await
     }
 
     /// Returns the description of the group.
     pub async fn describe(&self) -> Result<GroupInfo, Error> {
         let (stream, name) = self.parts();
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::FindGroup { stream, name }.encode_with(out, id, fields))
-        };
-        let read = |frame: &SharedFrame| Ok(info(reply_of::<wire::GroupFound<'_>>(frame)?.group));
-        self.client().call(How::READ, encode, read).await
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group);
+        self.client().request(How::READ, wire::FindGroup { stream, name }, read).await
     }
 
     /// Replaces the configuration of the group. The delivery order cannot change.
     pub async fn configure(&self, config: &GroupConfig) -> Result<(), Error> {
-        with_id!(self, MISSING, group => async {
-            let encode = |out: &mut Vec<u8>| encode_configure_group(out, group, config);
-            self.client().write(Repeat::IfNothing, encode, done).await.map(|_| ())
-        })
+        let encode = |out: &mut Vec<u8>, id| encode_configure_group(out, GroupId(id), config);
+        self.0.write(Repeat::IfNothing, encode, done).await.map(drop)
     }
 
     /// Deletes the consumer group.
@@ -266,20 +159,18 @@ impl Group {
         };
         let deleted = self.client().write(Repeat::IfNothing, encode, done).await;
         self.0.forget(id.0);
-        deleted.map(|_| ())
+        deleted.map(drop)
     }
 
     /// Moves the group's cursor (the offset to deliver next) to another offset, or to the end of the stream
     /// for `None`. Drops all pending records. Returns the new cursor.
     pub async fn seek(&self, offset: Option<Offset>) -> Result<Offset, Error> {
-        with_id!(self, MISSING, group => async {
-            let encode = |out: &mut Vec<u8>| {
-                encode_seek(out, group, offset);
-                Ok(())
-            };
-            let read = |frame: &SharedFrame| Ok(reply_of::<wire::Sought>(frame)?.cursor);
-            self.client().write(Repeat::Harmless, encode, read).await
-        })
+        let encode = |out: &mut Vec<u8>, id| {
+            encode_seek(out, GroupId(id), offset);
+            Ok(())
+        };
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::Sought>(frame)?.cursor);
+        self.0.write(Repeat::Harmless, encode, read).await
     }
 
     /// Fetches at most `max_records` records and about `max_bytes` bytes for a member. Waits up to `wait` for
@@ -294,17 +185,12 @@ impl Group {
         let (level, micros) = (self.client().level(), u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
         // The group redelivers records whose delivery was lost on the way, so a second fetch does no harm.
         let how = How { more_time: wait, ..How::READ };
-        with_id!(self, MISSING, group => async {
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                let fetch = wire::Fetch { group, max_records, max_bytes, wait: micros, level, member };
-                fits(fetch.encode_with(out, id, fields))
-            };
-            let read = |frame: &SharedFrame| {
-                let wire::Delivery { durability, attempt, deadline, parts } = reply_of(frame)?;
-                self.delivery(frame, durability, attempt, deadline, &parts)
-            };
-            self.client().call(how, encode, read).await
-        })
+        let fetch = |id| wire::Fetch { group: GroupId(id), max_records, max_bytes, wait: micros, level, member };
+        let read = |frame: &SharedFrame| {
+            let wire::Delivery { durability, attempt, deadline, parts } = reply_of(frame)?;
+            self.delivery(frame, durability, attempt, deadline, &parts)
+        };
+        self.0.request(how, fetch, read).await
     }
 
     fn delivery<'a>(
@@ -326,46 +212,34 @@ impl Group {
     /// Subscribes to deliveries that the server pushes as records arrive. The push resumes after a lost connection.
     pub async fn push(&self, options: PushOptions) -> Result<Pushes, Error> {
         let window = options.window.unwrap_or(self.client().options().window);
-        let feed = with_id!(self, MISSING, group => async {
-            let source = PushSource { group, options: options.clone(), level: self.client().level() };
-            Feed::begin(self.client(), window, source).await
-        })?;
+        let source = |id| PushSource { group: GroupId(id), options: options.clone(), level: self.client().level() };
+        let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
         Ok(Pushes { group: self.clone(), feed })
     }
 
     /// Acks the records that the settlements name; records that are already acked or nacked stay as they are.
     pub async fn ack(&self, settlements: &[Settlement]) -> Result<Settled, Error> {
-        self.settle(|out, group| encode_ack(out, group, settlements)).await
+        let encode = |out: &mut Vec<u8>, id| encode_ack(out, GroupId(id), settlements);
+        // A settlement that arrives twice does no harm: the second time its records count as lapsed.
+        self.0.write(Repeat::Harmless, encode, settled).await
     }
 
     /// Returns the records that the settlements name to the group for redelivery, except those already acked
     /// or nacked. `again` states when the group redelivers them.
     pub async fn nack(&self, again: Again, reason: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
-        self.settle(|out, group| encode_nack(out, group, again, reason, settlements)).await
-    }
-
-    /// Sends an ack or nack. Sending one twice does no harm: the second time its records count as lapsed,
-    /// which means that they were not pending under this attempt.
-    async fn settle(
-        &self,
-        encode: impl Fn(&mut Vec<u8>, GroupId) -> Result<(), CommandError>,
-    ) -> Result<Settled, Error> {
-        with_id!(self, MISSING, group => async {
-            self.client().write(Repeat::Harmless, |out: &mut Vec<u8>| encode(out, group), settled).await
-        })
+        let encode = |out: &mut Vec<u8>, id| encode_nack(out, GroupId(id), again, reason, settlements);
+        self.0.write(Repeat::Harmless, encode, settled).await
     }
 
     /// Extends the deadlines of attempts: the new deadline is the current time plus `by`. Returns the new
     /// deadline, and those of the attempts that hold no records any more.
     pub async fn extend(&self, by: Duration, attempts: &[Attempt]) -> Result<(SpaceTime, Vec<Attempt>), Error> {
-        with_id!(self, MISSING, group => async {
-            let encode = |out: &mut Vec<u8>| encode_extend(out, group, by, attempts);
-            let read = |frame: &SharedFrame| {
-                let wire::Extended { deadline, lapsed, .. } = reply_of(frame)?;
-                Ok((deadline, lapsed.iter().collect()))
-            };
-            self.client().write(Repeat::Harmless, encode, read).await
-        })
+        let encode = |out: &mut Vec<u8>, id| encode_extend(out, GroupId(id), by, attempts);
+        let read = |frame: &SharedFrame| {
+            let wire::Extended { deadline, lapsed, .. } = reply_of(frame)?;
+            Ok((deadline, lapsed.iter().collect()))
+        };
+        self.0.write(Repeat::Harmless, encode, read).await
     }
 }
 
@@ -420,7 +294,7 @@ impl Source for PushSource {
             permit,
             member: &self.options.member,
         };
-        fits(push.encode(out, id))
+        Ok(push.encode(out, id)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {
@@ -439,17 +313,12 @@ pub struct Pushes {
 impl Pushes {
     /// Waits for the next delivery of the push; `None` if the push has ended. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Error> {
-        loop {
-            let Some(event) = self.feed.next().await? else { return Ok(None) };
-            let frame = match event {
-                Event::Resumed => continue,
-                Event::Item(Item::Frame(frame, _)) => frame,
-                Event::Item(_) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
-            };
+        while let Some((frame, _)) = self.feed.next_frame().await? {
             let wire::Pushed { durability, attempt, deadline, parts } = reply_of(&frame)?;
             if let Some(delivery) = self.group.delivery(&frame, durability, attempt, deadline, &parts)? {
                 return Ok(Some(delivery));
             }
         }
+        Ok(None)
     }
 }

@@ -9,23 +9,21 @@ use bytes::Bytes;
 use thalweg_types::{
     Durability, KeyspaceId, LeaseId, Revision, SpaceTime,
     command::{
-        CommitBuilder, Deadline, Expect, KeyspaceConfig, OperationResult, TransactionBuilder,
+        CommandError, CommitBuilder, Deadline, Expect, KeyspaceConfig, OperationResult, TransactionBuilder,
         encode_configure_keyspace, encode_create_keyspace, encode_delete, encode_drop_keyspace, encode_put,
         encode_put_until,
     },
 };
-use thalweg_wire::{self as wire, Count, Fields, Frame, List, Order, Rest, SharedFrame, Values, VersionState};
+use thalweg_wire::{self as wire, Count, List, Order, Rest, SharedFrame, Values, VersionState};
 
 use crate::{
     client::{Client, How, Repeat},
     error::{Error, ProtocolError},
-    named::{Named, with_id},
+    named::Named,
     names::Name,
     request::reply_of,
-    write::{committed, created, done, fits, transacted},
+    write::{committed, done, transacted},
 };
-
-pub(crate) const MISSING: &str = "no_such_keyspace";
 
 /// A keyspace identified by its name. Cheap to clone. The handle requests the keyspace's id at the first use.
 #[derive(Clone, Debug)]
@@ -37,7 +35,7 @@ pub struct Value {
     /// Value of the key. The value is not copied and keeps the whole read buffer of the reply alive, so copy
     /// small values that live long.
     pub value: Bytes,
-    /// Revision at which the value was written.
+    /// Revision at which the value of the pair was written.
     pub revision: Revision,
     /// Remaining time to live of the key; `None` if it has no deadline.
     pub remaining: Option<Duration>,
@@ -168,21 +166,18 @@ impl Client {
     /// Returns a page of at most `limit` keyspaces, ordered by id and beginning after the keyspace `after`.
     /// The flag is true if more keyspaces follow.
     pub async fn keyspaces(&self, after: KeyspaceId, limit: u32) -> Result<(Vec<KeyspaceInfo>, bool), Error> {
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::ListKeyspaces { after, limit }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::KeyspaceList { more, keyspaces } = reply_of(frame)?;
             Ok((keyspaces.iter().map(|keyspace| info(keyspace, None)).collect(), more))
         };
-        self.call(How::READ, encode, read).await
+        self.request(How::READ, wire::ListKeyspaces { after, limit }, read).await
     }
 }
 
-fn info(keyspace: wire::Keyspace<'_>, counts: Option<wire::KeyspaceCounts>) -> KeyspaceInfo {
+fn info(keyspace: wire::Keyspace, counts: Option<wire::KeyspaceCounts>) -> KeyspaceInfo {
     let wire::Keyspace { id, created, config, name } = keyspace;
     let counts = counts.map(|counts| (counts.keys, counts.bytes, counts.exact));
-    KeyspaceInfo { id, name: name.to_owned(), created, config, counts }
+    KeyspaceInfo { id, name, created, config, counts }
 }
 
 pub(crate) fn remaining(micros: u64) -> Option<Duration> {
@@ -197,10 +192,7 @@ impl Keyspace {
     /// Name of the keyspace.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.0.name {
-            Name::Keyspace(name) => name,
-            _ => unreachable!("a keyspace handle is created with the name of a keyspace"),
-        }
+        self.0.name.text()
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -209,42 +201,27 @@ impl Keyspace {
 
     /// Id of the keyspace, which commits use.
     pub async fn id(&self) -> Result<KeyspaceId, Error> {
-        if let Some(id) = self.0.known() {
-            return Ok(KeyspaceId(id));
-        }
-        let id = self.describe(Count::Skip).await?.id;
-        self.0.learn(id.0);
-        Ok(id)
+        self.0.id().await.map(KeyspaceId)
     }
 
     /// Creates the keyspace unless it exists. Returns true if this call created it.
     pub async fn create_if_missing(&self, config: &KeyspaceConfig) -> Result<bool, Error> {
-        let name = self.name();
-        let encode = |out: &mut Vec<u8>| encode_create_keyspace(out, name, config);
-        let (id, is_new) = self.client().write(Repeat::Harmless, encode, created).await?;
-        self.0.learn(id);
-        Ok(is_new)
+        self.0.create(|out| encode_create_keyspace(out, self.name(), config)).await
     }
 
     /// Returns the description of the keyspace.
     pub async fn describe(&self, count: Count) -> Result<KeyspaceInfo, Error> {
-        let name = self.name();
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::FindKeyspace { count, name }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::KeyspaceFound { keyspace, counts } = reply_of(frame)?;
             Ok(info(keyspace, counts))
         };
-        self.client().call(How::READ, encode, read).await
+        self.client().request(How::READ, wire::FindKeyspace { count, name: self.name() }, read).await
     }
 
     /// Replaces the settings of the keyspace.
     pub async fn configure(&self, config: &KeyspaceConfig) -> Result<Revision, Error> {
-        with_id!(self, MISSING, id => async {
-            let encode = |out: &mut Vec<u8>| encode_configure_keyspace(out, id, config);
-            self.client().write(Repeat::IfNothing, encode, done).await
-        })
+        let encode = |out: &mut Vec<u8>, id| encode_configure_keyspace(out, KeyspaceId(id), config);
+        self.0.write(Repeat::IfNothing, encode, done).await
     }
 
     /// Drops the keyspace with all its keys.
@@ -266,67 +243,74 @@ impl Keyspace {
 
     /// Reads a key as it was at a revision (0 for the present state), with or without its value.
     pub async fn get_at(&self, key: &[u8], revision: Revision, values: Values) -> Result<Option<Value>, Error> {
-        with_id!(self, MISSING, keyspace => async {
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                fits(wire::Get { keyspace, revision, values, key: Rest(key) }.encode_with(out, id, fields))
-            };
-            self.client().call(How::READ, encode, read_value).await
-        })
+        let get = |id| wire::Get { keyspace: KeyspaceId(id), revision, values, key: Rest(key) };
+        self.0.request(How::READ, get, read_value).await
     }
 
     /// Reads the values of several keys. The result has the order of the keys. The keys are read one after
     /// the other, so the result may not show the keyspace at one point in time.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, Error> {
-        with_id!(self, MISSING, keyspace => async {
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                let (revision, values) = (Revision(0), Values::Include);
-                fits(wire::MultiGet { keyspace, revision, values, keys: List::Items(keys) }.encode_with(out, id, fields))
-            };
-            self.client().call(How::READ, encode, read_entries).await
-        })
+        let (revision, values) = (Revision(0), Values::Include);
+        let get = |id| wire::MultiGet { keyspace: KeyspaceId(id), revision, values, keys: List::Items(keys) };
+        self.0.request(How::READ, get, read_entries).await
     }
 
     /// Sets a key and returns the revision of the write, which is 0 at durability level `none`.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Revision, Error> {
-        with_id!(self, MISSING, keyspace => async {
-            let encode = |out: &mut Vec<u8>| encode_put(out, keyspace, key, value);
-            Ok(self.client().write(Repeat::Harmless, encode, committed).await?.revision)
-        })
+        self.set(|out, keyspace| encode_put(out, keyspace, key, value)).await
     }
 
     /// Sets a key with a condition, a deadline or a lease. If the key does not meet the condition, returns
     /// the error `condition_failed` with the key's `revision` in its details.
     pub async fn put_with(&self, key: &[u8], value: &[u8], how: Put<'_>) -> Result<Revision, Error> {
-        with_id!(self, MISSING, keyspace => async {
-            if how.expect.is_none() && how.lease.is_none() && how.deadline != Deadline::Keep {
-                let encode =
-                    |out: &mut Vec<u8>| encode_put_until(out, keyspace, key, value, how.deadline, None);
-                return Ok(self.client().write(Repeat::Harmless, encode, committed).await?.revision);
-            }
+        if how.expect.is_none() && how.lease.is_none() && how.deadline != Deadline::Keep {
+            return self.set(|out, keyspace| encode_put_until(out, keyspace, key, value, how.deadline, None)).await;
+        }
+        let put = |keyspace| {
             let mut commit = CommitBuilder::new();
             if let Some(expect) = how.expect {
                 commit.expect(keyspace, key, expect)?;
             }
             commit.put_until(keyspace, key, value, how.deadline, how.lease)?;
-            Ok(self.client().commit(&commit).await?.revision)
-        })
+            Ok(commit)
+        };
+        self.commit(put).await
+    }
+
+    /// Sends a command that leaves the same state if it is carried out twice.
+    async fn set(
+        &self,
+        encode: impl Fn(&mut Vec<u8>, KeyspaceId) -> Result<(), CommandError>,
+    ) -> Result<Revision, Error> {
+        let encode = |out: &mut Vec<u8>, id| encode(out, KeyspaceId(id));
+        Ok(self.0.write(Repeat::Harmless, encode, committed).await?.revision)
+    }
+
+    /// Carries out the commit that `build` makes with the keyspace's id.
+    async fn commit(
+        &self,
+        build: impl Fn(KeyspaceId) -> Result<CommitBuilder, CommandError>,
+    ) -> Result<Revision, Error> {
+        let encode = |out: &mut Vec<u8>, id| {
+            build(KeyspaceId(id))?.encode(out);
+            Ok(())
+        };
+        Ok(self.0.write(Repeat::IfNothing, encode, committed).await?.revision)
     }
 
     /// Removes a key. Succeeds also if the key has no value.
     pub async fn delete(&self, key: &[u8]) -> Result<Revision, Error> {
-        with_id!(self, MISSING, keyspace => async {
-            let encode = |out: &mut Vec<u8>| encode_delete(out, keyspace, key);
-            Ok(self.client().write(Repeat::Harmless, encode, committed).await?.revision)
-        })
+        self.set(|out, keyspace| encode_delete(out, keyspace, key)).await
     }
 
     /// Removes a key if it meets the condition `expect`; otherwise returns the error `condition_failed`.
     pub async fn delete_if(&self, key: &[u8], expect: Expect<'_>) -> Result<Revision, Error> {
-        with_id!(self, MISSING, keyspace => async {
+        let delete = |keyspace| {
             let mut commit = CommitBuilder::new();
             commit.expect(keyspace, key, expect)?.delete(keyspace, key)?;
-            Ok(self.client().commit(&commit).await?.revision)
-        })
+            Ok(commit)
+        };
+        self.commit(delete).await
     }
 
     /// Changes the deadline of a key. Returns true if the key exists.
@@ -358,14 +342,14 @@ impl Keyspace {
 
     async fn operate(
         &self,
-        add: impl Fn(KeyspaceId, &mut TransactionBuilder) -> Result<(), thalweg_types::command::CommandError>,
+        add: impl Fn(KeyspaceId, &mut TransactionBuilder) -> Result<(), CommandError>,
     ) -> Result<OperationResult, Error> {
-        let mut done = with_id!(self, MISSING, keyspace => async {
+        let encode = |out: &mut Vec<u8>, id| {
             let mut transaction = TransactionBuilder::new();
-            add(keyspace, &mut transaction)?;
-            let encode = |out: &mut Vec<u8>| transaction.encode(out);
-            self.client().write(Repeat::IfNothing, encode, transacted).await
-        })?;
+            add(KeyspaceId(id), &mut transaction)?;
+            transaction.encode(out)
+        };
+        let mut done = self.0.write(Repeat::IfNothing, encode, transacted).await?;
         done.results.pop().ok_or(Error::Protocol(ProtocolError::WrongReply { kind: wire::Kind::Transacted as u16 }))
     }
 
@@ -378,12 +362,8 @@ impl Keyspace {
     /// Returns at most `limit` versions of a key written before a revision (0 for all versions), newest
     /// first.
     pub async fn versions(&self, key: &[u8], before: Revision, limit: u32) -> Result<Versions, Error> {
-        with_id!(self, MISSING, keyspace => async {
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                fits(wire::Versions { keyspace, before, limit, key: Rest(key) }.encode_with(out, id, fields))
-            };
-            self.client().call(How::READ, encode, read_versions).await
-        })
+        let versions = |id| wire::Versions { keyspace: KeyspaceId(id), before, limit, key: Rest(key) };
+        self.0.request(How::READ, versions, read_versions).await
     }
 }
 
@@ -438,22 +418,19 @@ impl Scan {
             return Ok(None);
         }
         let (range, cursor) = (&self.range, &self.cursor);
-        let (pairs, cursor) = with_id!(self.keyspace, MISSING, keyspace => async {
-            let scan = wire::Scan {
-                keyspace,
-                revision: range.revision,
-                limit: range.page,
-                max_bytes: 0,
-                order: range.order,
-                values: range.values,
-                prefix: &range.prefix,
-                start: range.start.as_deref(),
-                end: range.end.as_deref(),
-                cursor,
-            };
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| fits(scan.encode_with(out, id, fields));
-            self.keyspace.client().call(How::READ, encode, read_pairs).await
-        })?;
+        let scan = |id| wire::Scan {
+            keyspace: KeyspaceId(id),
+            revision: range.revision,
+            limit: range.page,
+            max_bytes: 0,
+            order: range.order,
+            values: range.values,
+            prefix: &range.prefix,
+            start: range.start.as_deref(),
+            end: range.end.as_deref(),
+            cursor,
+        };
+        let (pairs, cursor) = self.keyspace.0.request(How::READ, scan, read_pairs).await?;
         self.cursor = cursor;
         self.begun = true;
         Ok(Some(pairs))

@@ -7,13 +7,13 @@ use thalweg_types::{
     LeaseId, SpaceTime,
     command::{encode_grant_lease, encode_keep_lease, encode_revoke_lease},
 };
-use thalweg_wire::{self as wire, Fields, Frame, SharedFrame};
+use thalweg_wire::{self as wire, SharedFrame};
 
 use crate::{
     client::{Client, How, Repeat},
     error::Error,
     request::reply_of,
-    write::{committed, fits},
+    write::committed,
 };
 
 /// A handle of a lease. Dropping it has no effect: the lease lives until its deadline or until it is revoked.
@@ -56,14 +56,11 @@ impl Client {
     /// Returns a page of at most `limit` leases, ordered by id and beginning after the lease `after`. The
     /// flag is true if more leases may follow.
     pub async fn leases(&self, after: LeaseId, limit: u32) -> Result<(Vec<LeaseInfo>, bool), Error> {
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::ListLeases { after, limit }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::LeaseList { more, leases, .. } = reply_of(frame)?;
             Ok((leases.iter().map(info).collect(), more))
         };
-        self.call(How::READ, encode, read).await
+        self.request(How::READ, wire::ListLeases { after, limit }, read).await
     }
 }
 
@@ -100,19 +97,16 @@ impl Lease {
             encode_revoke_lease(out, self.id);
             Ok(())
         };
-        self.client.write(Repeat::IfNothing, encode, committed).await.map(|_| ())
+        self.client.write(Repeat::IfNothing, encode, committed).await.map(drop)
     }
 
     /// Returns the description of the lease, and at most `limit` of its keys with the names of their keyspaces.
     pub async fn describe(&self, limit: u32) -> Result<(LeaseInfo, Vec<(String, Bytes)>), Error> {
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::FindLease { lease: self.id, limit }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::LeaseFound { lease, keys, .. } = reply_of(frame)?;
             let key = |key: wire::LeaseKey<'_>| (key.keyspace.to_owned(), frame.share(key.key));
             Ok((info(lease), keys.iter().map(key).collect()))
         };
-        self.client.call(How::READ, encode, read).await
+        self.client.request(How::READ, wire::FindLease { lease: self.id, limit }, read).await
     }
 }

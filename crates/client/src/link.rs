@@ -59,7 +59,7 @@ pub(crate) enum Waiter {
 
 /// Parameters that client and server agreed on for one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct SessionTerms {
     /// Largest frame that the server accepts, in bytes without the frame's header.
     pub max_send_bytes: usize,
     /// Number of the server's run. Ids of caches are valid for one run only.
@@ -93,10 +93,10 @@ impl From<EncodeError> for Blocked {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ConnectionState {
     /// The link has no connection, for this reason.
     Down(Arc<ConnectError>),
-    Up(Terms),
+    Up(SessionTerms),
     /// The link has no connection, for this reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
     Closed,
@@ -149,7 +149,7 @@ impl Staged {
 }
 
 pub(crate) struct State {
-    phase: Phase,
+    connection: ConnectionState,
     session: Option<Session<Waiter>>,
     generation: u64,
     staged: Staged,
@@ -236,7 +236,7 @@ pub(crate) type Run = Option<u64>;
 impl Link {
     pub(crate) fn new(options: Arc<Options>) -> Self {
         let state = State {
-            phase: Phase::Down(Arc::new(ConnectError::NotYet)),
+            connection: ConnectionState::Down(Arc::new(ConnectError::NotYet)),
             session: None,
             generation: 0,
             staged: Staged::default(),
@@ -272,7 +272,7 @@ impl Link {
 
     /// Returns true if the link has a connection.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.lock().phase, Phase::Up(_))
+        matches!(self.lock().connection, ConnectionState::Up(_))
     }
 
     /// Number of the link's present connection; it grows with each reconnect.
@@ -289,16 +289,16 @@ impl Link {
 
     /// Returns the reason why the link has no connection; `None` if it has one.
     pub(crate) fn why_down(&self) -> Option<Arc<ConnectError>> {
-        match &self.lock().phase {
-            Phase::Down(why) | Phase::Dead(why) => Some(why.clone()),
-            Phase::Up(_) | Phase::Closed => None,
+        match &self.lock().connection {
+            ConnectionState::Down(why) | ConnectionState::Dead(why) => Some(why.clone()),
+            ConnectionState::Up(_) | ConnectionState::Closed => None,
         }
     }
 
     /// Returns the number of the server's run, if the link has a connection.
     pub(crate) fn run(&self) -> Run {
-        match &self.lock().phase {
-            Phase::Up(terms) => Some(terms.run),
+        match &self.lock().connection {
+            ConnectionState::Up(terms) => Some(terms.run),
             _ => None,
         }
     }
@@ -323,12 +323,7 @@ impl Link {
             return Err(Blocked::Room);
         };
         let alone = session.under_way().0 == 1;
-        let begin = state.staged.frames.len();
-        if let Err(error) = encode(&mut state.staged.frames, id).and_then(|()| state.staged.check(begin, max)) {
-            state.staged.frames.truncate(begin);
-            state.withdraw(id);
-            return Err(Blocked::Invalid(error));
-        }
+        state.stage(id, max, |out| encode(out, id))?;
         self.load.store(state.under_way(), Ordering::Relaxed);
         self.staged(guard, writer.unwrap_or(if alone { Writer::Here } else { Writer::Task }));
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
@@ -352,12 +347,7 @@ impl Link {
                 return Err(Blocked::Room);
             }
         };
-        let begin = state.staged.frames.len();
-        if let Err(error) = encode(&mut state.staged.frames, id, permit).and_then(|()| state.staged.check(begin, max)) {
-            state.staged.frames.truncate(begin);
-            state.withdraw(id);
-            return Err(Blocked::Invalid(error));
-        }
+        state.stage(id, max, |out| encode(out, id, permit))?;
         self.staged(guard, Writer::Task);
         Ok(Ticket { generation, id })
     }
@@ -480,15 +470,20 @@ impl Link {
                     state.staged.move_to(&mut io.outbox);
                 }
                 state.writing_bytes = io.outbox.len();
-                if state.starved && !state.is_full(&self.options) {
-                    state.starved = false;
-                    self.changed.notify_waiters();
-                }
+                self.feed_starved(&mut state);
             }
             if io.outbox.is_empty() {
                 return Poll::Ready(Ok(()));
             }
             ready!(io.channel.poll_write(cx, &mut io.outbox))?;
+        }
+    }
+
+    /// Notifies callers that wait for room, if there is room again.
+    fn feed_starved(&self, state: &mut State) {
+        if state.starved && !state.is_full(&self.options) {
+            state.starved = false;
+            self.changed.notify_waiters();
         }
     }
 
@@ -515,12 +510,8 @@ impl Link {
     pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
         let mut state = self.lock();
         let done = run(state.session.as_mut()?);
-        let under_way = state.under_way();
-        self.load.store(under_way, Ordering::Relaxed);
-        if state.starved && !state.is_full(&self.options) {
-            state.starved = false;
-            self.changed.notify_waiters();
-        }
+        self.load.store(state.under_way(), Ordering::Relaxed);
+        self.feed_starved(&mut state);
         Some(done)
     }
 
@@ -545,7 +536,7 @@ impl Link {
     // ---- operations of the pool
 
     /// Puts the link into use with a new connection.
-    pub(crate) fn up(&self, channel: Channel, decoder: Decoder, terms: Terms) {
+    pub(crate) fn up(&self, channel: Channel, decoder: Decoder, terms: SessionTerms) {
         let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
         *self.lock_io() = Some(io);
         let mut state = self.lock();
@@ -555,8 +546,8 @@ impl Link {
         state.writing_bytes = 0;
         state.woken = true; // callers do not write until the task has begun
         state.task = None;
-        if !matches!(state.phase, Phase::Closed) {
-            state.phase = Phase::Up(terms);
+        if !matches!(state.connection, ConnectionState::Closed) {
+            state.connection = ConnectionState::Up(terms);
         }
         drop(state);
         self.changed.notify_waiters();
@@ -571,8 +562,8 @@ impl Link {
         state.staged = Staged::default();
         state.writing_bytes = 0;
         state.task = None;
-        if matches!(state.phase, Phase::Up(_)) {
-            state.phase = Phase::Down(Arc::new(ConnectError::Lost(lost.clone())));
+        if matches!(state.connection, ConnectionState::Up(_)) {
+            state.connection = ConnectionState::Down(Arc::new(ConnectError::Lost(lost.clone())));
         }
         self.load.store(0, Ordering::Relaxed);
         for (_, waiter) in waiters.into_iter().flat_map(Session::into_waiters) {
@@ -589,8 +580,8 @@ impl Link {
     /// Records a failed attempt to connect. If `again` is false, the client makes no further attempt.
     pub(crate) fn not_connected(&self, why: Arc<ConnectError>, again: bool) {
         let mut state = self.lock();
-        if !matches!(state.phase, Phase::Closed) {
-            state.phase = if again { Phase::Down(why) } else { Phase::Dead(why) };
+        if !matches!(state.connection, ConnectionState::Closed) {
+            state.connection = if again { ConnectionState::Down(why) } else { ConnectionState::Dead(why) };
         }
         drop(state);
         self.changed.notify_waiters();
@@ -601,7 +592,7 @@ impl Link {
     pub(crate) fn close(&self) {
         let task = {
             let mut state = self.lock();
-            state.phase = Phase::Closed;
+            state.connection = ConnectionState::Closed;
             state.closing = true;
             state.wake()
         };
@@ -620,11 +611,11 @@ impl State {
     /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the size
     /// of the largest permitted frame in bytes. If this succeeds, `session` is present.
     fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), Blocked> {
-        let terms = match &self.phase {
-            Phase::Up(terms) => terms,
-            Phase::Down(why) => return Err(Blocked::Connection(why.clone())),
-            Phase::Dead(why) => return Err(Blocked::Dead(why.clone())),
-            Phase::Closed => return Err(Blocked::Closed),
+        let terms = match &self.connection {
+            ConnectionState::Up(terms) => terms,
+            ConnectionState::Down(why) => return Err(Blocked::Connection(why.clone())),
+            ConnectionState::Dead(why) => return Err(Blocked::Dead(why.clone())),
+            ConnectionState::Closed => return Err(Blocked::Closed),
         };
         if run.is_some_and(|run| run != terms.run) {
             return Err(Blocked::OtherRun);
@@ -655,11 +646,21 @@ impl State {
         self.task.clone()
     }
 
-    /// Releases the id of a request that was never staged, by treating the request as failed.
-    fn withdraw(&mut self, id: u32) {
-        if let Some(session) = &mut self.session {
-            let _ = session.route(thalweg_wire::Kind::Failed, id);
-        }
+    /// Stages a request of at most `max` bytes. If that is not possible, releases its id by routing a failure to it.
+    fn stage(
+        &mut self,
+        id: u32,
+        max: usize,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), Invalid>,
+    ) -> Result<(), Blocked> {
+        let begin = self.staged.frames.len();
+        encode(&mut self.staged.frames).and_then(|()| self.staged.check(begin, max)).map_err(|error| {
+            self.staged.frames.truncate(begin);
+            if let Some(session) = &mut self.session {
+                let _ = session.route(thalweg_wire::Kind::Failed, id);
+            }
+            Blocked::Invalid(error)
+        })
     }
 
     fn cancel(&mut self, ticket: Ticket, mode: CancelMode) {

@@ -1,13 +1,24 @@
-//! Name and id of a named object, shared by all kinds of handles. The handle requests the id at its first
-//! use.
+//! Objects that handles identify by name and requests by id: keyspaces, streams and groups.
+//!
+//! Owns: the lookup of an id at the first use, the requests that carry it, and a second lookup if the server no longer
+//! has that id. Does not own caches, whose ids end with a run of the server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{client::Client, error::Error, names::Name};
+use thalweg_types::{StreamId, command::CommandError};
+use thalweg_wire::{self as wire, Count, Frame, SharedFrame};
+
+use crate::{
+    client::{Client, How, Repeat},
+    error::Error,
+    names::Name,
+    request::reply_of,
+    write::created,
+};
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// A name of an object on the server, with its id once the server has returned the id.
+/// A name that the server resolves to an id. All clones of a handle share it.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub client: Client,
@@ -20,14 +31,43 @@ impl Named {
         Self { client, name, id: AtomicU64::new(UNKNOWN) }
     }
 
+    /// Returns the id, and requests it from the server if it is unknown.
+    pub(crate) async fn id(&self) -> Result<u32, Error> {
+        if let Some(id) = self.known() {
+            return Ok(id);
+        }
+        let id = self.look_up().await?;
+        self.learn(id);
+        Ok(id)
+    }
+
     /// Returns the id if it has been looked up.
-    pub(crate) fn known(&self) -> Option<u32> {
+    fn known(&self) -> Option<u32> {
         if let Ok(id) = u32::try_from(self.id.load(Ordering::Relaxed)) {
             return Some(id);
         }
         let id = self.client.names().get(&self.name)?;
         self.id.store(id.into(), Ordering::Relaxed);
         Some(id)
+    }
+
+    async fn look_up(&self) -> Result<u32, Error> {
+        let client = &self.client;
+        match &self.name {
+            Name::Keyspace(name) => {
+                let read = |frame: &SharedFrame| Ok(reply_of::<wire::KeyspaceFound>(frame)?.keyspace.id.0);
+                client.request(How::READ, wire::FindKeyspace { count: Count::Skip, name }, read).await
+            }
+            Name::Stream(name) => {
+                let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream.id.0);
+                client.request(How::READ, wire::FindStream { name }, read).await
+            }
+            Name::Group(stream, name) => {
+                let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group.id.0);
+                client.request(How::READ, wire::FindGroup { stream: StreamId(*stream), name }, read).await
+            }
+            Name::Cache(..) => unreachable!("a cache looks up its own id"),
+        }
     }
 
     pub(crate) fn learn(&self, id: u32) {
@@ -39,29 +79,50 @@ impl Named {
         let _ = self.id.compare_exchange(id.into(), UNKNOWN, Ordering::Relaxed, Ordering::Relaxed);
         self.client.names().forget(&self.name, id);
     }
-}
 
-/// Returns the future unchanged, but fixes its result type where type inference cannot.
-pub(crate) fn typed<R>(ask: impl Future<Output = Result<R, Error>>) -> impl Future<Output = Result<R, Error>> {
-    ask
-}
-
-/// Sends a request with the handle's id. If the server no longer has that id, looks the name up again and retries
-/// once.
-macro_rules! with_id {
-    ($handle:expr, $missing:expr, $id:ident => $ask:expr) => {{
-        let mut again = false;
-        loop {
-            let $id = $handle.id().await?;
-            match $crate::named::typed($ask).await {
-                Err(error) if !again && error.is($missing) => {
-                    again = true;
-                    $handle.0.forget($id.0);
-                }
-                answered => break answered,
+    /// Calls `ask` with the id. If the server no longer has that id, looks the name up again and retries once.
+    pub(crate) async fn with_id<A, R>(&self, ask: impl Fn(u32) -> A) -> Result<R, Error>
+    where
+        A: Future<Output = Result<R, Error>>,
+    {
+        let id = self.id().await?;
+        match ask(id).await {
+            Err(error) if error.is(self.name.missing()) => {
+                self.forget(id);
+                ask(self.id().await?).await
             }
+            answer => answer,
         }
-    }};
-}
+    }
 
-pub(crate) use with_id;
+    /// Sends the request that `frame` makes with the id; `read` decodes its reply.
+    pub(crate) async fn request<'f, F: Frame<'f>, R>(
+        &self,
+        how: How,
+        frame: impl Fn(u32) -> F,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.with_id(|id| self.client.request(how, frame(id), &read)).await
+    }
+
+    /// Sends the command that `encode` writes with the id; `read` decodes its reply.
+    pub(crate) async fn write<R>(
+        &self,
+        repeat: Repeat,
+        encode: impl Fn(&mut Vec<u8>, u32) -> Result<(), CommandError>,
+        read: impl Fn(&SharedFrame) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let encode = &encode;
+        self.with_id(|id| self.client.write(repeat, move |out: &mut Vec<u8>| encode(out, id), &read)).await
+    }
+
+    /// Sends a command that creates the object unless it exists. Returns true if the command created it.
+    pub(crate) async fn create(
+        &self,
+        encode: impl Fn(&mut Vec<u8>) -> Result<(), CommandError>,
+    ) -> Result<bool, Error> {
+        let (id, is_new) = self.client.write(Repeat::Harmless, encode, created).await?;
+        self.learn(id);
+        Ok(is_new)
+    }
+}

@@ -24,6 +24,25 @@ pub(crate) enum Name {
     Cache(u64, String),
 }
 
+impl Name {
+    /// Name of the object, without its kind.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Keyspace(name) | Self::Stream(name) | Self::Group(_, name) | Self::Cache(_, name) => name,
+        }
+    }
+
+    /// Code of the server's error for an id that no object of this kind has.
+    pub(crate) fn missing(&self) -> &'static str {
+        match self {
+            Self::Keyspace(_) => "no_such_keyspace",
+            Self::Stream(_) => "no_such_stream",
+            Self::Group(..) => "no_such_group",
+            Self::Cache(..) => "no_such_cache",
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Names(Mutex<HashMap<Name, u32>>);
 

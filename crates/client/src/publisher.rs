@@ -30,9 +30,8 @@ use crate::{
     client::{Client, Clock},
     error::{Error, Invalid, Lost},
     link::{Blocked, Link, Reply, Writer},
-    request::failure_of,
+    request::answer_of,
     subject::{Published, published},
-    write::fits,
 };
 
 /// Size in bytes from which on batches are sent without a copy; copying smaller ones costs less.
@@ -137,18 +136,7 @@ impl Client {
             client: self.clone(),
             link: self.pin(),
             options,
-            gathered: Mutex::new(Gathered {
-                writer: BatchWriter::new(&subject, b"")?,
-                subject: subject.clone(),
-                last_sent: None,
-                pump_waits: false,
-                generation: None,
-                sent: 0,
-                in_flight: VecDeque::new(),
-                awaited: 0,
-                acked: Published::default(),
-                failed: None,
-            }),
+            gathered: Mutex::new(Gathered::empty(&subject)?),
             subject,
             begun: begun.clone(),
             settled: Notify::new(),
@@ -333,7 +321,7 @@ impl Inner {
     fn send_acked(&self, gathered: &mut Gathered, writer: Writer) -> Result<u64, Blocked> {
         let encoded = gathered.writer.encoded(self.options.checksum).unwrap_or_default();
         let mut frame = |out: &mut Vec<u8>, id: u32| {
-            fits(put_publish_prefix(out, id, encoded.len()))?;
+            put_publish_prefix(out, id, encoded.len())?;
             out.extend_from_slice(encoded);
             Ok(())
         };
@@ -417,12 +405,7 @@ impl Inner {
 
 impl Gathered {
     fn settle(&mut self, came: Result<thalweg_wire::SharedFrame, Lost>) {
-        let answer = match came {
-            Ok(frame) if frame.header.kind == thalweg_wire::Kind::Failed as u16 => Err(failure_of(&frame)),
-            Ok(frame) => published(&frame),
-            Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
-        };
-        match answer {
+        match answer_of(came).and_then(|frame| published(&frame)) {
             Ok(Published { delivered, missed }) => {
                 self.acked.delivered += delivered;
                 self.acked.missed += missed;
@@ -462,7 +445,8 @@ impl Drop for Awaited<'_> {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut gathered = std::mem::replace(&mut *self.lock(), Gathered::empty());
+        let empty = Gathered::empty(b"").expect("the subject is empty");
+        let mut gathered = std::mem::replace(&mut *self.lock(), empty);
         // No caller is left to report an error to.
         let _ = self.send(&mut gathered, Writer::Here);
         self.begun.notify_one();
@@ -470,10 +454,10 @@ impl Drop for Inner {
 }
 
 impl Gathered {
-    fn empty() -> Self {
-        Self {
-            writer: BatchWriter::new(b"", b"").expect("the subject is empty"),
-            subject: Vec::new(),
+    fn empty(subject: &[u8]) -> Result<Self, Error> {
+        Ok(Self {
+            writer: BatchWriter::new(subject, b"")?,
+            subject: subject.to_vec(),
             last_sent: None,
             pump_waits: false,
             generation: None,
@@ -482,7 +466,7 @@ impl Gathered {
             awaited: 0,
             acked: Published::default(),
             failed: None,
-        }
+        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Decoding of replies.
 
-use thalweg_wire::{DecodeError, Failed, Fields, FieldsError, Frame, Kind, SharedFrame};
+use thalweg_wire::{DecodeError, Effect, Failed, Fields, FieldsError, Frame, Kind, SharedFrame};
 
-use crate::error::{Error, Failure, ProtocolError};
+use crate::error::{Error, Failure, Lost, ProtocolError};
 
 /// Decodes the body of a frame; the caller has checked the frame's kind.
 pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, DecodeError> {
@@ -10,7 +10,7 @@ pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, Dec
     let malformed = |malformed| DecodeError::Malformed { kind: F::NAME, malformed };
     let Some((fields, body)) = frame.payload.split_at_checked(fields) else {
         let at = frame.payload.len();
-        return Err(malformed(thalweg_types::record::Malformed { at, expected: "optional fields" }));
+        return Err(malformed(thalweg_types::codec::Malformed { at, expected: "optional fields" }));
     };
     Fields::decode(fields).map_err(|error| match error {
         FieldsError::Malformed(why) => malformed(why),
@@ -31,7 +31,16 @@ pub(crate) fn reply_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, Er
     Err(Error::Protocol(ProtocolError::WrongReply { kind }))
 }
 
-pub(crate) fn failure_of(frame: &SharedFrame) -> Error {
+/// Returns the reply to a request that was sent, or the failure that the server sent instead.
+pub(crate) fn answer_of(came: Result<SharedFrame, Lost>) -> Result<SharedFrame, Error> {
+    match came {
+        Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),
+        Ok(frame) => Ok(frame),
+        Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
+    }
+}
+
+fn failure_of(frame: &SharedFrame) -> Error {
     match body_of::<Failed<'_>>(frame) {
         Ok(failed) => Error::Failed(Box::new(Failure::of_reply(&failed))),
         Err(error) => error.into(),

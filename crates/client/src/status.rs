@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use thalweg_types::{Durability, SpaceTime};
-use thalweg_wire::{self as wire, Fields, Frame, Health, SharedFrame};
+use thalweg_wire::{self as wire, Health, SharedFrame};
 
 use crate::{
     client::{Client, How},
     error::Error,
     request::reply_of,
-    write::fits,
 };
 
 /// Status of a node.
@@ -39,8 +38,6 @@ pub struct Status {
 impl Client {
     /// Requests the status of the node.
     pub async fn status(&self) -> Result<Status, Error> {
-        let encode =
-            |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| fits(wire::ReadStatus {}.encode_with(out, id, fields));
         let read = |frame: &SharedFrame| {
             let status: wire::Status<'_> = reply_of(frame)?;
             Ok(Status {
@@ -55,6 +52,6 @@ impl Client {
                 figures: status.figures.iter().map(|figure| (figure.name.to_owned(), figure.value)).collect(),
             })
         };
-        self.call(How::READ, encode, read).await
+        self.request(How::READ, wire::ReadStatus {}, read).await
     }
 }

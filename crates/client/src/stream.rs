@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+pub use thalweg_types::info::{Producer as ProducerInfo, Stream as StreamInfo};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
     command::{
@@ -13,58 +14,23 @@ use thalweg_types::{
     },
     record::{Record, RecordBatch},
 };
-use thalweg_wire::{self as wire, Fields, Frame, Permit, Position, SharedFrame};
+use thalweg_wire::{self as wire, Frame as _, Permit, Position, SharedFrame};
 
 use crate::{
     client::{Client, How, Repeat},
-    error::{Error, Invalid, ProtocolError},
-    mailbox::Item,
-    named::{Named, with_id},
+    error::{Error, Invalid},
+    named::Named,
     names::Name,
     options::Window,
     records::{Cursor, OwnedRecord, Records},
     request::reply_of,
-    subscription::{Event, Feed, Source},
-    write::{Appended, appended_to, created, done, fits},
+    subscription::{Feed, Source},
+    write::{Appended, appended, done},
 };
-
-const MISSING: &str = "no_such_stream";
 
 /// A stream identified by its name. Cheap to clone. The handle requests the stream's id at the first use.
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<Named>);
-
-/// Description of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
-    /// Id of the stream.
-    pub id: StreamId,
-    /// Name of the stream.
-    pub name: String,
-    /// Offset of the oldest record that the stream keeps.
-    pub start: Offset,
-    /// Offset that the stream's next record will get.
-    pub next: Offset,
-    /// Number of bytes of the encoded records that the stream keeps.
-    pub bytes: u64,
-    /// Space time of the last append to the stream; 0 if there was none.
-    pub last_time: SpaceTime,
-    /// Configuration of the stream.
-    pub config: StreamConfig,
-}
-
-/// A producer that a stream remembers in order to detect repeated appends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProducerInfo {
-    /// Id of the producer.
-    pub id: String,
-    /// Epoch of the producer, which grows each time a client opens the producer.
-    pub epoch: u32,
-    /// Sequence number that the producer's next append in this epoch must have.
-    pub next_sequence: u64,
-    /// Space time at which the producer last appended or was opened.
-    pub last_time: SpaceTime,
-}
 
 impl Client {
     /// Returns a handle of the stream with this name, which need not exist.
@@ -76,30 +42,19 @@ impl Client {
     /// Returns a page of at most `limit` streams, ordered by id and beginning after the stream `after`. The
     /// flag is true if more streams follow.
     pub async fn streams(&self, after: StreamId, limit: u32) -> Result<(Vec<StreamInfo>, bool), Error> {
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::ListStreams { after, limit }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::StreamList { more, streams } = reply_of(frame)?;
-            Ok((streams.iter().map(info).collect(), more))
+            Ok((streams.iter().collect(), more))
         };
-        self.call(How::READ, encode, read).await
+        self.request(How::READ, wire::ListStreams { after, limit }, read).await
     }
-}
-
-fn info(stream: wire::Stream<'_>) -> StreamInfo {
-    let wire::Stream { id, start, next, bytes, last_time, config, name } = stream;
-    StreamInfo { id, name: name.to_owned(), start, next, bytes, last_time, config }
 }
 
 impl Stream {
     /// Name of the stream.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.0.name {
-            Name::Stream(name) => name,
-            _ => unreachable!("a stream handle is created with the name of a stream"),
-        }
+        self.0.name.text()
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -108,61 +63,44 @@ impl Stream {
 
     /// Id of the stream, which commits use.
     pub async fn id(&self) -> Result<StreamId, Error> {
-        if let Some(id) = self.0.known() {
-            return Ok(StreamId(id));
-        }
-        let id = self.describe().await?.id;
-        self.0.learn(id.0);
-        Ok(id)
+        self.0.id().await.map(StreamId)
     }
 
     /// Creates the stream unless it exists. Returns true if this call created it.
     pub async fn create_if_missing(&self, config: &StreamConfig) -> Result<bool, Error> {
-        let name = self.name();
-        let encode = |out: &mut Vec<u8>| encode_create_stream(out, name, config);
-        let (id, is_new) = self.client().write(Repeat::Harmless, encode, created).await?;
-        self.0.learn(id);
-        Ok(is_new)
+        self.0.create(|out| encode_create_stream(out, self.name(), config)).await
     }
 
     /// Returns the description of the stream.
     pub async fn describe(&self) -> Result<StreamInfo, Error> {
-        let name = self.name();
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::FindStream { name }.encode_with(out, id, fields))
-        };
-        let read = |frame: &SharedFrame| Ok(info(reply_of::<wire::StreamFound<'_>>(frame)?.stream));
-        self.client().call(How::READ, encode, read).await
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream);
+        self.client().request(How::READ, wire::FindStream { name: self.name() }, read).await
     }
 
     /// Replaces the configuration of the stream.
     pub async fn configure(&self, config: &StreamConfig) -> Result<(), Error> {
-        self.command(|id, out: &mut Vec<u8>| encode_configure_stream(out, id, config)).await
+        self.command(|out, stream| encode_configure_stream(out, stream, config)).await
     }
 
     /// Removes all records of the stream before an offset.
     pub async fn trim(&self, before: Offset) -> Result<(), Error> {
-        self.command(|id, out: &mut Vec<u8>| encode_trim_stream(out, id, before)).await
+        self.command(|out, stream| encode_trim_stream(out, stream, before)).await
     }
 
     /// Deletes the stream and all its records.
     pub async fn delete(&self) -> Result<(), Error> {
         let id = self.id().await?;
-        let deleted = self.command(|id, out: &mut Vec<u8>| encode_delete_stream(out, id)).await;
+        let deleted = self.command(encode_delete_stream).await;
         self.0.forget(id.0);
         deleted
     }
 
-    async fn command(&self, encode: impl Fn(StreamId, &mut Vec<u8>)) -> Result<(), Error> {
-        with_id!(self, MISSING, id => async {
-            let mut command = Vec::new();
-            encode(id, &mut command);
-            let put = |out: &mut Vec<u8>| {
-                out.extend_from_slice(&command);
-                Ok(())
-            };
-            self.client().write(Repeat::IfNothing, put, done).await.map(|_| ())
-        })
+    async fn command(&self, encode: impl Fn(&mut Vec<u8>, StreamId)) -> Result<(), Error> {
+        let encode = |out: &mut Vec<u8>, id| {
+            encode(out, StreamId(id));
+            Ok(())
+        };
+        self.0.write(Repeat::IfNothing, encode, done).await.map(drop)
     }
 
     /// Appends one record.
@@ -186,72 +124,42 @@ impl Stream {
             return Err(Invalid::NoRecords.into());
         }
         let repeat = if terms.producer.is_some() { Repeat::Harmless } else { Repeat::IfNothing };
-        with_id!(self, MISSING, stream => async {
-            let encode = |out: &mut Vec<u8>| encode_append_with(out, stream, terms, batch);
-            let read = |frame: &SharedFrame| {
-                let appended = appended_to(stream, frame)?;
-                let count = if appended.count == 0 { batch.count() } else { appended.count };
-                Ok(Appended { count, ..appended })
-            };
-            self.client().write(repeat, encode, read).await
-        })
+        let encode = |out: &mut Vec<u8>, id| encode_append_with(out, StreamId(id), terms, batch);
+        let appended = self.0.write(repeat, encode, appended).await?;
+        let count = if appended.count == 0 { batch.count() } else { appended.count };
+        Ok(Appended { count, ..appended })
     }
 
     /// Opens a producer and returns its new epoch, which is higher than all its earlier ones. The server
     /// rejects appends of clients that use an earlier epoch.
     pub async fn open_producer(&self, producer: &str) -> Result<u32, Error> {
-        with_id!(self, MISSING, stream => async {
-            let encode = |out: &mut Vec<u8>| encode_open_producer(out, stream, producer);
-            let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerOpened>(frame)?.epoch);
-            self.client().write(Repeat::Harmless, encode, read).await
-        })
+        let encode = |out: &mut Vec<u8>, id| encode_open_producer(out, StreamId(id), producer);
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerOpened>(frame)?.epoch);
+        self.0.write(Repeat::Harmless, encode, read).await
     }
 
     /// Returns the producers that the stream remembers, or only the one with the given id.
     pub async fn producers(&self, producer: Option<&str>) -> Result<Vec<ProducerInfo>, Error> {
-        with_id!(self, MISSING, stream => async {
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                let producer = producer.unwrap_or_default();
-                fits(wire::ListProducers { stream, producer }.encode_with(out, id, fields))
-            };
-            let read = |frame: &SharedFrame| {
-                let producer = |found: wire::Producer<'_>| ProducerInfo {
-                    id: found.id.to_owned(),
-                    epoch: found.epoch,
-                    next_sequence: found.next_sequence,
-                    last_time: found.last_time,
-                };
-                Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().map(producer).collect())
-            };
-            self.client().call(How::READ, encode, read).await
-        })
+        let list = |id| wire::ListProducers { stream: StreamId(id), producer: producer.unwrap_or_default() };
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().collect());
+        self.0.request(How::READ, list, read).await
     }
 
     /// Reads at most `max_records` records and about `max_bytes` bytes, beginning at a position; 0 selects
     /// the server's default for either maximum. At the end of the stream the result is empty.
     pub async fn read(&self, from: Position, max_records: u32, max_bytes: u32) -> Result<Records, Error> {
-        with_id!(self, MISSING, stream => async {
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                let from = from.clone();
-                fits(wire::Read { stream, from, max_records, max_bytes }.encode_with(out, id, fields))
-            };
-            let records = |frame: &SharedFrame| {
-                let wire::Records { durability, next, high_watermark, runs } = reply_of(frame)?;
-                Records::new(frame, std::iter::once((0, runs)), durability, next, high_watermark)
-            };
-            self.client().call(How::READ, encode, records).await
-        })
+        let read = |id| wire::Read { stream: StreamId(id), from: from.clone(), max_records, max_bytes };
+        let records = |frame: &SharedFrame| {
+            let wire::Records { durability, next, high_watermark, runs } = reply_of(frame)?;
+            Records::new(frame, std::iter::once((0, runs)), durability, next, high_watermark)
+        };
+        self.0.request(How::READ, read, records).await
     }
 
     /// Returns the offset of the first record that was appended at `time` or later.
     pub async fn find_offset(&self, time: SpaceTime) -> Result<Offset, Error> {
-        with_id!(self, MISSING, stream => async {
-            let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-                fits(wire::FindOffset { stream, time }.encode_with(out, id, fields))
-            };
-            let read = |frame: &SharedFrame| Ok(reply_of::<wire::OffsetFound>(frame)?.offset);
-            self.client().call(How::READ, encode, read).await
-        })
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::OffsetFound>(frame)?.offset);
+        self.0.request(How::READ, |id| wire::FindOffset { stream: StreamId(id), time }, read).await
     }
 
     /// Subscribes to the stream's records from a position on: first the existing ones, then new ones, without
@@ -263,13 +171,9 @@ impl Stream {
     /// Subscribes to the stream's records like [`tail`](Self::tail), with a window of its own instead of the
     /// client's default.
     pub async fn tail_with(&self, from: Position, window: Window) -> Result<Tail, Error> {
-        Ok(Tail {
-            feed: with_id!(self, MISSING, stream => async {
-                let source = TailSource { stream, from: from.clone() };
-                Feed::begin(self.client(), window, source).await
-            })?,
-            cursor: Cursor::default(),
-        })
+        let source = |id| TailSource { stream: StreamId(id), from: from.clone() };
+        let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
+        Ok(Tail { feed, cursor: Cursor::default() })
     }
 }
 
@@ -281,7 +185,7 @@ struct TailSource {
 
 impl Source for TailSource {
     fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid> {
-        fits(wire::Tail { stream: self.stream, from: self.from.clone(), permit }.encode(out, id))
+        Ok(wire::Tail { stream: self.stream, from: self.from.clone(), permit }.encode(out, id)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {
@@ -303,13 +207,7 @@ impl Tail {
     /// Waits for the next records of the stream, which arrived together; `None` if the tail has ended. Cancel
     /// safe.
     pub async fn next_batch(&mut self) -> Result<Option<Records>, Error> {
-        loop {
-            let Some(event) = self.feed.next().await? else { return Ok(None) };
-            let frame = match event {
-                Event::Resumed => continue,
-                Event::Item(Item::Frame(frame, _)) => frame,
-                Event::Item(_) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
-            };
+        while let Some((frame, _)) = self.feed.next_frame().await? {
             let wire::Tailed { durability, next, high_watermark, runs } = reply_of(&frame)?;
             let records = Records::new(&frame, std::iter::once((0, runs)), durability, next, high_watermark)?;
             self.feed.source.from = Position::Offset { offset: next };
@@ -317,6 +215,7 @@ impl Tail {
                 return Ok(Some(records));
             }
         }
+        Ok(None)
     }
 
     /// Waits for the next record; `None` if the tail has ended. Cancel safe. Do not mix calls of `next` with

@@ -28,7 +28,7 @@ use thalweg_types::{
     limits::PRODUCER_RESULTS,
     record::{Record, RecordBatch, RecordError},
 };
-use thalweg_wire::{Effect, Fields, Kind, SharedFrame};
+use thalweg_wire::{Fields, SharedFrame};
 use tokio::sync::Notify;
 
 use crate::{
@@ -36,9 +36,9 @@ use crate::{
     client::{Client, until_staged},
     error::{Error, Lost},
     link::{Link, Reply},
-    request::failure_of,
+    request::answer_of,
     stream::Stream,
-    write::{Appended, appended_to, put_write},
+    write::{Appended, appended, put_write},
 };
 
 /// Number of times after which the publisher gives up a batch that the server rejects because an earlier
@@ -343,12 +343,7 @@ impl Worker {
 
     /// Processes the server's answer to the oldest unanswered batch.
     async fn settle(&mut self, came: Result<SharedFrame, Lost>) -> Result<(), Error> {
-        let answer = match came {
-            Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),
-            Ok(frame) => appended_to(self.stream, &frame),
-            Err(why) => Err(Error::Lost { why, effect: Effect::Unknown }),
-        };
-        let error = match answer {
+        let error = match answer_of(came).and_then(|frame| appended(&frame)) {
             Ok(appended) => {
                 if let Some(batch) = self.on_the_way.pop_front() {
                     batch.outcome.tell(Ok(Appended { count: batch.records.count(), ..appended }));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use thalweg_types::record::Record;
 use thalweg_wire::{
-    self as wire, Batch, BatchWriter, Checksum, Fields, Frame, List, Message, Permit, Policy, Rest, SharedBatch,
+    self as wire, Batch, BatchWriter, Checksum, Frame as _, List, Message, Permit, Policy, Rest, SharedBatch,
     SharedFrame, Short, batch::put_publish_prefix,
 };
 
@@ -20,7 +20,6 @@ use crate::{
     options::Window,
     request::reply_of,
     subscription::{Event, Feed, Source},
-    write::fits,
 };
 
 /// Result of a publish.
@@ -183,11 +182,8 @@ impl Client {
 
     /// Publishes a batch, and waits until it is in the queues of all subscribers.
     pub async fn publish_batch(&self, batch: &SharedBatch) -> Result<Published, Error> {
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::Publish { batches: List::Items(&[&batch.bytes[..]]) }.encode_with(out, id, fields))
-        };
         let how = How { repeat: Repeat::IfNothing, ..How::QUICK };
-        self.call(how, encode, published).await
+        self.request(how, wire::Publish { batches: List::Items(&[&batch.bytes[..]]) }, published).await
     }
 
     /// Publishes a batch without waiting for the server. Waits if too many bytes wait to be written on the
@@ -222,9 +218,6 @@ impl Client {
         patience: Duration,
     ) -> Result<OwnedMessage, Error> {
         let batch = single(subject.as_ref(), b"", message)?;
-        let encode = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| {
-            fits(wire::Ask { batch: Rest(&batch.bytes) }.encode_with(out, id, fields))
-        };
         let read = |frame: &SharedFrame| {
             let wire::Answer { batch } = reply_of(frame)?;
             let batch = MessageBatch::new(frame.share(batch.0))?;
@@ -233,7 +226,7 @@ impl Client {
         // The server ends the wait. The client's own timeout is slightly longer, so that the server can report it.
         let client = self.timeout(Some(patience));
         let how = How { repeat: Repeat::IfNothing, ..How::READ };
-        client.call(how, encode, read).await
+        client.request(how, wire::Ask { batch: Rest(&batch.bytes) }, read).await
     }
 
     /// Publishes an answer to a received request.
@@ -290,7 +283,7 @@ impl Source for SubjectSource {
             pattern: Short(&self.pattern),
             queue: Short(&self.options.queue),
         };
-        fits(subscribe.encode(out, id))
+        Ok(subscribe.encode(out, id)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {

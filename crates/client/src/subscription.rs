@@ -14,7 +14,7 @@ use thalweg_wire::{Batch, Effect, Permit, SharedFrame};
 use crate::{
     backoff::Backoff,
     client::{Client, Clock, not_connected, until_staged},
-    error::{Error, Invalid, Lost},
+    error::{Error, Invalid, Lost, ProtocolError},
     link::{Begin, Link, Ticket},
     mailbox::{Item, Mailbox},
     options::Window,
@@ -169,6 +169,19 @@ impl<S: Source> Feed<S> {
                     self.backoff.reset();
                     return Ok(Some(Event::Item(item)));
                 }
+            }
+        }
+    }
+
+    /// Waits for the next frame of a subscription with history, which has no gap where it resumes; `None` if the
+    /// subscription has ended. Cancel safe.
+    pub(crate) async fn next_frame(&mut self) -> Result<Option<(SharedFrame, Permit)>, Error> {
+        loop {
+            match self.next().await? {
+                None => return Ok(None),
+                Some(Event::Resumed) => {}
+                Some(Event::Item(Item::Frame(frame, counts))) => return Ok(Some((frame, counts))),
+                Some(Event::Item(_)) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
             }
         }
     }

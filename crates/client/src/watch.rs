@@ -3,16 +3,14 @@
 
 use bytes::Bytes;
 use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
-use thalweg_wire::{self as wire, ChangeKind, Frame, Permit, SharedFrame, WatchKeys};
+use thalweg_wire::{self as wire, ChangeKind, Frame as _, Permit, SharedFrame, WatchKeys};
 
 use crate::{
-    error::{Error, Invalid, ProtocolError},
+    error::{Error, Invalid},
     keyspace::Keyspace,
-    mailbox::Item,
     options::Window,
     request::reply_of,
-    subscription::{Event, Feed, Source},
-    write::fits,
+    subscription::{Feed, Source},
 };
 
 /// Selection of the keys that a watch observes.
@@ -68,10 +66,8 @@ impl Keyspace {
 
     /// Watches keys like [`watch`](Self::watch), with a window of its own instead of the client's default.
     pub async fn watch_with(&self, keys: Watched, from: Revision, window: Window) -> Result<Watch, Error> {
-        let feed = crate::named::with_id!(self, crate::keyspace::MISSING, keyspace => async {
-            let source = WatchSource { keyspace, keys: keys.clone(), from, seen: 0, skip: 0 };
-            Feed::begin(self.client(), window, source).await
-        })?;
+        let source = |id| WatchSource { keyspace: KeyspaceId(id), keys: keys.clone(), from, seen: 0, skip: 0 };
+        let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
         Ok(Watch { feed })
     }
 }
@@ -97,7 +93,7 @@ impl Source for WatchSource {
             Watched::Prefix(prefix) => WatchKeys::Prefix { prefix },
             Watched::Range { start, end } => WatchKeys::Range { start: start.as_deref(), end: end.as_deref() },
         };
-        fits(wire::Watch { keyspace: self.keyspace, from: self.from, permit, keys }.encode(out, id))
+        Ok(wire::Watch { keyspace: self.keyspace, from: self.from, permit, keys }.encode(out, id)?)
     }
 
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error> {
@@ -145,19 +141,13 @@ impl Watch {
     /// Waits for the next changes of the watched keys; `None` if the watch has ended. An empty list reports
     /// only that the watch has progressed. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Changes>, Error> {
-        loop {
-            let Some(event) = self.feed.next().await? else { return Ok(None) };
-            match event {
-                Event::Resumed => {}
-                Event::Item(Item::Frame(frame, counts)) => {
-                    let changes = self.feed.source.take(&frame)?;
-                    if counts.messages == 0 || !changes.changes.is_empty() {
-                        return Ok(Some(changes));
-                    }
-                }
-                Event::Item(_) => return Err(Error::Protocol(ProtocolError::WrongReply { kind: 0 })),
+        while let Some((frame, counts)) = self.feed.next_frame().await? {
+            let changes = self.feed.source.take(&frame)?;
+            if counts.messages == 0 || !changes.changes.is_empty() {
+                return Ok(Some(changes));
             }
         }
+        Ok(None)
     }
 
     /// Revision at which a later watch must begin to continue after the last changes that this watch has

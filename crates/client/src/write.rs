@@ -5,15 +5,13 @@
 //! ([`Keyspace::id`](crate::Keyspace::id) and so on).
 
 use thalweg_types::{
-    Durability, Offset, Revision, StreamId,
+    Durability, Offset, Revision,
     command::{
         AppendedAt, CommandError, CommitBuilder, FailedCondition, Got, OperationResult, ScanPage, ScannedItem,
         TransactionBuilder,
     },
 };
-use thalweg_wire::{
-    self as wire, EncodeError, Field, Fields, Kind, Level, List, Rest, SharedFrame, WriteAndPublish, put_frame,
-};
+use thalweg_wire::{self as wire, Field, Fields, Kind, Level, List, Rest, SharedFrame, WriteAndPublish, put_frame};
 
 use crate::{
     client::{Client, How, Repeat},
@@ -106,11 +104,8 @@ impl Client {
         let batches: Vec<&[u8]> = batches.iter().map(|batch| &batch.bytes[..]).collect();
         let (level, mut command) = (self.level(), Vec::new());
         commit.encode(&mut command);
-        let put = |out: &mut Vec<u8>, id: u32, fields: &Fields<'_>| -> Result<(), Invalid> {
-            let frame = WriteAndPublish { level, batches: List::Items(&batches), command: Rest(&command) };
-            Ok(wire::Frame::encode_with(&frame, out, id, fields)?)
-        };
-        self.call(How::WRITE, put, committed).await
+        let frame = WriteAndPublish { level, batches: List::Items(&batches), command: Rest(&command) };
+        self.request(How::WRITE, frame, committed).await
     }
 
     /// Carries out one of a transaction's two lists of operations, depending on whether the conditions hold.
@@ -121,7 +116,7 @@ impl Client {
 
 pub(crate) fn committed(frame: &SharedFrame) -> Result<Committed, Error> {
     let wire::Committed { durability, duplicate, revision, appends } = reply_of(frame)?;
-    let appends = appends.iter().map(appended).collect();
+    let appends = appends.iter().map(appended_at).collect();
     Ok(Committed { durability, duplicate, revision, appends })
 }
 
@@ -134,7 +129,7 @@ pub(crate) fn done(frame: &SharedFrame) -> Result<Revision, Error> {
     Ok(reply_of::<wire::Done>(frame)?.revision)
 }
 
-fn appended(at: wire::Appended) -> AppendedAt {
+fn appended_at(at: wire::Appended) -> AppendedAt {
     let wire::Appended { stream, first, count } = at;
     AppendedAt { stream, first, count }
 }
@@ -155,7 +150,7 @@ fn owned(frame: &SharedFrame, result: &wire::OperationResult<'_>) -> OperationRe
     match result {
         Of::Put {} => OperationResult::Put,
         Of::Deleted { existed } => OperationResult::Deleted { existed: *existed },
-        Of::Appended { at } => OperationResult::Appended(appended(at.clone())),
+        Of::Appended { at } => OperationResult::Appended(appended_at(at.clone())),
         Of::Added { value } => OperationResult::Added { value: *value },
         Of::Touched { existed } => OperationResult::Touched { existed: *existed },
         Of::PrefixDeleted { keys } => OperationResult::PrefixDeleted { keys: *keys },
@@ -187,15 +182,9 @@ pub struct Appended {
     pub duplicate: bool,
 }
 
-/// Decodes the reply to a commit with one append to a stream.
-pub(crate) fn appended_to(stream: StreamId, frame: &SharedFrame) -> Result<Appended, Error> {
+/// Decodes the reply to a command with one append.
+pub(crate) fn appended(frame: &SharedFrame) -> Result<Appended, Error> {
     let done = committed(frame)?;
-    let at = done.appends.iter().find(|at| at.stream == stream);
-    let (first, count) = at.map_or((Offset(0), 0), |at| (at.first, at.count));
+    let (first, count) = done.appends.first().map_or((Offset(0), 0), |at| (at.first, at.count));
     Ok(Appended { first, count, durability: done.durability, duplicate: done.duplicate })
-}
-
-/// Converts the error of an encoding that cannot fail, because the frame's fields are bounded.
-pub(crate) fn fits(encoded: Result<(), EncodeError>) -> Result<(), Invalid> {
-    Ok(encoded?)
 }

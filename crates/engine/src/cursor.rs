@@ -18,7 +18,7 @@
 
 use std::ops::Bound;
 
-use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_CURSOR_BYTES, record::Reader};
+use thalweg_types::{KeyspaceId, Revision, SpaceTime, codec::Reader, limits::MAX_CURSOR_BYTES};
 
 use crate::{
     error::ReadError,
@@ -95,11 +95,11 @@ impl ScanCursor {
             };
             let order = if flags & DESCENDING == 0 { Order::Ascending } else { Order::Descending };
             let known = version == VERSION && flags & !(DESCENDING | AT_REVISION) == 0;
-            Ok::<_, thalweg_types::record::Malformed>((known, keyspace, order, bounds, at))
+            Ok::<_, thalweg_types::codec::Malformed>((known, keyspace, order, bounds, at))
         };
         let (known, keyspace, order, bounds, at) = read().map_err(|_| NOT_A_CURSOR)?;
         if !known {
-            return Err(ReadError::BadCursor { what: "it is of another version: begin the scan again" });
+            return Err(ReadError::BadCursor { what: "it is from another version: restart the scan" });
         }
         Ok(Self { keyspace, order, bounds, at, last: reader.rest().to_vec() })
     }
@@ -108,10 +108,12 @@ impl ScanCursor {
     /// keyspace or range.
     pub(crate) fn rest_of(&self, keyspace: KeyspaceId, range: &ScanRange) -> Result<ScanRange, ReadError> {
         if keyspace != self.keyspace {
-            return Err(ReadError::BadCursor { what: "it is of another keyspace, or of one that was dropped" });
+            return Err(ReadError::BadCursor { what: "it belongs to another keyspace, or to one that was dropped" });
         }
         if range.order != self.order || fingerprint(range) != self.bounds {
-            return Err(ReadError::BadCursor { what: "it is of a scan with another prefix, bounds or order" });
+            return Err(ReadError::BadCursor {
+                what: "it belongs to a scan with another prefix, other bounds or another order",
+            });
         }
         // A key outside of the range cannot be the end of a page.
         if !range.may_hold(&self.last) {

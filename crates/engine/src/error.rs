@@ -12,8 +12,9 @@ use thalweg_state::{
 use thalweg_store::BackendError;
 use thalweg_types::{
     Action, Attempt, Classified, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
+    codec::Malformed,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
-    record::{Malformed, RecordError},
+    record::RecordError,
 };
 
 /// Error returned when a directory cannot be opened.
@@ -26,21 +27,21 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The data directory does not exist, and the options forbid creating it.
-    #[error("{path} is not a Thalweg directory: create one with `thalweg serve --data`, or check the path")]
+    #[error("{path} is not a Thalweg data directory: create one with `thalweg serve --data`, or check the path")]
     Missing {
         /// Path of the data directory.
         path: PathBuf,
     },
     /// The directory is the destination of a restore that has not finished.
-    #[error("a restore into {path} has not finished: start it again, or remove the directory")]
+    #[error("a restore into {path} did not finish: run it again, or remove the directory")]
     Unfinished {
         /// Path of the data directory.
         path: PathBuf,
     },
     /// The directory's state is kept by another backend.
     #[error(
-        "the state in {path} is kept by the {found} backend, not {wanted}: open it with {found}, \
-         or move it with `thalweg migrate --data {path} --from {found} --to {wanted}`"
+        "the state in {path} is stored by the {found} backend, not by {wanted}: open it with {found}, or move it with \
+        `thalweg migrate --data {path} --from {found} --to {wanted}`"
     )]
     OtherBackend {
         /// Path of the data directory.
@@ -81,7 +82,7 @@ pub enum OpenError {
         message: String,
     },
     /// The log was repaired, but the log records that complete the repair could not be written.
-    #[error("the repair could not be finished: {reason}; start it again")]
+    #[error("the repair did not finish: {reason}; run it again")]
     Repair {
         /// Reason why the repair could not be completed.
         reason: String,
@@ -196,7 +197,8 @@ pub enum WriteError {
     /// A commit settles (acks or nacks) records of a delivery attempt whose deadline has passed, or that the attempt
     /// does not hold. Nothing happened.
     #[error(
-        "attempt {attempt} of consumer group {group} has lapsed, or what is acked of it was settled before: undo the work, its records are delivered again"
+        "attempt {attempt} of consumer group {group} has lapsed, or its records were already settled: undo the work, \
+        because the group delivers the records again"
     )]
     AttemptLapsed {
         /// Id of the group.
@@ -211,10 +213,10 @@ pub enum WriteError {
         what: &'static str,
     },
     /// The lease does not exist: it has expired, was revoked, or was never granted. Nothing happened.
-    #[error("no lease {0}: it has expired, was revoked, or never was; grant a new one")]
+    #[error("no lease {0}: it expired, was revoked or never existed; grant a new one")]
     NoSuchLease(LeaseId),
     /// A lease with that id exists, or the keys of an ended one are still being removed. Nothing happened.
-    #[error("lease {0} exists already: take another id, or leave it out to have one chosen")]
+    #[error("lease {0} already exists: use another id, or leave out the id to let the server choose one")]
     LeaseExists(LeaseId),
     /// The command exceeds a maximum number: for example of streams, of leases, or of rows that its conditions
     /// examine.
@@ -247,8 +249,8 @@ pub enum WriteError {
     Malformed(Malformed),
     /// The command needs a version of the state machine above the one in force. Nothing happened.
     #[error(
-        "the command needs version {needed} of the state machine, and version {in_force} is in force: raise it once every \
-         node knows that version (`thalweg state raise-version`)"
+        "the command needs version {needed} of the state machine, and version {in_force} is in force: raise it once \
+        every node supports that version (`thalweg state raise-version`)"
     )]
     VersionNotInForce {
         /// Version of the state machine that the command needs.
@@ -258,7 +260,8 @@ pub enum WriteError {
     },
     /// This node does not support the version to which the state machine was to be raised. Nothing happened.
     #[error(
-        "this node knows versions of the state machine up to {known}, and {to} was asked for: upgrade the node first"
+        "this node supports versions of the state machine up to {known}, and {to} was requested: upgrade the node \
+        first"
     )]
     VersionUnknown {
         /// Version of the state machine that was requested.
@@ -390,7 +393,8 @@ impl WriteError {
 fn producer_refusal(refusal: ProducerRefusal) -> String {
     match refusal {
         ProducerRefusal::DuplicateTooOld { oldest } => format!(
-            "this append happened before, too long ago for its result to be kept (sequences from {oldest} on are): go on with the next sequence"
+            "this append was already made, and its result is no longer stored (results are stored from sequence \
+            {oldest} on): continue with the next sequence"
         ),
         ProducerRefusal::SequenceGap { expected } => {
             format!("appends of this producer are missing: the next sequence is {expected}")
@@ -398,8 +402,12 @@ fn producer_refusal(refusal: ProducerRefusal) -> String {
         ProducerRefusal::Fenced { epoch } => format!(
             "another instance of this producer has taken over with epoch {epoch}: stop, or open the producer again"
         ),
-        ProducerRefusal::Unknown => "the stream has no such producer, or has forgotten it after a long silence: check its last append, open it again and begin at sequence 0".to_owned(),
-        ProducerRefusal::Mixed => "some appends of this commit happened before and others did not: repeat the commit unchanged, or renumber it".to_owned(),
+        ProducerRefusal::Unknown => "the stream has no such producer, or removed it because it was idle for too long: \
+            check its last append, open it again and begin at sequence 0"
+            .to_owned(),
+        ProducerRefusal::Mixed => "some appends of this commit were already made and others were not: repeat the \
+            commit unchanged, or renumber it"
+            .to_owned(),
     }
 }
 

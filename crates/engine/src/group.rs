@@ -20,7 +20,7 @@ use std::time::Duration;
 use due::Due;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::groups::{GroupReady, MemberInfo};
+use thalweg_state::groups::GroupReady;
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
     command::{
@@ -45,71 +45,11 @@ pub use fetch::FetchRequest;
 pub use figures::GroupFigures;
 pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
+pub use thalweg_types::info::{Group as GroupInfo, Member as GroupMember};
 pub(crate) use waits::Waits;
 
 /// Number of members after which a page of the list of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;
-
-/// Description of a consumer group as of the last applied entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Name of the group, unique within its stream.
-    pub name: String,
-    /// Id of the group, by which commits refer to it.
-    pub id: GroupId,
-    /// Id of the stream that the group reads.
-    pub stream: StreamId,
-    /// Name of the stream that the group reads.
-    pub stream_name: String,
-    /// Configuration of the group.
-    pub config: GroupConfig,
-    /// Offset of the next record that has never been delivered.
-    pub cursor: Offset,
-    /// Offset below which all records of the stream are settled.
-    pub floor: Offset,
-    /// Number of records that have never been delivered: the stream's next offset minus the cursor.
-    pub lag: u64,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of pending records that members hold and whose ack deadline has not passed.
-    pub in_flight: u64,
-    /// Number of pending records that wait behind another record of the same key.
-    pub parked: u64,
-    /// Number of dead letters that are not moved to the dead-letter stream yet.
-    pub dying: u64,
-    /// Number of deliveries of records, including redeliveries.
-    pub delivered: u64,
-    /// Number of redeliveries: deliveries of records that had been delivered before.
-    pub redelivered: u64,
-    /// Number of records that consumers have acked.
-    pub acked: u64,
-    /// Number of records moved to the dead-letter stream.
-    pub dead: u64,
-    /// Number of records that failed for good and were dropped, because the group had no dead-letter stream.
-    pub dropped: u64,
-    /// Members that the group remembers: names under which consumers have fetched.
-    pub members: Vec<GroupMember>,
-}
-
-/// A member of a consumer group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupMember {
-    /// Name of the member.
-    pub name: String,
-    /// Space time of the member's last fetch, accurate to ten seconds.
-    pub last_fetch: SpaceTime,
-    /// Number of records that the member holds.
-    pub in_flight: u64,
-    /// Number of delivery attempts whose records the member holds.
-    pub attempts: u64,
-}
-
-impl From<MemberInfo> for GroupMember {
-    fn from(info: MemberInfo) -> Self {
-        let MemberInfo { name, last_fetch, in_flight, attempts } = info;
-        Self { name, last_fetch, in_flight, attempts }
-    }
-}
 
 /// Result of a settlement (ack or nack) of delivered records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,29 +206,7 @@ impl Group {
 
     fn look(&self) -> Result<Option<GroupInfo>, ReadError> {
         let open = &self.db.inner.open;
-        let Some(info) = open.machine.group(self.id, open.solo.now())? else { return Ok(None) };
-        // The stream has just been deleted, and the group with it.
-        let Some(stream) = open.machine.stream(self.stream) else { return Ok(None) };
-        Ok(Some(GroupInfo {
-            name: info.name.to_string(),
-            id: info.id,
-            stream: info.stream,
-            stream_name: stream.name.to_string(),
-            config: info.config,
-            cursor: info.cursor,
-            floor: info.floor,
-            lag: stream.next.0.saturating_sub(info.cursor.0),
-            pending: info.pending,
-            in_flight: info.in_flight,
-            parked: info.parked,
-            dying: info.dying,
-            delivered: info.delivered,
-            redelivered: info.redelivered,
-            acked: info.acked,
-            dead: info.dead,
-            dropped: info.dropped,
-            members: info.members.into_iter().map(GroupMember::from).collect(),
-        }))
+        Ok(open.machine.group(self.id, open.solo.now())?)
     }
 
     /// Acknowledges delivered records: they are processed and will not be redelivered.

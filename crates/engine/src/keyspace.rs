@@ -10,6 +10,7 @@ use thalweg_state::{
     history::PastError,
     keyspaces::{KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
 };
+pub use thalweg_types::info::Keyspace as KeyspaceInfo;
 use thalweg_types::{
     Durability, KeyspaceId, Revision, SpaceTime,
     command::{CommitBuilder, Expect, KeyspaceConfig, Outcome, encode_create_keyspace, encode_delete, encode_put},
@@ -51,23 +52,9 @@ pub struct Head {
     pub expiry: Expiry,
 }
 
-/// Name, id and settings of a keyspace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyspaceInfo {
-    /// Name of the keyspace.
-    pub name: String,
-    /// Id of the keyspace.
-    pub id: KeyspaceId,
-    /// Settings of the keyspace.
-    pub config: KeyspaceConfig,
-    /// Space time at which the keyspace was created.
-    pub created: SpaceTime,
-}
-
-impl KeyspaceInfo {
-    pub(crate) fn of(id: KeyspaceId, row: &KeyspaceRow) -> Self {
-        Self { name: row.name.to_string(), id, config: row.config, created: row.created }
-    }
+/// Describes a keyspace by its row in the state.
+pub(crate) fn described(id: KeyspaceId, row: &KeyspaceRow) -> KeyspaceInfo {
+    KeyspaceInfo { id, created: row.created, config: row.config, name: row.name.to_string() }
 }
 
 /// A pair of a scan, borrowed for the duration of the callback.
@@ -119,7 +106,7 @@ impl Database {
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let all = self.inner.open.machine.keyspaces();
-        all.into_iter().map(|(id, row)| KeyspaceInfo::of(id, &row)).collect()
+        all.into_iter().map(|(id, row)| described(id, &row)).collect()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     async_database::AsyncDatabase,
     database::Database,
     error::{ReadError, WriteError, refusal},
-    keyspace::{Keyspace, KeyspaceInfo},
+    keyspace::{Keyspace, KeyspaceInfo, described},
 };
 
 /// Number of keys that a caller without a preference lets [`Keyspace::stats`] read before it estimates the others.
@@ -99,7 +99,7 @@ impl Keyspace {
     #[must_use]
     pub fn info(&self) -> Option<KeyspaceInfo> {
         let row = self.database().inner.open.machine.keyspace(self.id())?;
-        Some(KeyspaceInfo::of(self.id(), &row))
+        Some(described(self.id(), &row))
     }
 
     /// Replaces the keyspace's configuration.

@@ -86,7 +86,7 @@ pub enum MigrateError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The requested backend already keeps the state.
-    #[error("the {backend} backend already keeps the state")]
+    #[error("the {backend} backend already stores the state")]
     Already {
         /// Name of the requested backend.
         backend: &'static str,

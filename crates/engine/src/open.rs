@@ -129,7 +129,7 @@ pub(crate) fn on(
     let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options)?;
     let swept = backends::remove_all_but(&disk, identity.backend);
-    swept.map_err(|error| io_error(&path, "removing what a migration left behind", &error))?;
+    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration", &error))?;
     let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
     let backend = backends::open(&disk, identity.backend, Arc::new(Barrier(log.clone())), options)?;
     let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
@@ -170,8 +170,8 @@ pub(crate) fn on(
 fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     let bridged = (bridged > 0).then(|| {
         format!(
-            "the state had applied {bridged} records more than the log has left: what it holds is kept; long values and \
-             stream records that were only in those can't be read any more"
+            "the state had applied {bridged} records more than the log still has: the state is kept, but long values \
+            and stream records that were only in those log records can no longer be read"
         )
     });
     match (cut, bridged) {

@@ -13,7 +13,7 @@
 use std::future::Future;
 
 use thalweg_log::Purpose;
-use thalweg_state::streams::ProducerInfo;
+use thalweg_types::info::Producer as ProducerInfo;
 use thalweg_types::{
     Durability, StreamId,
     command::{AppendTerms, CommitBuilder, ExpectedOffset, Outcome, ProducerStamp, encode_open_producer},

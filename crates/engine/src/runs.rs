@@ -117,7 +117,7 @@ impl StreamBatch {
         Ok(at)
     }
 
-    fn corrupt(&self, malformed: &thalweg_types::record::Malformed) -> ReadError {
+    fn corrupt(&self, malformed: &thalweg_types::codec::Malformed) -> ReadError {
         ReadError::Corrupt(format!("the batch of offset {}: {malformed}", self.first))
     }
 }

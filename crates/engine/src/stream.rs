@@ -8,6 +8,7 @@ use std::{
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::{machine::StreamReadError, streams::BatchForm};
+pub use thalweg_types::info::Stream as StreamInfo;
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
     command::{
@@ -29,30 +30,9 @@ use crate::{
 /// Maximum number of batches that one read of a stream looks up.
 const MAX_BATCHES_PER_READ: u64 = 4096;
 
-/// Name, configuration, bounds and size of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
-    /// Name of the stream.
-    pub name: String,
-    /// Id of the stream.
-    pub id: StreamId,
-    /// Configuration of the stream.
-    pub config: StreamConfig,
-    /// Oldest readable offset of the stream.
-    pub start: Offset,
-    /// Next offset that the stream will assign; on a single node it equals the high watermark.
-    pub next: Offset,
-    /// Encoded bytes of the batches that the stream keeps.
-    pub bytes: u64,
-    /// Space time at which the newest record was appended; 0 if no record ever was.
-    pub last_time: SpaceTime,
-}
-
-impl From<thalweg_state::streams::StreamInfo> for StreamInfo {
-    fn from(info: thalweg_state::streams::StreamInfo) -> Self {
-        let thalweg_state::streams::StreamInfo { id, name, config, start, next, bytes, last_time } = info;
-        Self { name: name.to_string(), id, config, start, next, bytes, last_time }
-    }
+fn described(info: thalweg_state::streams::StreamInfo) -> StreamInfo {
+    let thalweg_state::streams::StreamInfo { id, name, config, start, next, bytes, last_time } = info;
+    StreamInfo { id, start, next, bytes, last_time, config, name: name.to_string() }
 }
 
 /// Handle of a stream. Cheap to clone.
@@ -102,14 +82,14 @@ impl Database {
     /// Returns the descriptions of at most `limit` streams with ids above `after`, in the order of their creation.
     #[must_use]
     pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
-        self.inner.open.machine.streams_after(after, limit).into_iter().map(StreamInfo::from).collect()
+        self.inner.open.machine.streams_after(after, limit).into_iter().map(described).collect()
     }
 
     /// Returns the descriptions of all streams. There may be millions: [`streams_after`](Self::streams_after) returns
     /// them in pages.
     #[must_use]
     pub fn streams(&self) -> Vec<StreamInfo> {
-        self.inner.open.machine.streams().into_iter().map(StreamInfo::from).collect()
+        self.inner.open.machine.streams().into_iter().map(described).collect()
     }
 }
 
@@ -138,7 +118,7 @@ impl Stream {
 
     /// Returns the stream's configuration, bounds and size.
     pub fn info(&self) -> Result<StreamInfo, ReadError> {
-        self.db.inner.open.machine.stream(self.id).map(StreamInfo::from).ok_or(ReadError::NoSuchStream(self.id))
+        self.db.inner.open.machine.stream(self.id).map(described).ok_or(ReadError::NoSuchStream(self.id))
     }
 
     /// Appends records at the end of the stream.

@@ -51,7 +51,7 @@ fn find(app: &App, id: u32) -> Result<Arc<Cache>, Failure> {
 }
 
 fn no_such_cache(which: &str) -> Failure {
-    let message = format!("there is no cache {which}: it was dropped, or the server has started anew; open it by name");
+    let message = format!("there is no cache {which}: it was dropped, or the server restarted; open it by name");
     Failure::fix("no_such_cache", message)
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn multi_get(
         let entry = cache.get(now, key);
         bytes += entry.as_ref().map_or(0, |entry| entry.value.len());
         if bytes > turn.out.max_frame_bytes() {
-            let message = format!("the values have more than the {bytes} bytes that the client takes: ask for fewer");
+            let message = format!("the values have more than the {bytes} bytes that the client accepts: request fewer");
             return Err(Failure::fix("result_too_large", message));
         }
         found.push(entry);
@@ -146,7 +146,8 @@ fn at_once(entries: usize) -> Result<(), Failure> {
     if entries <= MAX_CACHE_ENTRIES_AT_ONCE {
         return Ok(());
     }
-    let message = format!("at most {MAX_CACHE_ENTRIES_AT_ONCE} entries at once, not {entries}: send several requests");
+    let message =
+        format!("a request has at most {MAX_CACHE_ENTRIES_AT_ONCE} entries, not {entries}: send several requests");
     Err(Failure::fix("too_many_entries", message))
 }
 
@@ -267,7 +268,7 @@ pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCache
     Ok(Handled::Replied)
 }
 
-fn figures(named: &NamedCache) -> CacheFigures<'_> {
+fn figures(named: &NamedCache) -> CacheFigures {
     let Stats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = named.cache.stats();
     CacheFigures {
         cache: named.id.0,
@@ -280,6 +281,6 @@ fn figures(named: &NamedCache) -> CacheFigures<'_> {
         deletes,
         evictions,
         expirations: expired,
-        name: &named.name,
+        name: named.name.to_string(),
     }
 }

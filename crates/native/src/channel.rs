@@ -284,7 +284,7 @@ impl ChannelTask {
                 self.subjects.flush();
                 self.phase = Phase::Closing;
             }
-            ClientFrame::Hello(_) => self.protocol("a hello begins a connection and comes once"),
+            ClientFrame::Hello(_) => self.protocol("a hello is only valid as the first frame of a connection"),
             ClientFrame::Cancel(cancel) => self.cancel(id, cancel.mode),
             ClientFrame::Credit(credit) => self.credit(id, &credit),
             frame => {
@@ -358,17 +358,20 @@ impl ChannelTask {
     /// immediately.
     fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Held>, Failure> {
         if request.fields.space.is_some_and(|space| space.0 != 0) {
-            return Err(Failure::fix("no_such_space", "this server has the default space only: leave the field out"));
+            return Err(Failure::fix("no_such_space", "this server has only the default space: leave out the field"));
         }
         if subscribes {
             if request.id == 0 {
-                return Err(Failure::fix("malformed_frame", "a subscription has an id above 0: its pushes bear it"));
+                return Err(Failure::fix(
+                    "malformed_frame",
+                    "a subscription needs an id above 0, because its pushes carry the id",
+                ));
             }
             if self.requests.subscriptions() >= self.session.max_subscriptions as usize {
-                return Err(Failure::overloaded("as many subscriptions as a channel may have: end one first"));
+                return Err(Failure::overloaded("the channel has its maximum number of subscriptions: end one first"));
             }
         } else if !self.requests.has_room() {
-            return Err(Failure::overloaded("too many requests under way on this channel: wait for replies"));
+            return Err(Failure::overloaded("too many requests in progress on this channel: wait for replies"));
         }
         let admission = &self.session.app.admission;
         if matches!(request.kind, Kind::Tail | Kind::Push | Kind::Watch) {
@@ -520,7 +523,7 @@ impl ChannelTask {
             return;
         }
         if self.phase == Phase::Open && self.socket.partial_for() >= self.session.frame_timeout {
-            self.protocol("a frame was begun and its rest did not arrive in time");
+            self.protocol("the remaining bytes of a frame did not arrive in time");
         }
         let age = self.socket.age();
         if let Some(alive) = self.keep_alive.as_mut().filter(|_| self.phase != Phase::Open || !self.out.has_room()) {
@@ -528,7 +531,7 @@ impl ChannelTask {
             alive.heard(age);
         }
         match self.keep_alive.map(|alive| alive.look(age)) {
-            Some(Silence::Gone) => self.leave(Reason::Silent, Action::Retry, "nothing was heard for too long"),
+            Some(Silence::Gone) => self.leave(Reason::Silent, Action::Retry, "the client sent nothing for too long"),
             Some(Silence::Ping) if self.phase == Phase::Open => self.say(&Ping { token: age.as_micros() as u64 }),
             _ => {}
         }
@@ -566,7 +569,7 @@ impl ChannelTask {
             return;
         }
         match goodbye {
-            Some(reason) => self.leave(reason, Action::Retry, "the server stops: connect again"),
+            Some(reason) => self.leave(reason, Action::Retry, "the server is stopping: connect again"),
             None => self.phase = Phase::Closing,
         }
     }

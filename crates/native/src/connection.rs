@@ -43,7 +43,7 @@ pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut chann
         }
         Err(_) => {
             native.metrics.handshake_failed();
-            tracing::debug!(peer = %channel.peer(), "no hello came in time");
+            tracing::debug!(peer = %channel.peer(), "no hello arrived in time");
             return;
         }
     };
@@ -121,7 +121,7 @@ fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerTerms<'a> {
 enum NoHandshake {
     #[error(transparent)]
     Lost(#[from] io::Error),
-    #[error("it ended before its hello")]
+    #[error("the connection ended before its hello")]
     Ended,
     #[error("{0}")]
     Refused(String),

@@ -97,8 +97,8 @@ impl Failure {
     /// Calls `then` with the failure as an `ended` frame, which ends a subscription.
     pub(crate) fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
         self.failed(|failed| {
-            let Failed { class, code, message, ref details, .. } = *failed;
-            then(&Ended { class, code, message, details: details.clone() })
+            let Failed { class, code, message, details, .. } = *failed;
+            then(&Ended { class, code, message, details })
         })
     }
 }
@@ -157,23 +157,23 @@ impl From<GroupError> for Failure {
 /// Creates the failure of a request that its client cancelled.
 #[must_use]
 pub(crate) fn cancelled() -> Failure {
-    Failure::fix("cancelled", "the client cancelled it")
+    Failure::fix("cancelled", "the client cancelled the request")
 }
 
 /// Creates the failure of a request whose timeout expired.
 #[must_use]
 pub(crate) fn timed_out() -> Failure {
-    Failure::new("timeout", Action::Retry, "the request's time was up")
+    Failure::new("timeout", Action::Retry, "the request timed out")
 }
 
 /// Creates the failure of requests and subscriptions that end because the server stops.
 #[must_use]
 pub(crate) fn stopping() -> Failure {
-    Failure::new("stopping", Action::Retry, "the server stops: connect again and go on")
+    Failure::new("stopping", Action::Retry, "the server is stopping: connect again and continue")
 }
 
 /// Creates the reason that ends a subscription which has delivered as many messages as its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {
-    Failure::fix("limit_reached", "the subscription has had as much as it asked for")
+    Failure::fix("limit_reached", "the subscription has reached its limit")
 }

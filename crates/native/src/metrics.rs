@@ -116,16 +116,16 @@ impl Collector for Scraped {
         let to = &mut encoder;
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         counter(to, "native_connections_opened", "Native connections accepted", metrics.connections.opened())?;
-        counter(to, "native_channels_opened", "Channels begun on native connections", load(&metrics.channels_opened))?;
-        let failed = "Connections without a hello that was accepted";
+        counter(to, "native_channels_opened", "Channels opened on native connections", load(&metrics.channels_opened))?;
+        let failed = "Native connections whose handshake failed";
         counter(to, "native_handshakes_failed", failed, load(&metrics.handshakes_failed))?;
         let received = "Bytes received over native connections";
         counter(to, "native_received_bytes", received, load(&metrics.received_bytes))?;
         counter(to, "native_sent_bytes", "Bytes sent over native connections", load(&metrics.sent_bytes))?;
-        gauge(to, "native_connections", "Native connections open", metrics.connections.count())?;
+        gauge(to, "native_connections", "Open native connections", metrics.connections.count())?;
         if let Some(validity) = metrics.identity.get().and_then(Identity::validity) {
             let (name, help) =
-                ("native_certificate_expiry", "When the native port's certificate expires, in Unix time");
+                ("native_certificate_expiry", "Expiry time of the native port's certificate, in Unix seconds");
             let metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
             ConstGauge::new(validity.not_after).encode(metric)?;
         }
@@ -145,7 +145,7 @@ fn requests(metrics: &Metrics, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             }
         }
     }
-    let help = "Time from a native request's frame to its reply's, by kind";
+    let help = "Time from the arrival of a native request to its reply, by kind";
     let mut metric =
         encoder.encode_descriptor("native_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for (place, kind) in metrics.kinds.iter().enumerate() {

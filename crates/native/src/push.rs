@@ -27,7 +27,7 @@ impl Drop for Pushing {
     fn drop(&mut self) {
         if self.release == Release::AtOnce {
             // If the release can't be queued, the deliveries expire on their own deadline.
-            let _ = self.push.give_back("the subscription of its receiver ended");
+            let _ = self.push.give_back("the subscription of the receiver ended");
         }
     }
 }

@@ -57,7 +57,7 @@ const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
 pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
     if wanted.keys.len() > MAX_KEYS {
-        let message = format!("{} keys are more than {MAX_KEYS}: ask for fewer at a time", wanted.keys.len());
+        let message = format!("{} keys are above the limit of {MAX_KEYS}: request fewer at a time", wanted.keys.len());
         return Err(Failure::fix("too_many_keys", message));
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
@@ -90,7 +90,7 @@ fn look_at_all<'k>(
         if bytes > max_bytes {
             // Rejected before all values are in memory.
             let message =
-                format!("the values are more than the {max_bytes} bytes that the client takes: ask for fewer keys");
+                format!("the values have more than the {max_bytes} bytes that the client accepts: request fewer keys");
             return Err(Failure::fix("result_too_large", message));
         }
         // The reservation grows with the values, because their total size is not known in advance.
@@ -120,7 +120,7 @@ fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result
 /// Returns the keyspace with this id; a failure if there is none.
 pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
-        let message = format!("there is no keyspace with id {id}: it was dropped, ask for its name's id anew");
+        let message = format!("there is no keyspace with id {id}: it was dropped; look up the id of its name again");
         Failure::fix("no_such_keyspace", message)
     })
 }

@@ -338,7 +338,7 @@ pub(crate) fn no_room() -> Failure {
 }
 
 fn too_large(got: usize, max: usize) -> Failure {
-    let message = format!("the reply would have {got} bytes and the client takes {max}: ask for less at a time");
+    let message = format!("the reply would have {got} bytes, and the client accepts {max}: request less at a time");
     Failure::fix("result_too_large", message)
 }
 

@@ -97,7 +97,7 @@ fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> 
     }
     let cursor = ScanCursor::decode(scan.cursor)?;
     if scan.revision != Revision::ZERO && Some(scan.revision) != cursor.revision() {
-        return Err(Failure::fix("bad_parameter", "the revision is not that of the cursor: leave it 0"));
+        return Err(Failure::fix("bad_parameter", "the revision differs from that of the cursor: set it to 0"));
     }
     Ok(keyspace.resume(range, &cursor)?)
 }
@@ -114,7 +114,7 @@ fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, 
         }
         if pairs.len() == 1 {
             let message = format!(
-                "a pair does not fit into the {max_frame_bytes} bytes that the client takes: get it without values"
+                "a pair does not fit into the {max_frame_bytes} bytes that the client accepts: scan without values"
             );
             return Err(Failure::fix("result_too_large", message));
         }

@@ -101,14 +101,14 @@ pub fn announce(listener: &Listener, threads: usize, config: &Config) {
         tracing::warn!(
             got,
             wanted,
-            "the system gives UDP sockets less than they need: raise net.core.rmem_max and net.core.wmem_max"
+            "the buffers of UDP sockets are too small: raise net.core.rmem_max and net.core.wmem_max"
         );
     }
     if let Some(identity) = listener.identity() {
         warn_of(identity, now());
     }
     if !address.ip().is_loopback() && !config.native_tls {
-        tracing::warn!(%address, "other machines reach the native port without TLS: what goes over it can be read");
+        tracing::warn!(%address, "other machines can reach the native port without TLS: others can read its traffic");
     }
 }
 
@@ -116,7 +116,7 @@ pub fn announce(listener: &Listener, threads: usize, config: &Config) {
 fn warn_of(identity: &Identity, now: Duration) {
     let Some(validity) = identity.validity() else {
         tracing::warn!(
-            "when the native port's certificate is valid cannot be read: clients that check it may refuse it"
+            "the validity period of the native port's certificate cannot be read: clients that check it may reject it"
         );
         return;
     };
@@ -163,11 +163,12 @@ impl Standing {
         match self {
             Self::Valid => None,
             Self::Expired => Some(format!(
-                "the native port's certificate, or one of its chain, has expired, and clients that check it refuse it: {REPLACE}"
+                "the native port's certificate, or one of its chain, has expired, and clients that check it reject \
+                it: {REPLACE}"
             )),
             Self::NotYetValid => Some(
-                "the native port's certificate, or one of its chain, is not valid yet, and clients that check it refuse it: \
-                 look whether this machine's clock is right, or use one that is valid"
+                "the native port's certificate, or one of its chain, is not valid yet, and clients that check it \
+                reject it: check the clock of this machine, or use a valid certificate"
                     .to_owned(),
             ),
             Self::NearlyOver { days } => {

@@ -79,7 +79,8 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     let subjects = &mut *turn.subjects;
     let checked = subjects.publishing.check(ask.batch.0)?;
     if checked.batch.count() != 1 || !checked.batch.reply().is_empty() {
-        let message = "what is asked is one message, without a reply subject: the server chooses that";
+        let message = "a request has exactly one message, without a reply subject: the server chooses the reply \
+            subject";
         return Err(Failure::fix("malformed_batch", message));
     }
     let wait = request.timeout().unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);

@@ -398,7 +398,7 @@ fn parts(batch: &Batch, max_frame_bytes: usize) -> impl Iterator<Item = Result<B
         }
         if first == at {
             at = count;
-            let message = "a message is larger than what the client takes in a frame: offer to take more";
+            let message = "a message is larger than the frames that the client accepts: raise the limit in the hello";
             return Some(Err(Failure::fix("result_too_large", message)));
         }
         Some(Ok(cut(batch, first, at - first)))

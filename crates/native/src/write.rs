@@ -27,7 +27,7 @@ pub(crate) fn write_and_publish(
     wanted: &WriteAndPublish<'_>,
 ) -> Result<Handled, Failure> {
     if wanted.level.0.unwrap_or(turn.app.config.durability) == Durability::None {
-        let message = "a publish rides on a commit that has happened: at level none that is not known";
+        let message = "a publish needs a commit whose outcome is known: at level `none` it is not known";
         return Err(Failure::fix("outcome_unknown", message));
     }
     let batches = subject_requests::kept(turn.subjects, request, wanted.batches.iter())?;

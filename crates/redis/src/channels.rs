@@ -47,7 +47,7 @@ pub const COMMANDS: &[Command] = &[
     pub_sub("publish", 3, PUBLISHING, Keys::NONE),
     pub_sub("pubsub", -2, Flags::NONE, Keys::NONE).with(&[
         Subcommand::new("pubsub|channels", -2, ASKING),
-        Subcommand::new("pubsub|help", 2, Flags::LOADING.and(Flags::STALE)),
+        Subcommand::help("pubsub|help", Flags::NONE),
         Subcommand::new("pubsub|numpat", 2, ASKING),
         Subcommand::new("pubsub|numsub", -2, ASKING),
         Subcommand::new("pubsub|shardchannels", -2, ASKING),

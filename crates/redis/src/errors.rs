@@ -1,4 +1,4 @@
-//! Error replies: exactly those of Redis 7.0, and a few of Thalweg's own.
+//! Early ends of commands, and error replies: exactly those of Redis 7.0, and a few of Thalweg's own.
 //!
 //! Thalweg's own errors report limits that Redis does not have, or has in another place; `docs/redis.md`
 //! lists them.
@@ -7,7 +7,41 @@ use std::borrow::Cow;
 
 use thalweg_types::limits::MAX_KEY_BYTES;
 
-use crate::{Reply, command::Stop};
+use crate::{Reply, store::StoreError};
+
+/// Reason why a command ends early.
+#[derive(Debug)]
+pub enum Stop {
+    /// The client made a mistake; contains the error reply.
+    Refused(Reply),
+    /// The store failed, so the command has no reply.
+    Failed(StoreError),
+}
+
+impl Stop {
+    /// Creates a `Refused` with an error reply.
+    pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::Refused(Reply::error(text))
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(reply) => Self::Refused(reply),
+            error @ StoreError::Failed(_) => Self::Failed(error),
+        }
+    }
+}
+
+impl From<Reply> for Stop {
+    fn from(reply: Reply) -> Self {
+        Self::Refused(reply)
+    }
+}
+
+/// Result of a command's function.
+pub type Answer = Result<Reply, Stop>;
 
 /// A key holds another kind of value than the command is for.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -49,8 +83,18 @@ pub fn wrong_arity(command: &str) -> Reply {
 }
 
 /// A time to live is not positive, or its deadline is too late to represent.
-pub(crate) fn bad_expire_time(command: &str) -> Stop {
-    Stop::error(format!("ERR invalid expire time in '{command}' command"))
+pub(crate) fn bad_expire_time(args: &[&[u8]]) -> Stop {
+    Stop::error(format!("ERR invalid expire time in '{}' command", own_name(args)))
+}
+
+/// An option or a pair of arguments is incomplete.
+pub(crate) fn incomplete(args: &[&[u8]]) -> Stop {
+    wrong_arity(&own_name(args)).into()
+}
+
+/// Name of the command with these arguments, in lower case like in its table.
+fn own_name(args: &[&[u8]]) -> String {
+    args.first().map_or(String::new(), |name| String::from_utf8_lossy(name).to_ascii_lowercase())
 }
 
 /// Maximum bytes of a name that an error repeats, and maximum bytes of all arguments in "unknown command".

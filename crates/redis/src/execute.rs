@@ -8,9 +8,10 @@ use thalweg_types::limits::MAX_KEY_BYTES;
 
 use crate::{
     Reply,
-    command::{Answer, Command, Run, Stop, find},
-    errors::{key_too_long, unknown_command, wrong_arity},
+    command::{Command, Run},
+    errors::{Answer, Stop, key_too_long, unknown_command, wrong_arity},
     store::{Read, Store, StoreError},
+    table::find,
 };
 
 /// Returns the command for these arguments, name first, if it may be executed; otherwise the error reply.

@@ -1,12 +1,27 @@
 //! Parsing of times to live and deadlines, for several families of commands.
 
-use crate::{command::Stop, errors::bad_expire_time, number::integer, store::MAX_DEADLINE_MILLIS};
+use crate::{
+    errors::{Stop, bad_expire_time},
+    number::integer,
+    store::MAX_DEADLINE_MILLIS,
+};
 
 /// Unit of a time argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Seconds,
     Milliseconds,
+}
+
+impl Unit {
+    /// Converts a time argument to milliseconds since the epoch; `None` if that exceeds the range.
+    pub(crate) fn millis(self, given: i64, since: Since, now: i64) -> Option<i64> {
+        let millis = match self {
+            Self::Milliseconds => given,
+            Self::Seconds => given.checked_mul(1000)?,
+        };
+        if since == Since::Now { millis.checked_add(now) } else { Some(millis) }
+    }
 }
 
 /// Origin of a time argument.
@@ -16,23 +31,13 @@ pub(crate) enum Since {
     Epoch,
 }
 
-/// Returns the deadline of a key written with such an option. The argument must be a positive number.
-pub(crate) fn deadline(
-    argument: &[u8],
-    unit: Unit,
-    since: Since,
-    now: u64,
-    command: &'static str,
-) -> Result<u64, Stop> {
-    let given = integer(argument)?;
-    let millis = match unit {
-        Unit::Milliseconds => Some(given),
-        Unit::Seconds => given.checked_mul(1000),
-    };
-    let base = if since == Since::Now { i64::try_from(now).unwrap_or(i64::MAX) } else { 0 };
-    match millis.and_then(|millis| millis.checked_add(base)) {
+/// Returns the deadline of a key that the command `args` writes with such an option. The argument must be a positive
+/// number.
+pub(crate) fn deadline(argument: &[u8], unit: Unit, since: Since, now: u64, args: &[&[u8]]) -> Result<u64, Stop> {
+    let (given, now) = (integer(argument)?, i64::try_from(now).unwrap_or(i64::MAX));
+    match unit.millis(given, since, now) {
         Some(deadline) if given > 0 && deadline > 0 => Ok(bounded(deadline.unsigned_abs())),
-        _ => Err(bad_expire_time(command)),
+        _ => Err(bad_expire_time(args)),
     }
 }
 

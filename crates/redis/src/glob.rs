@@ -7,7 +7,7 @@
 
 use thalweg_types::limits::MAX_REDIS_PATTERN_BYTES;
 
-use crate::command::Stop;
+use crate::errors::Stop;
 
 /// Rejects a pattern whose matching could take too long.
 pub(crate) fn check(pattern: &[u8]) -> Result<(), Stop> {

@@ -1,29 +1,23 @@
-//! Hashes: one part for each field, with its value unchanged; the key's meta contains the number of fields.
-//!
-//! ```text
-//! key -> (hash, id, meta = fields u64 little-endian)      part (id, field) -> value
-//! ```
-//!
+//! Commands on hashes: reading, setting and deleting fields. [`hash`] reads and writes the rows of a hash,
 //! [`counters`] has the commands on numeric fields, [`lists`] those that return many fields.
-//!
-//! Invariants:
-//! * `meta` contains the number of parts. It is never 0: a hash without fields does not exist.
-//! * A command that changes a field also puts the key, so that its version changes.
 
 use bytes::Bytes;
-use thalweg_types::limits::MAX_KEY_BYTES;
 
 use crate::{
     Reply,
-    command::{Answer, Command, Keys, Stop},
-    errors::{STRINGS_ONLY, WRONG_TYPE, key_too_long, refused, wrong_arity},
+    command::{Command, Keys},
+    errors::{Answer, Stop, incomplete},
     flags::Flags,
-    store::{Collection, CollectionId, Kind, NewValue, Read, Store, StoreError, Value},
+    store::{Read, Store},
     value::{ReplyBudget, check_value},
 };
 
 mod counters;
+mod hash;
 mod lists;
+
+pub(crate) use hash::fields_of;
+use hash::{Hash, check_field};
 
 const READ_SLOW: Flags = Flags::HASH.and(Flags::READ_ONLY);
 const READ: Flags = READ_SLOW.and(Flags::FAST);
@@ -32,8 +26,8 @@ const WRITE: Flags = WRITE_LESS.and(Flags::DENY_OOM);
 
 /// Table of the commands on hashes.
 pub(crate) const COMMANDS: &[Command] = &[
-    Command::write("hset", -4, WRITE, Keys::ONE, hset),
-    Command::write("hmset", -4, WRITE, Keys::ONE, hmset),
+    Command::write("hset", -4, WRITE, Keys::ONE, |store, args| set_pairs(store, args).map(Reply::Integer)),
+    Command::write("hmset", -4, WRITE, Keys::ONE, |store, args| set_pairs(store, args).map(|_| Reply::Ok)),
     Command::write("hsetnx", 4, WRITE, Keys::ONE, hsetnx),
     Command::read("hget", 3, READ, Keys::ONE, hget),
     Command::read("hmget", -3, READ, Keys::ONE, hmget),
@@ -50,75 +44,6 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::read("hscan", -3, READ_SLOW, Keys::ONE, lists::hscan),
 ];
 
-/// A hash that exists, or that a command is about to create.
-#[derive(Debug)]
-struct Hash {
-    id: CollectionId,
-    fields: u64,
-    deadline: Option<u64>,
-}
-
-/// Error returned if a hash's meta is not a counter.
-#[derive(Debug, thiserror::Error)]
-#[error("a hash's meta has {0} bytes instead of 8: the store is damaged")]
-struct BadMeta(usize);
-
-/// Number of fields of a hash.
-pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
-    let Ok(count) = <[u8; 8]>::try_from(&hash.meta[..]) else {
-        return Err(StoreError::Failed(Box::new(BadMeta(hash.meta.len()))));
-    };
-    Ok(u64::from_le_bytes(count))
-}
-
-impl Hash {
-    /// Finds the hash of a key. Rejects a key of another kind.
-    fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, Stop> {
-        let Some(found) = read.get(key)? else { return Ok(None) };
-        match found.value {
-            Value::Collection(hash) if hash.kind == Kind::Hash => {
-                Ok(Some(Self { id: hash.id, fields: fields_of(&hash)?, deadline: found.deadline }))
-            }
-            Value::Collection(_) | Value::String(_) => Err(refused(WRONG_TYPE)),
-        }
-    }
-
-    /// Finds the hash of a key, or creates one, which exists only after a put.
-    fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, Stop> {
-        if let Some(hash) = Self::find(store, key)? {
-            return Ok(hash);
-        }
-        if !store.has_collections() {
-            return Err(refused(STRINGS_ONLY));
-        }
-        Ok(Self { id: store.new_collection()?, fields: 0, deadline: None })
-    }
-
-    fn get(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<Option<Bytes>, Stop> {
-        Ok(read.part(self.id, field)?)
-    }
-
-    /// Sets a field. Returns true if it is new. The caller must put the key afterwards.
-    fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, Stop> {
-        let is_new = self.fields == 0 || store.part(self.id, field)?.is_none();
-        self.fields += u64::from(is_new);
-        store.put_part(self.id, field, value)?;
-        Ok(is_new)
-    }
-
-    /// Puts the key in its current state.
-    fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
-        let meta = Bytes::copy_from_slice(&self.fields.to_le_bytes());
-        let collection = Collection { id: self.id, kind: Kind::Hash, meta };
-        Ok(store.put(key, NewValue::Collection(collection), self.deadline)?)
-    }
-}
-
-/// Rejects a field longer than the name of a part may be.
-fn check_field(field: &[u8]) -> Result<(), Stop> {
-    if field.len() > MAX_KEY_BYTES { Err(key_too_long().into()) } else { Ok(()) }
-}
-
 /// Reads a field of a hash that may not exist.
 fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, Stop> {
     check_field(args[2])?;
@@ -126,10 +51,10 @@ fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, Stop> {
 }
 
 /// Sets all fields. Returns the number of new ones.
-fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], command: &str) -> Result<i64, Stop> {
+fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<i64, Stop> {
     let pairs = args[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
-        return Err(wrong_arity(command).into());
+        return Err(incomplete(args));
     }
     for pair in pairs.clone() {
         check_field(pair[0])?;
@@ -142,14 +67,6 @@ fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], command: &str) ->
     }
     hash.put(store, args[1])?;
     Ok(new)
-}
-
-fn hset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set_pairs(store, args, "hset").map(Reply::Integer)
-}
-
-fn hmset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set_pairs(store, args, "hmset").map(|_| Reply::Ok)
 }
 
 fn hsetnx<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {

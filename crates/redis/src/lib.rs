@@ -31,13 +31,16 @@ mod random;
 pub mod store;
 pub mod streams;
 mod strings;
+pub mod table;
 mod value;
 pub mod wire;
 
-pub use command::{Answer, Command, Run, Stop, find};
+pub use command::{Command, Run};
+pub use errors::{Answer, Stop};
 pub use execute::{admit, execute, run, run_read};
 pub use flags::Flags;
 pub use store::{
     Collection, CollectionId, Found, Kind, Look, MAX_DEADLINE_MILLIS, NewValue, Read, Store, StoreError, Value,
 };
+pub use table::find;
 pub use thalweg_types::reply::Reply;

@@ -9,10 +9,7 @@ use std::str::FromStr;
 
 use rustc_apfloat::{Float, Round, ieee::X87DoubleExtended};
 
-use crate::{
-    command::Stop,
-    errors::{NOT_A_FLOAT, refused},
-};
+use crate::errors::{NOT_A_FLOAT, Stop, refused};
 
 /// Maximum bytes of a text that is parsed as a number, as in Redis.
 const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;

@@ -5,7 +5,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    ops::{Bound, ControlFlow},
+    ops::{Bound, ControlFlow, RangeBounds},
 };
 
 use bytes::Bytes;
@@ -100,18 +100,8 @@ impl Read for Model {
         descending: bool,
         visit: &mut Visit<'_>,
     ) -> Result<(), StoreError> {
-        let within = |name: &[u8]| {
-            (match lower {
-                Bound::Included(lower) => name >= lower,
-                Bound::Excluded(lower) => name > lower,
-                Bound::Unbounded => true,
-            }) && (match upper {
-                Bound::Included(upper) => name <= upper,
-                Bound::Excluded(upper) => name < upper,
-                Bound::Unbounded => true,
-            })
-        };
         let range = self.parts.range((id, Vec::new())..(CollectionId(id.0 + 1), Vec::new()));
+        let within = |name: &[u8]| RangeBounds::<[u8]>::contains(&(lower, upper), name);
         let mut rows: Vec<_> = range.filter(|((_, name), _)| within(name)).collect();
         if descending {
             rows.reverse();

@@ -3,10 +3,7 @@
 //!
 //! Does not own floating point; see [`crate::long_double`].
 
-use crate::{
-    command::Stop,
-    errors::{NOT_AN_INTEGER, refused},
-};
+use crate::errors::{NOT_AN_INTEGER, Stop, refused};
 
 /// Length of the longest decimal `i64`: a sign and nineteen digits.
 pub(crate) const MAX_DIGITS: usize = 20;

@@ -10,8 +10,7 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 
 use crate::{
     Reply,
-    command::Stop,
-    errors::{SYNTAX, refused},
+    errors::{SYNTAX, Stop, refused},
     expiry::is,
     glob,
     number::integer,

@@ -35,7 +35,7 @@ pub const MAX_DEADLINE_MILLIS: u64 = i64::MAX as u64 / 1000;
 pub enum StoreError {
     /// The store rejects the operation because of a limit or a missing feature. The command ends with this
     /// reply.
-    #[error("refused: {0:?}")]
+    #[error("the store rejected the operation: {0:?}")]
     Refused(Reply),
     /// The store failed. No effect of the command may be assumed.
     #[error(transparent)]

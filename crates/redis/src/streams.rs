@@ -15,6 +15,7 @@ mod claim;
 mod deliver;
 mod entries;
 mod graves;
+mod group_commands;
 mod groups;
 mod id;
 mod info;
@@ -22,12 +23,14 @@ pub mod layout;
 pub mod native;
 mod pending;
 mod read;
-mod room;
 mod stream;
 mod trim;
+mod visit;
 
 pub use block::{Blocked, Poll};
 pub use id::EntryId;
+
+use visit::Order;
 
 use crate::{
     command::{Command, Keys},
@@ -39,14 +42,13 @@ const READ: Flags = Flags::STREAM.and(Flags::READ_ONLY);
 const WRITE_SLOW: Flags = Flags::STREAM.and(Flags::WRITE);
 const WRITE: Flags = WRITE_SLOW.and(Flags::FAST);
 const WAITING: Flags = Flags::BLOCKING.and(Flags::MOVABLE_KEYS);
-const HELP: Flags = Flags::STREAM.and(Flags::LOADING).and(Flags::STALE);
 
 /// Table of the commands on streams.
 pub const COMMANDS: &[Command] = &[
     Command::write("xadd", -5, WRITE.and(Flags::DENY_OOM), Keys::ONE, entries::xadd),
     Command::read("xlen", 2, READ.and(Flags::FAST), Keys::ONE, entries::xlen),
-    Command::read("xrange", -4, READ, Keys::ONE, entries::xrange),
-    Command::read("xrevrange", -4, READ, Keys::ONE, entries::xrevrange),
+    Command::read("xrange", -4, READ, Keys::ONE, |read, args| entries::range(read, args, Order::Ascending)),
+    Command::read("xrevrange", -4, READ, Keys::ONE, |read, args| entries::range(read, args, Order::Descending)),
     Command::read("xread", -4, READ.and(WAITING), Keys::BEHIND_STREAMS, read::xread),
     Command::write("xreadgroup", -7, WRITE_SLOW.and(WAITING), Keys::BEHIND_STREAMS, deliver::xreadgroup),
     Command::write("xtrim", -4, WRITE_SLOW, Keys::ONE, trim::xtrim),
@@ -56,7 +58,7 @@ pub const COMMANDS: &[Command] = &[
     Command::read("xpending", -3, READ, Keys::ONE, pending::xpending),
     Command::write("xclaim", -6, WRITE, Keys::ONE, claim::xclaim),
     Command::write("xautoclaim", -6, WRITE, Keys::ONE, claim::xautoclaim),
-    Command::write("xgroup", -2, Flags::NONE, Keys::NONE, groups::xgroup).with(groups::SUBCOMMANDS),
+    Command::write("xgroup", -2, Flags::NONE, Keys::NONE, group_commands::xgroup).with(group_commands::SUBCOMMANDS),
     Command::read("xinfo", -2, Flags::NONE, Keys::NONE, info::xinfo).with(info::SUBCOMMANDS),
 ];
 

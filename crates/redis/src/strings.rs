@@ -10,12 +10,13 @@ use thalweg_types::limits::MAX_VALUE_BYTES;
 
 use crate::{
     Reply,
-    command::{Answer, Command, Keys, Stop},
-    errors::{TOO_LARGE, refused, wrong_arity},
+    command::{Command, Keys},
+    errors::{Answer, Stop, TOO_LARGE, incomplete, refused},
+    expiry::Unit,
     flags::Flags,
     number::integer,
     store::{NewValue, Read, Store, Value},
-    value::{ReplyBudget, check_value, look_string, put_argument, put_made, string},
+    value::{ReplyBudget, bulk_or_null, check_value, look_string, put_argument, put_made, string},
 };
 
 mod counters;
@@ -38,24 +39,19 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command::write("mset", -3, WRITE_SLOW, Keys::PAIRS, mset),
     Command::write("msetnx", -3, WRITE_SLOW, Keys::PAIRS, msetnx),
     Command::write("setnx", 3, WRITE, Keys::ONE, setnx),
-    Command::write("setex", 4, WRITE_SLOW, Keys::ONE, options::setex),
-    Command::write("psetex", 4, WRITE_SLOW, Keys::ONE, options::psetex),
+    Command::write("setex", 4, WRITE_SLOW, Keys::ONE, |store, args| options::set_for(store, args, Unit::Seconds)),
+    Command::write("psetex", 4, WRITE_SLOW, Keys::ONE, |store, args| options::set_for(store, args, Unit::Milliseconds)),
     Command::write("append", 3, WRITE, Keys::ONE, append),
     Command::read("strlen", 2, READ, Keys::ONE, strlen),
     Command::read("getrange", 4, READ_SLOW, Keys::ONE, getrange),
     Command::read("substr", 4, READ_SLOW, Keys::ONE, getrange),
     Command::write("setrange", 4, WRITE_SLOW, Keys::ONE, setrange),
-    Command::write("incr", 2, WRITE, Keys::ONE, counters::incr),
-    Command::write("decr", 2, WRITE, Keys::ONE, counters::decr),
-    Command::write("incrby", 3, WRITE, Keys::ONE, counters::incrby),
+    Command::write("incr", 2, WRITE, Keys::ONE, |store, args| counters::add(store, args[1], 1)),
+    Command::write("decr", 2, WRITE, Keys::ONE, |store, args| counters::add(store, args[1], -1)),
+    Command::write("incrby", 3, WRITE, Keys::ONE, |store, args| counters::add(store, args[1], integer(args[2])?)),
     Command::write("decrby", 3, WRITE, Keys::ONE, counters::decrby),
     Command::write("incrbyfloat", 3, WRITE, Keys::ONE, counters::incrbyfloat),
 ];
-
-/// Returns a string as a reply.
-fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
-    found.map_or(Reply::Null, |(bytes, _)| Reply::Bulk(bytes))
-}
 
 fn get(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(bulk_or_null(string(read, args[1])?))
@@ -91,10 +87,10 @@ fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
 }
 
 /// Returns the keys and values of MSET, after checking all of them.
-fn pairs<'s, 'a>(command: &str, args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, Stop> {
+fn pairs<'s, 'a>(args: &'s [&'a [u8]]) -> Result<std::slice::ChunksExact<'s, &'a [u8]>, Stop> {
     let pairs = args[1..].chunks_exact(2);
     if !pairs.remainder().is_empty() {
-        return Err(wrong_arity(command).into());
+        return Err(incomplete(args));
     }
     for pair in pairs.clone() {
         check_value(pair[1].len())?;
@@ -103,14 +99,14 @@ fn pairs<'s, 'a>(command: &str, args: &'s [&'a [u8]]) -> Result<std::slice::Chun
 }
 
 fn mset<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    for pair in pairs("mset", args)? {
+    for pair in pairs(args)? {
         put_argument(store, pair[0], pair[1], None)?;
     }
     Ok(Reply::Ok)
 }
 
 fn msetnx<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    let pairs = pairs("msetnx", args)?;
+    let pairs = pairs(args)?;
     for pair in pairs.clone() {
         if store.look(pair[0])?.is_some() {
             return Ok(Reply::Integer(0));

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_VALUE_BYTES, REDIS_REPLY_ITEM_BYTES};
 
 use crate::{
-    command::Stop,
-    errors::{REPLY_TOO_LARGE, TOO_LARGE, WRONG_TYPE, refused},
+    Reply,
+    errors::{REPLY_TOO_LARGE, Stop, TOO_LARGE, WRONG_TYPE, refused},
     store::{Kind, Look, NewValue, Read, Store, Value},
 };
 
@@ -29,6 +29,11 @@ pub(crate) fn look_string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Opt
         Some(look) if look.kind != Kind::String => Err(refused(WRONG_TYPE)),
         look => Ok(look),
     }
+}
+
+/// Returns a string that [`string`] read, as a reply.
+pub(crate) fn bulk_or_null(found: Option<(Bytes, Option<u64>)>) -> Reply {
+    found.map_or(Reply::Null, |(bytes, _)| Reply::Bulk(bytes))
 }
 
 /// Rejects a value longer than the maximum.
@@ -68,11 +73,37 @@ impl ReplyBudget {
     /// Counts a value of `bytes` bytes. Returns true if it still fits.
     pub(crate) fn fits(&mut self, bytes: usize) -> bool {
         self.taken_bytes = self.taken_bytes.saturating_add(bytes + REDIS_REPLY_ITEM_BYTES);
-        self.taken_bytes <= MAX_REDIS_REPLY_BYTES
+        !self.is_exceeded()
     }
 
     /// Counts a value, and returns an error if it no longer fits.
     pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Stop> {
-        if self.fits(bytes) { Ok(()) } else { Err(refused(REPLY_TOO_LARGE)) }
+        self.fits(bytes);
+        self.check()
+    }
+
+    /// Counts a part of the reply with all its values. Returns true if it still fits.
+    pub(crate) fn fits_part(&mut self, part: &Reply) -> bool {
+        match part {
+            Reply::Array(parts) => {
+                self.fits(0);
+                for part in parts {
+                    self.fits_part(part);
+                }
+                !self.is_exceeded()
+            }
+            Reply::Bulk(bytes) => self.fits(bytes.len()),
+            _ => self.fits(0),
+        }
+    }
+
+    /// Returns true if a value did not fit.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.taken_bytes > MAX_REDIS_REPLY_BYTES
+    }
+
+    /// Returns an error if a value did not fit.
+    pub(crate) fn check(&self) -> Result<(), Stop> {
+        if self.is_exceeded() { Err(refused(REPLY_TOO_LARGE)) } else { Ok(()) }
     }
 }

@@ -2,7 +2,7 @@
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_state::machine::MachineError;
-use thalweg_types::{Action, Classified, Index, Lsn, NodeId, Term};
+use thalweg_types::{Index, Lsn, NodeId, Term, classified};
 
 /// Error returned when a space cannot be opened from its log and state.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ pub enum OpenError {
         what: &'static str,
     },
     /// The state has applied entries but contains no membership or vote of the group.
-    #[error("the state does not hold the group's {what}: remove the state directory to rebuild it from the log")]
+    #[error("the state contains no {what} of the group: remove the state directory to rebuild it from the log")]
     NoGroup {
         /// The missing item: membership or vote.
         what: &'static str,
@@ -91,27 +91,19 @@ pub enum OpenError {
     },
 }
 
-impl Classified for OpenError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::StateAhead { .. } => "state_ahead_of_log",
-            Self::LogTooShort { .. } => "log_too_short",
-            Self::Gap { .. } => "entry_missing",
-            Self::TermWentBack { .. } => "term_went_back",
-            Self::Read(_) => "log_read",
-            Self::Append(_) => "log_append",
-            Self::Machine(error) => error.code(),
-            Self::Malformed { .. } => "malformed_record",
-            Self::NoGroup { .. } => "group_missing",
-            Self::NotAlone { .. } => "not_alone",
-            Self::Truncated { .. } => "entries_truncated",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Stop
-    }
-}
+classified!(OpenError {
+    Self::StateAhead { .. } => "state_ahead_of_log", Stop;
+    Self::LogTooShort { .. } => "log_too_short", Stop;
+    Self::Gap { .. } => "entry_missing", Stop;
+    Self::TermWentBack { .. } => "term_went_back", Stop;
+    Self::Read(_) => "log_read", Stop;
+    Self::Append(_) => "log_append", Stop;
+    Self::Machine(error) => error.code(), Stop;
+    Self::Malformed { .. } => "malformed_record", Stop;
+    Self::NoGroup { .. } => "group_missing", Stop;
+    Self::NotAlone { .. } => "not_alone", Stop;
+    Self::Truncated { .. } => "entries_truncated", Stop;
+});
 
 /// Error returned when a proposal was not committed, or its outcome is unknown.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -133,21 +125,9 @@ pub enum ProposeError {
     Closed,
 }
 
-impl Classified for ProposeError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Overloaded { .. } => "overloaded",
-            Self::Append(error) => error.code(),
-            Self::State(_) => "state_failed",
-            Self::Closed => "closed",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::Overloaded { .. } => Action::Retry,
-            Self::Append(error) => error.action(),
-            Self::State(_) | Self::Closed => Action::Stop,
-        }
-    }
-}
+classified!(ProposeError {
+    Self::Overloaded { .. } => "overloaded", Retry;
+    Self::Append(error) => error.code(), error.action();
+    Self::State(_) => "state_failed", Stop;
+    Self::Closed => "closed", Stop;
+});

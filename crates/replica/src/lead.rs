@@ -13,57 +13,55 @@ use std::io::IoSlice;
 
 use thalweg_log::{Draft, Log, Purpose, RecordKind};
 use thalweg_state::{machine::Machine, membership::LogId};
-use thalweg_types::{Durability, Index, SpaceTime, Term};
+use thalweg_types::{Durability, Index, NodeId, SpaceId, SpaceTime, Term};
 
 use crate::{
     error::OpenError,
     membership::{Membership, Vote},
-    solo::SoloOptions,
     valid::Valid,
 };
 
 /// Term of the first leader of a space.
 const FIRST_TERM: Term = Term(1);
 
-/// Makes this node the leader and returns its term. The state must have applied the whole log.
+/// Makes this node the leader of a space and returns its term. The state must have applied the whole log.
 pub(crate) fn take_lead(
     log: &Log,
     machine: &Machine,
-    options: &SoloOptions,
+    (space, node): (SpaceId, NodeId),
     time: SpaceTime,
 ) -> Result<Term, OpenError> {
     let applied = machine.applied();
     if applied.lsn.0 == 0 {
-        return found(log, machine, options, time);
+        return found(log, machine, (space, node), time);
     }
     let membership = machine.membership()?.ok_or(OpenError::NoGroup { what: "membership" })?;
     let malformed = |what| OpenError::Malformed { lsn: applied.lsn, what };
     let membership = Membership::decode(&membership.payload).ok_or_else(|| malformed("membership"))?;
-    if membership.sole_voter() != Some(options.node) {
+    if membership.sole_voter() != Some(node) {
         return Err(OpenError::NotAlone { voters: membership.voters().into_iter().collect() });
     }
     let vote = machine.vote()?.ok_or(OpenError::NoGroup { what: "vote" })?;
     let vote = Vote::decode(&vote).ok_or_else(|| malformed("vote"))?;
-    let leads = vote.node == options.node && vote.committed && vote.term >= applied.term;
-    let is_only_holder = membership.members().len() == 1 && !Valid::of(log, options.space).has_truncations();
+    let leads = vote.node == node && vote.committed && vote.term >= applied.term;
+    let is_only_holder = membership.members().len() == 1 && !Valid::of(log, space).has_truncations();
     if leads && is_only_holder {
         return Ok(vote.term);
     }
     let term = vote.term.max(applied.term).next();
-    let payload = Vote { term, node: options.node, committed: true }.encode();
+    let payload = Vote { term, node, committed: true }.encode();
     let payload_parts = [IoSlice::new(&payload)];
-    let draft =
-        Draft { space: options.space, kind: RecordKind::Vote, term, index: Index::ZERO, time, payload: &payload_parts };
+    let draft = Draft { space, kind: RecordKind::Vote, term, index: Index::ZERO, time, payload: &payload_parts };
     let appended = log.append(&[draft], Durability::Disk, Purpose::Reclaim)?;
     machine.apply_vote(&payload, appended.next)?;
     Ok(term)
 }
 
-fn found(log: &Log, machine: &Machine, options: &SoloOptions, time: SpaceTime) -> Result<Term, OpenError> {
-    let membership = Membership::of_one(options.node).encode();
-    let vote = Vote { term: FIRST_TERM, node: options.node, committed: true }.encode();
+fn found(log: &Log, machine: &Machine, (space, node): (SpaceId, NodeId), time: SpaceTime) -> Result<Term, OpenError> {
+    let membership = Membership::of_one(node).encode();
+    let vote = Vote { term: FIRST_TERM, node, committed: true }.encode();
     let (membership_part, vote_part) = ([IoSlice::new(&membership)], [IoSlice::new(&vote)]);
-    let draft = |kind, term, payload| Draft { space: options.space, kind, term, index: Index::ZERO, time, payload };
+    let draft = |kind, term, payload| Draft { space, kind, term, index: Index::ZERO, time, payload };
     let drafts =
         [draft(RecordKind::Membership, Term::ZERO, &membership_part), draft(RecordKind::Vote, FIRST_TERM, &vote_part)];
     let appended = log.append(&drafts, Durability::Disk, Purpose::Reclaim)?;

@@ -27,6 +27,6 @@ pub use clock::SpaceClock;
 pub use error::{OpenError, ProposeError};
 pub use membership::{MAX_ADDRESS_BYTES, MAX_CONFIGS, MAX_MEMBERS, Membership, MembershipError, Vote};
 pub use replay::{Replayed, replay};
-pub use slot::Proposal;
-pub use solo::{Committed, Observer, Solo, SoloOptions, SoloStats, Wake};
+pub use slot::{Committed, Proposal};
+pub use solo::{Observer, Solo, SoloOptions, SoloStats, Wake};
 pub use valid::Valid;

@@ -8,7 +8,19 @@ use std::{
     thread::{self, Thread},
 };
 
-use crate::{error::ProposeError, solo::Committed};
+use thalweg_types::{Durability, command::Outcome};
+
+use crate::error::ProposeError;
+
+/// Result of a committed proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Level that was reached: at least the requested one, or a stronger one if other commands of the entry
+    /// required it.
+    pub durability: Durability,
+    /// Outcome of the command; `None` at level `none`, which is acknowledged before the outcome is known.
+    pub outcome: Option<Outcome>,
+}
 
 pub(crate) type Answer = Result<Committed, ProposeError>;
 

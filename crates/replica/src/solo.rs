@@ -42,18 +42,8 @@ use crate::{
     error::{OpenError, ProposeError},
     lead::take_lead,
     queue::{Pending, Queue, WhenFull},
-    slot::{Answer, Proposal, Slot},
+    slot::{Answer, Committed, Proposal, Slot},
 };
-
-/// Result of a committed proposal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Committed {
-    /// Level that was reached: at least the requested one, or a stronger one if other commands of the entry
-    /// required it.
-    pub durability: Durability,
-    /// Outcome of the command; `None` at level `none`, which is acknowledged before the outcome is known.
-    pub outcome: Option<Outcome>,
-}
 
 /// Time at which the committer of a queued command is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +151,7 @@ impl Solo {
     ) -> Result<Self, OpenError> {
         let applied = machine.applied();
         let space_clock = Arc::new(SpaceClock::anchor(clock, applied.time));
-        let term = take_lead(&log, &machine, options, space_clock.stamp())?;
+        let term = take_lead(&log, &machine, (options.space, options.node), space_clock.stamp())?;
         machine.read_by(space_clock.clone());
         let next = machine.applied().index.next();
         let shared = Shared {

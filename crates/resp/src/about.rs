@@ -7,8 +7,9 @@ use std::{fmt::Write as _, process};
 
 use thalweg_redis::{
     Command, Flags, Reply, Run,
-    command::{Keys, Subcommand, all, find_full, help},
+    command::{Keys, Subcommand, help},
     errors::wrong_subcommand,
+    table::{all, find_full},
     wire::Writer,
 };
 use thalweg_transport::Outbox;
@@ -30,11 +31,9 @@ const HELP: &[&str] = &[
     "INFO [<command-name> ...]",
     "    Return details about some commands, or about all.",
     "DOCS [<command-name> ...]",
-    "    Return a little documentation of some commands, or of all.",
+    "    Return short documentation of some commands, or of all.",
     "GETKEYS <full-command>",
     "    Return the keys among the arguments of a command.",
-    "HELP",
-    "    Print this help.",
 ];
 
 /// A command with the subcommand that the request names.
@@ -136,7 +135,7 @@ fn docs(writer: &mut Writer<To<'_>>, commands: &[Named]) {
 
 /// Writes the documentation of a command as four fields.
 fn doc(writer: &mut Writer<To<'_>>, command: &Command) {
-    let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md says what differs");
+    let summary = format!("As in Redis {REDIS_VERSION}; docs/redis.md lists the differences");
     let pairs =
         [("summary", &summary[..]), ("since", "1.0.0"), ("group", group(command)), ("complexity", "as in Redis")];
     for (key, value) in pairs {

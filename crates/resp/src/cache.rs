@@ -82,34 +82,34 @@ impl Cached {
         measured
     }
 
-    fn shown(&self) -> Shown<'_> {
-        Shown { cached: self, now: (self.now)(), began: OnceCell::new() }
+    fn view(&self) -> CacheView<'_> {
+        CacheView { cached: self, now: (self.now)(), began: OnceCell::new() }
     }
 
     /// Passes a view for reading to `act`.
     pub fn read<R>(&self, act: impl FnOnce(&dyn Read) -> R) -> R {
-        act(&self.shown())
+        act(&self.view())
     }
 
     /// Passes a view for writing to `act`, with other writers locked out.
     pub fn write<'a, R>(&self, act: impl FnOnce(&mut dyn Store<'a>) -> R) -> R {
         // A panicking command leaves nothing half done, since each of its changes is one change of the cache.
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = act(&mut self.shown());
+        let result = act(&mut self.view());
         drop(writing);
         result
     }
 }
 
 /// View of the database at one point in time.
-struct Shown<'c> {
+struct CacheView<'c> {
     cached: &'c Cached,
     now: Moment,
     /// Start of the cache's clock, computed at the first use.
     began: OnceCell<u64>,
 }
 
-impl Shown<'_> {
+impl CacheView<'_> {
     fn began(&self) -> u64 {
         *self.began.get_or_init(|| self.cached.began(self.now))
     }
@@ -164,7 +164,7 @@ fn bytes_of(value: &Arc<[u8]>) -> Bytes {
     if value.len() <= MAX_COPIED_BYTES { Bytes::copy_from_slice(value) } else { Bytes::from_owner(Arc::clone(value)) }
 }
 
-impl Read for Shown<'_> {
+impl Read for CacheView<'_> {
     fn now(&self) -> u64 {
         self.now.nanos().saturating_add(self.began()) / 1_000_000
     }
@@ -231,7 +231,7 @@ impl Read for Shown<'_> {
     }
 }
 
-impl<'a> Store<'a> for Shown<'_> {
+impl<'a> Store<'a> for CacheView<'_> {
     fn put(&mut self, key: &'a [u8], value: NewValue<'a>, deadline: Option<u64>) -> Result<(), StoreError> {
         match value {
             NewValue::String(Cow::Borrowed(bytes)) => self.set(key, bytes, deadline),

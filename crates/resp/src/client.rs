@@ -36,7 +36,7 @@ pub(crate) enum Unblock {
 
 /// Names that a client has set for itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct ClientNames {
     /// Name set with `CLIENT SETNAME`.
     pub name: String,
     /// Name set with `CLIENT SETINFO LIB-NAME`.
@@ -55,7 +55,7 @@ pub(crate) struct Client {
     /// Address at which the server accepted it.
     pub local: SocketAddr,
     /// Names that the client has set.
-    pub said: Mutex<Said>,
+    pub said: Mutex<ClientNames>,
     /// Number of the selected database.
     pub database: AtomicU64,
     /// RESP version, 2 or 3.
@@ -141,18 +141,18 @@ impl Client {
     }
 
     /// Returns the names that the client has set.
-    pub(crate) fn said(&self) -> Said {
+    pub(crate) fn said(&self) -> ClientNames {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes the names that the client has set.
-    pub(crate) fn say(&self, change: impl FnOnce(&mut Said)) {
+    pub(crate) fn say(&self, change: impl FnOnce(&mut ClientNames)) {
         change(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Appends the client's line of `CLIENT LIST`.
     pub(crate) fn describe(&self, out: &mut String, now: Instant) {
-        let Said { name, library, library_version } = self.said();
+        let ClientNames { name, library, library_version } = self.said();
         let age = now.saturating_duration_since(self.since);
         let idle = (age.as_millis() as u64).saturating_sub(self.heard.load(Relaxed)) / 1000;
         let queued = self.queued.load(Relaxed);

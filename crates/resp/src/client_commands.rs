@@ -34,19 +34,17 @@ const HELP: &[&str] = &[
     "LIST [TYPE (NORMAL|PUBSUB) | ID <client-id> ...]",
     "    Return information about connections.",
     "NO-EVICT (ON|OFF)",
-    "    Taken and without effect: connections are not ended for their memory.",
+    "    Accepted without effect: the server ends no connection to free memory.",
     "NO-TOUCH (ON|OFF)",
-    "    Taken and without effect: when a key was read is not kept.",
+    "    Accepted without effect: the server does not record when a key was read.",
     "REPLY (ON|OFF|SKIP)",
     "    Control the replies sent to the current connection.",
     "SETINFO (LIB-NAME|LIB-VER) <value>",
-    "    Say which library the current connection is of.",
+    "    Set the name or version of the client library.",
     "SETNAME <name>",
     "    Give the current connection a name.",
     "UNBLOCK <client-id> [TIMEOUT|ERROR]",
     "    End the blocking read of a client.",
-    "HELP",
-    "    Print this help.",
 ];
 
 /// Handles `CLIENT`: reads and changes the state of connections.

@@ -1,6 +1,6 @@
 //! `CONFIG GET`: the parameters of Redis's configuration that tools read and that have a meaning here.
 
-use thalweg_redis::{command::help, errors::wrong_subcommand};
+use thalweg_redis::{Reply, command::help, errors::wrong_subcommand};
 use thalweg_transport::Outbox;
 use thalweg_types::{
     Durability,
@@ -15,13 +15,11 @@ const HELP: &[&str] = &[
     "GET <pattern>",
     "    Return parameters matching the glob-like <pattern> and their values.",
     "SET <directive> <value>",
-    "    An error: the server's configuration is its own, and not changed by clients.",
+    "    Not supported: clients cannot change the server's configuration.",
     "RESETSTAT",
-    "    An error: figures count from the start of the server.",
+    "    Not supported: counters begin with the start of the server.",
     "REWRITE",
-    "    An error, for the same reason as SET.",
-    "HELP",
-    "    Print this help.",
+    "    Not supported, like SET.",
 ];
 
 /// Returns the supported parameters of Redis's configuration with their values.
@@ -66,7 +64,7 @@ pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
             };
             session.error(&text, out);
         }
-        "resetstat" => session.error("ERR figures count from the start of the server: see /metrics", out),
+        "resetstat" => session.error("ERR counters begin with the start of the server: see /metrics", out),
         "rewrite" => session.error("ERR The server is running without a config file", out),
         "help" => session.answer(&help(HELP), out),
         _ => session.answer(&wrong_subcommand("CONFIG", arguments[1]), out),
@@ -78,11 +76,6 @@ fn get(session: &mut Session, patterns: &[&[u8]], out: &mut Outbox) {
     found.retain(|(name, _)| {
         patterns.iter().any(|pattern| thalweg_redis::glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
     });
-    session.say(out, |writer| {
-        writer.map(found.len());
-        for (name, value) in &found {
-            writer.bulk(name.as_bytes());
-            writer.bulk(value.as_bytes());
-        }
-    });
+    let pairs = found.iter().map(|(name, value)| (Reply::bulk(name.as_bytes()), Reply::bulk(value.as_bytes())));
+    session.answer(&Reply::Map(pairs.collect()), out);
 }

@@ -212,7 +212,7 @@ impl Connection {
         if has_room {
             self.arriving_bytes = wanted;
         } else {
-            self.leave("BUSY too many bytes of requests at a time: connect again and retry later");
+            self.leave("BUSY requests use too much memory: connect again and retry later");
         }
     }
 
@@ -250,18 +250,18 @@ impl Connection {
         let config = &self.session.resp.app.config;
         let (body_timeout, header_timeout) = (config.body_timeout.0, config.header_timeout.0);
         if self.phase == Phase::Open && self.socket.partial_for() >= body_timeout {
-            self.leave("ERR Protocol error: a request was begun and its rest did not arrive in time");
+            self.leave("ERR Protocol error: the request was incomplete for too long");
         }
         if self.phase == Phase::Open && self.place.is_some() && self.socket.age() >= header_timeout {
             self.session.resp.metrics.not_authenticated();
-            self.leave("NOAUTH Authentication required: it did not come in time");
+            self.leave("NOAUTH Authentication required: no AUTH within the time limit");
         }
         self.socket.ticked(&mut self.out);
     }
 
     /// Ends the connection; the reason is its last reply.
     fn leave(&mut self, why: &str) {
-        tracing::debug!(peer = %self.socket.peer(), why, "Redis client's connection ends");
+        tracing::debug!(peer = %self.socket.peer(), why, "closing the connection of a Redis client");
         self.session.farewell(why, &mut self.out);
         self.phase = Phase::Finishing;
     }

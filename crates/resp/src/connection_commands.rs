@@ -76,7 +76,7 @@ impl Session {
             "command" => about::command(self, arguments, out),
             "info" => about::info(self, arguments, out),
             other => {
-                let text = format!("ERR '{other}' is not served here");
+                let text = format!("ERR '{other}' is not supported on this connection");
                 self.error(&text, out);
             }
         }
@@ -206,24 +206,17 @@ impl Session {
         if let Some(protocol) = protocol {
             self.speak(protocol);
         }
-        let (protocol, id) = (self.protocol.number(), self.client().id);
-        self.say(out, |writer| {
-            writer.map(7);
-            for (key, value) in [("server", "redis"), ("version", about::REDIS_VERSION)] {
-                writer.bulk(key.as_bytes());
-                writer.bulk(value.as_bytes());
-            }
-            writer.bulk(b"proto");
-            writer.integer(protocol);
-            writer.bulk(b"id");
-            writer.integer(id as i64);
-            for (key, value) in [("mode", "standalone"), ("role", "master")] {
-                writer.bulk(key.as_bytes());
-                writer.bulk(value.as_bytes());
-            }
-            writer.bulk(b"modules");
-            writer.array(0);
-        });
+        let text = |text: &str| Reply::bulk(text.as_bytes());
+        let fields = [
+            ("server", text("redis")),
+            ("version", text(about::REDIS_VERSION)),
+            ("proto", Reply::Integer(self.protocol.number())),
+            ("id", Reply::Integer(self.client().id as i64)),
+            ("mode", text("standalone")),
+            ("role", text("master")),
+            ("modules", Reply::Array(Vec::new())),
+        ];
+        self.answer(&Reply::Map(fields.map(|(name, value)| (text(name), value)).into()), out);
     }
 
     fn speak(&mut self, protocol: Protocol) {

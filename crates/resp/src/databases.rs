@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thalweg_broker::CreateCacheError;
 use thalweg_engine::WriteError;
 use thalweg_serving::{app::App, config::RespDatabase};
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
 use super::{cache::Cached, database::Database, keyspaces::Durable, native_streams::NativeStreams};
 
@@ -50,21 +50,10 @@ pub enum DatabaseError {
     },
 }
 
-impl Classified for DatabaseError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Keyspace { error, .. } => error.code(),
-            Self::Cache { error, .. } => error.code(),
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::Keyspace { error, .. } => error.action(),
-            Self::Cache { error, .. } => error.action(),
-        }
-    }
-}
+classified!(DatabaseError {
+    Self::Keyspace { error, .. } => error.code(), error.action();
+    Self::Cache { error, .. } => error.code(), error.action();
+});
 
 impl Databases {
     /// Opens the configured databases, and creates missing keyspaces and caches.

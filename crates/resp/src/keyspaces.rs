@@ -68,7 +68,7 @@ impl Batched for Durable {
         Box::pin(async move {
             match under_way.await {
                 Ok((_, Some(Outcome::Redis(outcome)))) => Ok(outcome),
-                Ok(other) => Err(Failure(format!("MISCONF the log gave something else: {other:?}").into())),
+                Ok(other) => Err(Failure(format!("MISCONF the log returned an unexpected outcome: {other:?}").into())),
                 Err(error) => Err(Failure::of(&error)),
             }
         })

@@ -18,7 +18,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter},
     registry::Unit,
 };
-use thalweg_redis::{Command, command::all};
+use thalweg_redis::{Command, table::all};
 use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 /// Counters of all Redis clients.

@@ -75,7 +75,7 @@ impl Batched for NativeStreams {
     }
 }
 
-type Wanted = (&'static Command, Vec<Vec<u8>>);
+type Request = (&'static Command, Vec<Vec<u8>>);
 
 /// Append that is part of a commit.
 struct Appended {
@@ -91,7 +91,7 @@ struct Doing {
 }
 
 impl Doing {
-    async fn all(&self, wanted: Vec<Wanted>) -> Vec<Reply> {
+    async fn all(&self, wanted: Vec<Request>) -> Vec<Reply> {
         let (mut replies, mut run, mut bytes) = (Vec::with_capacity(wanted.len()), Vec::new(), 0);
         for (command, arguments) in &wanted {
             let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();

@@ -79,7 +79,7 @@ pub(crate) struct Session {
     /// True if the client wants no reply to the current command.
     pub(super) muted: bool,
     pub(super) burst: Burst,
-    under_way: Option<OnItsWay>,
+    under_way: Option<PendingBurst>,
     /// Blocking read in which the client waits.
     pub(super) blocked: Option<Box<Wait>>,
     /// Wait to begin if the blocking read, which is alone in the burst, finds nothing.
@@ -98,14 +98,14 @@ pub(crate) struct Session {
     pub(super) tally: Tally,
 }
 
-struct OnItsWay {
+struct PendingBurst {
     commands: UnderWay,
     _held: Held,
 }
 
-impl std::fmt::Debug for OnItsWay {
+impl std::fmt::Debug for PendingBurst {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnItsWay")
+        f.write_str("PendingBurst")
     }
 }
 
@@ -270,7 +270,7 @@ impl Session {
     fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> Flow {
         // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
-            tracing::warn!(peer = %self.client().peer, "an HTTP request came to the port for Redis clients");
+            tracing::warn!(peer = %self.client().peer, "closing a connection that sent an HTTP request to the Redis port");
             return Flow::End;
         }
         if arguments[0].eq_ignore_ascii_case(b"exec")
@@ -278,8 +278,7 @@ impl Session {
         {
             self.end_transaction();
             let why = text.strip_prefix("ERR ").unwrap_or(text);
-            self.error(&format!("EXECABORT Transaction discarded because of: {why}"), out);
-            return Flow::Done;
+            return self.fail(&format!("EXECABORT Transaction discarded because of: {why}"), out);
         }
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
@@ -293,8 +292,7 @@ impl Session {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
         }
-        self.error(text, out);
-        Flow::Done
+        self.fail(text, out)
     }
 
     /// Handles a command on keys in the selected database.
@@ -309,8 +307,7 @@ impl Session {
             return self.keys_command(command, arguments, false, out);
         };
         let Some(position) = self.resp.cursors.position(arguments[at]) else {
-            self.error(INVALID_CURSOR, out);
-            return Flow::Done;
+            return self.fail(INVALID_CURSOR, out);
         };
         let mut translated = arguments.to_vec();
         translated[at] = &position;
@@ -413,7 +410,7 @@ impl Session {
         // The pending burst needs only its reply slots.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
-        self.under_way = Some(OnItsWay { commands, _held: self.resp.app.admission.requests.count() });
+        self.under_way = Some(PendingBurst { commands, _held: self.resp.app.admission.requests.count() });
     }
 
     /// Continues pending work. Returns true if there was progress.
@@ -549,6 +546,12 @@ impl Session {
         self.say(out, |writer| writer.reply(reply));
     }
 
+    /// Writes an error reply, with which the command is done.
+    pub(super) fn fail(&mut self, text: &str, out: &mut Outbox) -> Flow {
+        self.error(text, out);
+        Flow::Done
+    }
+
     /// Writes the last reply and ends the session.
     pub(crate) fn farewell(&mut self, why: &str, out: &mut Outbox) {
         self.stop_waiting();
@@ -588,5 +591,5 @@ fn ends_queueing(name: &str) -> bool {
 
 /// Returns the error for a missing reply; unreachable, since a database replies to each command.
 fn nothing_came() -> Reply {
-    Reply::error("ERR the database gave no reply: its state is unknown")
+    Reply::error("ERR the database returned no reply: it is unknown whether the command took effect")
 }

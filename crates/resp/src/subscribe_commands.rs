@@ -17,7 +17,7 @@ use super::{
 };
 
 /// Reply to `PUBSUB HELP`.
-const HELP: [&str; 14] = [
+const HELP: &[&str] = &[
     "PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "CHANNELS [<pattern>]",
     "    Return the currently active channels matching a <pattern> (default: '*').",
@@ -30,8 +30,6 @@ const HELP: [&str; 14] = [
     "    Return the currently active shard level channels matching a <pattern> (default: '*').",
     "SHARDNUMSUB [<shardchannel> ...]",
     "    Return the number of subscribers for the specified shard level channel(s)",
-    "HELP",
-    "    Prints this help.",
 ];
 
 /// Returns true if a subscribed client may send the command over RESP2.
@@ -135,7 +133,7 @@ impl Session {
             Delivery::Nothing => false,
             Delivery::Moved => true,
             Delivery::TooSlow => {
-                tracing::warn!(peer = %self.client().peer, "Redis subscriber cut: it does not take its messages");
+                tracing::warn!(peer = %self.client().peer, "disconnecting a Redis subscriber that reads its messages too slowly");
                 self.subscriber.clear(&self.resp.subscriptions);
                 self.is_ending = true;
                 true
@@ -162,7 +160,7 @@ impl Session {
             (b"numsub", _) => counts(Kind::Channel),
             (b"shardnumsub", _) => counts(Kind::Shard),
             (b"numpat", _) => Reply::Integer(registry.globs() as i64),
-            (b"help", _) => help(&HELP),
+            (b"help", _) => help(HELP),
             _ => wrong_subcommand("PUBSUB", arguments[1]),
         };
         self.answer(&reply, out);

@@ -59,8 +59,7 @@ impl Session {
     /// Handles `MULTI`: begins a transaction.
     pub(super) fn multi(&mut self, out: &mut Outbox) -> Flow {
         if self.transaction.is_some() {
-            self.error("ERR MULTI calls can not be nested", out);
-            return Flow::Done;
+            return self.fail("ERR MULTI calls can not be nested", out);
         }
         self.transaction = Some(Transaction::default());
         self.client().queued.store(1, Ordering::Relaxed);
@@ -71,7 +70,7 @@ impl Session {
     /// Queues a command of the transaction that `MULTI` began.
     pub(super) fn queue(&mut self, command: &'static Command, arguments: &[&[u8]], out: &mut Outbox) -> Flow {
         if command.name == "select" && self.index_of(arguments[1]) != Ok(Some(self.database)) {
-            return self.refuse("ERR a transaction is of one database: SELECT it before MULTI", out);
+            return self.refuse("ERR a transaction uses one database: SELECT it before MULTI", out);
         }
         let Some(transaction) = &mut self.transaction else { return Flow::Done };
         let bytes: usize = arguments.iter().map(|argument| argument.len()).sum();
@@ -83,7 +82,7 @@ impl Session {
         }
         let wanted = transaction.commands.bytes() + bytes + 8 * arguments.len();
         if !transaction.has_room(wanted, &self.resp.app.admission.body_bytes) {
-            return self.refuse("BUSY too many bytes of requests at a time: DISCARD, and retry later", out);
+            return self.refuse("BUSY requests use too much memory: DISCARD, and retry later", out);
         }
         transaction.commands.push(command, arguments.iter().copied());
         let queued = transaction.commands.len() + 1;
@@ -95,8 +94,7 @@ impl Session {
     /// Handles `DISCARD`: ends the transaction without running it.
     pub(super) fn discard(&mut self, out: &mut Outbox) -> Flow {
         if self.transaction.is_none() {
-            self.error("ERR DISCARD without MULTI", out);
-            return Flow::Done;
+            return self.fail("ERR DISCARD without MULTI", out);
         }
         self.end_transaction();
         self.say(out, |writer| writer.ok());
@@ -121,20 +119,17 @@ impl Session {
     /// Handles `WATCH`: records the versions of keys, which `EXEC` compares.
     pub(super) fn watch(&mut self, keys: &[&[u8]], out: &mut Outbox) -> Flow {
         if self.transaction.is_some() {
-            self.error("ERR WATCH inside MULTI is not allowed", out);
-            return Flow::Done;
+            return self.fail("ERR WATCH inside MULTI is not allowed", out);
         }
         if !self.burst.is_empty() {
             return Flow::Again;
         }
         if self.watched.len() + keys.len() > MAX_REDIS_WATCHED_KEYS {
-            self.error(&format!("ERR at most {MAX_REDIS_WATCHED_KEYS} keys can be watched: UNWATCH some"), out);
-            return Flow::Done;
+            return self.fail(&format!("ERR at most {MAX_REDIS_WATCHED_KEYS} keys can be watched: UNWATCH some"), out);
         }
         let bytes: usize = self.watched.iter().map(|watch| watch.key.len()).sum();
         if bytes + keys.iter().map(|key| key.len()).sum::<usize>() > MAX_WATCHED_BYTES {
-            self.error("ERR the keys that are watched are at most 1 MiB long together: UNWATCH some", out);
-            return Flow::Done;
+            return self.fail("ERR all watched keys together have at most 1 MiB: UNWATCH some", out);
         }
         let database = self.database;
         let watched: Result<Vec<Watch>, Failure> = self.store().read(|read| {
@@ -158,13 +153,11 @@ impl Session {
     /// Handles `EXEC`: runs the queued commands, unless a watched key has changed.
     pub(super) fn exec(&mut self, out: &mut Outbox) -> Flow {
         let Some(transaction) = &self.transaction else {
-            self.error("ERR EXEC without MULTI", out);
-            return Flow::Done;
+            return self.fail("ERR EXEC without MULTI", out);
         };
         if transaction.is_refused {
             self.end_transaction();
-            self.error("EXECABORT Transaction discarded because of previous errors.", out);
-            return Flow::Done;
+            return self.fail("EXECABORT Transaction discarded because of previous errors.", out);
         }
         let writes = transaction.commands.list().any(|command| matches!(command.run, Run::Write(_)));
         let is_batched = matches!(self.store(), Database::Batched(_)) && (writes || !self.burst.is_empty());
@@ -190,8 +183,7 @@ impl Session {
             }
             Err(failure) => {
                 self.end_transaction();
-                self.error(&failure.0, out);
-                return Flow::Done;
+                return self.fail(&failure.0, out);
             }
         };
         let Some(transaction) = self.end_transaction() else { return Flow::Done };

@@ -74,8 +74,8 @@ pub enum MachineError {
     },
     /// The bytes of a value that an entry needs could not be read from the log.
     #[error(
-        "an entry needs a value that can't be read from the log: {0}; nothing of the entry is applied, and every start \
-         stops at it again: restore a backup into a new directory (docs/guides/damage.md)"
+        "an entry needs a value that can't be read from the log: {0}; the entry was not applied, and every start will \
+        stop at it: restore a backup into a new directory (docs/guides/damage.md)"
     )]
     Blob(#[from] BlobUnreadable),
     /// An earlier call failed half-way, so this machine applies no more records. The applied position is known only

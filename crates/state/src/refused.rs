@@ -1,6 +1,6 @@
 //! The result of a command that changed nothing.
 
-use thalweg_types::{command::Outcome, record::Malformed};
+use thalweg_types::{codec::Malformed, command::Outcome};
 
 use crate::error::MachineError;
 

@@ -12,7 +12,42 @@ use tokio::{io::AsyncWrite as _, net::TcpStream};
 use tokio_rustls::TlsStream;
 use tokio_util::io::poll_read_buf;
 
-use crate::{connection::Kind, outbox::Outbox, quic};
+use crate::{outbox::Outbox, quic};
+
+/// Transport protocol of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Plain TCP, without encryption or authentication.
+    Tcp,
+    /// TLS over TCP. The peer's certificate can be verified.
+    Tls,
+    /// QUIC, which always encrypts with TLS.
+    Quic,
+}
+
+impl Kind {
+    /// Name of the transport: `tcp`, `tls` or `quic`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Quic => "quic",
+        }
+    }
+
+    /// Returns true if the transport encrypts its bytes.
+    #[must_use]
+    pub const fn is_encrypted(self) -> bool {
+        !matches!(self, Self::Tcp)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// An ordered stream of bytes in each direction: a TCP connection, a TLS connection, or one bidirectional
 /// QUIC stream.

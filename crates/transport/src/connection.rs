@@ -1,45 +1,10 @@
 //! Connections to a peer. Each owns one or several channels, which carry the bytes.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{io, net::SocketAddr};
 
 use quinn::{ConnectionError, VarInt};
 
-use crate::channel::Channel;
-
-/// Transport protocol of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Plain TCP, without encryption or authentication.
-    Tcp,
-    /// TLS over TCP. The peer's certificate can be verified.
-    Tls,
-    /// QUIC, which always encrypts with TLS.
-    Quic,
-}
-
-impl Kind {
-    /// Name of the transport: `tcp`, `tls` or `quic`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Tls => "tls",
-            Self::Quic => "quic",
-        }
-    }
-
-    /// Returns true if the transport encrypts its bytes.
-    #[must_use]
-    pub const fn is_encrypted(self) -> bool {
-        !matches!(self, Self::Tcp)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::channel::{Channel, Kind};
 
 /// A connection that was accepted or dialled. Accepting and dialling return the connection together with its
 /// first [`Channel`]; over TCP and TLS a connection has no other channel. Cheap to clone.

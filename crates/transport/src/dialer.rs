@@ -15,8 +15,8 @@ use tokio::{
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use crate::{
-    channel::Channel,
-    connection::{Connection, Kind},
+    channel::{Channel, Kind},
+    connection::Connection,
     error::DialError,
     quic::{self, QuicOptions},
     tls,

@@ -4,9 +4,9 @@ use std::{io, net::SocketAddr, time::Duration};
 
 use quinn::ConnectionError;
 use rustls::{AlertDescription, Error as TlsError};
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
-use crate::{listener::MAX_QUIC_SOCKETS, tls};
+use crate::{quic::MAX_QUIC_SOCKETS, tls};
 
 /// Error returned when a listener cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -30,19 +30,11 @@ pub enum ListenError {
     },
 }
 
-impl Classified for ListenError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Bind { .. } => "bind",
-            Self::NoCertificate => "no_certificate",
-            Self::TooManySockets { .. } => "too_many_sockets",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(ListenError {
+    Self::Bind { .. } => "bind", Fix;
+    Self::NoCertificate => "no_certificate", Fix;
+    Self::TooManySockets { .. } => "too_many_sockets", Fix;
+});
 
 /// Error returned when an incoming connection fails its handshake.
 #[derive(Debug, thiserror::Error)]
@@ -83,24 +75,13 @@ impl EstablishError {
     }
 }
 
-impl Classified for EstablishError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::TimedOut(_) => "handshake_timeout",
-            Self::NotTls => "not_tls",
-            Self::OtherProtocol => "other_protocol",
-            Self::Tls(_) => "tls_failed",
-            Self::Broken(_) => "connection_lost",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::TimedOut(_) | Self::Broken(_) => Action::Retry,
-            Self::NotTls | Self::OtherProtocol | Self::Tls(_) => Action::Fix,
-        }
-    }
-}
+classified!(EstablishError {
+    Self::TimedOut(_) => "handshake_timeout", Retry;
+    Self::NotTls => "not_tls", Fix;
+    Self::OtherProtocol => "other_protocol", Fix;
+    Self::Tls(_) => "tls_failed", Fix;
+    Self::Broken(_) => "connection_lost", Retry;
+});
 
 /// Error returned when a client fails to connect to an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -205,23 +186,12 @@ fn is_about_certificates(alert: AlertDescription) -> bool {
     )
 }
 
-impl Classified for DialError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Resolve { .. } => "unknown_address",
-            Self::Connect { .. } => "cannot_connect",
-            Self::TimedOut { .. } => "connect_timeout",
-            Self::ServerName { .. } => "invalid_server_name",
-            Self::Untrusted { .. } => "untrusted_server",
-            Self::Tls { .. } => "tls_failed",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            // The name may resolve later: its name server can be temporarily unavailable.
-            Self::Resolve { .. } | Self::Connect { .. } | Self::TimedOut { .. } => Action::Retry,
-            Self::ServerName { .. } | Self::Untrusted { .. } | Self::Tls { .. } => Action::Fix,
-        }
-    }
-}
+classified!(DialError {
+    // The name may resolve later: its name server can be temporarily unavailable.
+    Self::Resolve { .. } => "unknown_address", Retry;
+    Self::Connect { .. } => "cannot_connect", Retry;
+    Self::TimedOut { .. } => "connect_timeout", Retry;
+    Self::ServerName { .. } => "invalid_server_name", Fix;
+    Self::Untrusted { .. } => "untrusted_server", Fix;
+    Self::Tls { .. } => "tls_failed", Fix;
+});

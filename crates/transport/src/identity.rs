@@ -13,29 +13,27 @@ use std::{
     io::{self, Write as _},
     net::IpAddr,
     os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, PoisonError, RwLock},
 };
 
 use rustls::{
-    pki_types::{
-        CertificateDer, PrivateKeyDer,
-        pem::{Error as PemError, PemObject as _},
-    },
+    ServerConfig,
+    pki_types::{PrivateKeyDer, pem::PemObject as _},
+    server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
-use thalweg_types::{Action, Classified};
 
-use crate::{tls, trust::Fingerprint};
+use crate::{
+    certificate::{Fingerprint, IdentityError, pem_error, read, read_certificates},
+    tls,
+};
 
 /// File name of the development certificate in the server's directory. Clients can use this file as
 /// [`Trust`](crate::Trust).
 pub const CERTIFICATE_FILE: &str = "native-certificate.pem";
 /// File name of the development certificate's private key. Only the file's owner can read it.
 pub const KEY_FILE: &str = "native-key.pem";
-
-/// Maximum bytes of a PEM file. Reading a larger file returns the error [`IdentityError::TooLarge`].
-pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
 /// Validity period of a certificate, in seconds since 1970; both ends are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +113,23 @@ impl Identity {
         })
     }
 
-    pub(crate) fn key(&self) -> Arc<CertifiedKey> {
+    /// TLS configuration of a server with this identity.
+    pub(crate) fn server_config(&self) -> Arc<ServerConfig> {
+        tls::server_config(Arc::new(Current(self.clone())))
+    }
+
+    fn key(&self) -> Arc<CertifiedKey> {
         Arc::clone(&self.key.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Certificate resolver that returns the identity's current certificate at each handshake.
+#[derive(Debug)]
+struct Current(Identity);
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.key())
     }
 }
 
@@ -163,102 +176,4 @@ fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
         fs::File::open(directory)?.sync_all()
     };
     write().map_err(|error| IdentityError::io(path, error))
-}
-
-/// Reads all certificates of a PEM file. A file without certificates is an error.
-pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let pem = read(path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-    match found {
-        Ok(found) if found.is_empty() => Err(pem_error(path, "a certificate", &PemError::NoItemsFound)),
-        Ok(found) => Ok(found),
-        Err(error) => Err(pem_error(path, "a certificate", &error)),
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
-    let length = fs::metadata(path).map_err(|error| IdentityError::io(path, error))?.len();
-    if length > MAX_PEM_BYTES {
-        return Err(IdentityError::TooLarge { path: path.into(), length });
-    }
-    fs::read(path).map_err(|error| IdentityError::io(path, error))
-}
-
-fn pem_error(path: &Path, expected: &'static str, error: &PemError) -> IdentityError {
-    let reason = match error {
-        PemError::NoItemsFound => "the file contains none".to_owned(),
-        error => error.to_string(),
-    };
-    IdentityError::Pem { path: path.into(), expected, reason }
-}
-
-/// Error returned when a certificate or a key cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    /// A certificate or key file could not be read or written.
-    #[error("cannot read or write {path}: {error}")]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        error: io::Error,
-    },
-    /// A certificate or key file exceeds [`MAX_PEM_BYTES`].
-    #[error("{path} has {length} bytes; a PEM file of certificates or keys has at most {MAX_PEM_BYTES}")]
-    TooLarge {
-        /// Path of the file.
-        path: PathBuf,
-        /// Size of the file in bytes.
-        length: u64,
-    },
-    /// A file does not contain the expected PEM items, such as a certificate or a private key.
-    #[error("{path} must contain {expected} in PEM form: {reason}")]
-    Pem {
-        /// Path of the file without the expected item.
-        path: PathBuf,
-        /// The kind of item expected.
-        expected: &'static str,
-        /// Description of the parse error or of the missing item.
-        reason: String,
-    },
-    /// Certificate and key do not match, or the kind of key is not supported.
-    #[error("the key in {key} cannot be used with the certificate in {certificates}: {reason}")]
-    Unusable {
-        /// Path of the certificate file.
-        certificates: PathBuf,
-        /// Path of the key file.
-        key: PathBuf,
-        /// Reason why key and certificate cannot be used together.
-        reason: String,
-    },
-    /// The development certificate could not be generated.
-    #[error("cannot generate a development certificate: {reason}")]
-    Generate {
-        /// Error text of the library that generates certificates.
-        reason: String,
-    },
-}
-
-impl IdentityError {
-    fn io(path: &Path, error: io::Error) -> Self {
-        Self::File { path: path.into(), error }
-    }
-}
-
-impl Classified for IdentityError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::File { .. } => "certificate_file",
-            Self::TooLarge { .. } | Self::Pem { .. } => "certificate_pem",
-            Self::Unusable { .. } => "certificate_key",
-            Self::Generate { .. } => "certificate_generate",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::Generate { .. } => Action::Stop,
-            _ => Action::Fix,
-        }
-    }
 }

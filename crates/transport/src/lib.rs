@@ -38,6 +38,7 @@
 //!   completely and in order.
 //! * Accepting never waits for a peer: handshakes happen in [`Incoming::establish`], which has a timeout.
 
+mod certificate;
 mod channel;
 mod connection;
 mod datagrams;
@@ -51,15 +52,16 @@ mod timer;
 mod tls;
 mod trust;
 
-pub use channel::Channel;
-pub use connection::{Connection, Kind};
+pub use certificate::{Fingerprint, IdentityError, MAX_PEM_BYTES};
+pub use channel::{Channel, Kind};
+pub use connection::Connection;
 pub use datagrams::{QUIC_RECEIVE_BYTES, QUIC_SEND_BYTES};
 pub use dialer::{Dialer, Endpoint};
 pub use error::{DialError, EstablishError, ListenError};
-pub use identity::{CERTIFICATE_FILE, Identity, IdentityError, KEY_FILE, MAX_PEM_BYTES, Validity};
-pub use listener::{Incoming, ListenOptions, Listener, MAX_QUIC_SOCKETS, Stopped, TcpSecurity, listen};
+pub use identity::{CERTIFICATE_FILE, Identity, KEY_FILE, Validity};
+pub use listener::{Incoming, ListenOptions, Listener, Stopped, TcpSecurity, listen};
 pub use outbox::{Outbox, SHARED_FROM_BYTES};
-pub use quic::{QuicOptions, UNTRUSTED_WINDOW_BYTES};
+pub use quic::{MAX_QUIC_SOCKETS, QuicOptions, UNTRUSTED_WINDOW_BYTES};
 pub use timer::Timer;
 pub use tls::{ALPN, looks_like_tls};
-pub use trust::{Fingerprint, Trust, TrustError};
+pub use trust::{Trust, TrustError};

@@ -16,13 +16,13 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use crate::{
-    channel::Channel,
-    connection::{Connection, Kind},
+    certificate::Fingerprint,
+    channel::{Channel, Kind},
+    connection::Connection,
     error::{EstablishError, ListenError},
     identity::Identity,
-    quic::{self, QuicOptions},
+    quic::{self, MAX_QUIC_SOCKETS, QuicOptions},
     tls,
-    trust::Fingerprint,
 };
 
 /// Maximum number of connections that the kernel queues until the listener accepts them. Clients beyond that
@@ -31,8 +31,6 @@ const BACKLOG: u32 = 1024;
 /// Maximum number of attempts to find a port that is free for TCP and UDP. With port 0 the system chooses a
 /// port that is free for TCP, but the same port may be in use for UDP.
 const PORT_TRIES: usize = 16;
-/// Maximum number of QUIC sockets on one port.
-pub const MAX_QUIC_SOCKETS: usize = 64;
 
 /// Choice whether a listener's TCP connections are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +101,7 @@ impl Listener {
         let (tcp, quic) = bind_both(address, &options).map_err(|error| ListenError::Bind { address, error })?;
         let bound = tcp.local_addr().map_err(|error| ListenError::Bind { address, error })?;
         let tls = match (&options.identity, options.tcp) {
-            (Some(identity), TcpSecurity::Tls) => Some(TlsAcceptor::from(tls::server_config(identity))),
+            (Some(identity), TcpSecurity::Tls) => Some(TlsAcceptor::from(identity.server_config())),
             _ => None,
         };
         let (quic_acceptor, quic) = quic.unzip();
@@ -277,7 +275,7 @@ impl Incoming {
         self.peer
     }
 
-    /// Transport of the connection.
+    /// Transport protocol of the connection.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.how {

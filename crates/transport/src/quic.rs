@@ -31,8 +31,10 @@ use quinn::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{datagrams, identity::Identity, outbox::Outbox, tls, trust::Trust};
+use crate::{datagrams, identity::Identity, outbox::Outbox, trust::Trust};
 
+/// Maximum number of QUIC sockets on one port.
+pub const MAX_QUIC_SOCKETS: usize = 64;
 /// Maximum number of bytes in flight from a peer that has not yet completed the protocol's handshake.
 pub const UNTRUSTED_WINDOW_BYTES: u32 = 64 * 1024;
 /// Maximum number of connections of one socket that wait for their handshake to begin. Further connections
@@ -119,7 +121,7 @@ pub(crate) fn listen(
     identity: &Identity,
     options: &QuicOptions,
 ) -> io::Result<(Acceptor, Vec<Endpoint>)> {
-    let crypto = QuicServerConfig::try_from(tls::server_config(identity)).expect("the provider has the first suite");
+    let crypto = QuicServerConfig::try_from(identity.server_config()).expect("the provider has the first suite");
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
         .migration(false)

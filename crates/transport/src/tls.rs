@@ -8,12 +8,9 @@ use std::{io, sync::Arc};
 use rustls::{
     ClientConfig, ConfigBuilder, ConfigSide, ServerConfig, WantsVerifier,
     crypto::{CryptoProvider, aws_lc_rs},
-    server::{ClientHello, NoServerSessionStorage, ResolvesServerCert},
-    sign::CertifiedKey,
+    server::{NoServerSessionStorage, ResolvesServerCert},
     version::TLS13,
 };
-
-use crate::identity::Identity;
 
 /// Protocol name in TLS and QUIC handshakes (ALPN). The server rejects a peer that offers another name.
 pub const ALPN: &[u8] = b"thalweg";
@@ -32,20 +29,10 @@ fn versions<S: ConfigSide>(builder: ConfigBuilder<S, rustls::WantsVersions>) -> 
     builder.with_protocol_versions(&[&TLS13]).expect("the provider has suites of TLS 1.3")
 }
 
-/// Certificate resolver that returns the identity's current certificate at each handshake.
-#[derive(Debug)]
-struct Current(Identity);
-
-impl ResolvesServerCert for Current {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.key())
-    }
-}
-
-/// TLS configuration of a server.
-pub(crate) fn server_config(identity: &Identity) -> Arc<ServerConfig> {
+/// TLS configuration of a server, which asks `resolver` for its certificate in each handshake.
+pub(crate) fn server_config(resolver: Arc<dyn ResolvesServerCert>) -> Arc<ServerConfig> {
     let builder = versions(ServerConfig::builder_with_provider(Arc::new(provider())));
-    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Current(identity.clone())));
+    let mut config = builder.with_no_client_auth().with_cert_resolver(resolver);
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

@@ -13,35 +13,12 @@ use rustls::{
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
-use thalweg_types::{Action, Classified};
+use thalweg_types::classified;
 
 use crate::{
-    identity::{IdentityError, read_certificates},
+    certificate::{Fingerprint, IdentityError, read_certificates},
     tls,
 };
-
-/// SHA-256 hash of a certificate, by which a client recognises a server.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Fingerprint([u8; 32]);
-
-impl Fingerprint {
-    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate);
-        Self(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Fingerprint({self})")
-    }
-}
 
 /// Parses a fingerprint from 64 hexadecimal digits, with optional colons between them.
 impl FromStr for Fingerprint {
@@ -188,16 +165,8 @@ pub enum TrustError {
     },
 }
 
-impl Classified for TrustError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Fingerprint { .. } => "invalid_fingerprint",
-            Self::File(error) => error.code(),
-            Self::Authorities { .. } => "invalid_authorities",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(TrustError {
+    Self::Fingerprint { .. } => "invalid_fingerprint", Fix;
+    Self::File(error) => error.code(), Fix;
+    Self::Authorities { .. } => "invalid_authorities", Fix;
+});

@@ -38,3 +38,53 @@ pub trait Classified: std::error::Error {
     /// Next step for the caller.
     fn action(&self) -> Action;
 }
+
+/// Implements [`Classified`] for an error by a table: a row for each variant, with its code and the next step.
+///
+/// ```
+/// use thalweg_types::{Action, Classified, classified};
+///
+/// #[derive(Debug, thiserror::Error)]
+/// enum FetchError {
+///     #[error("the queue is full: try again later")]
+///     Full,
+///     #[error(transparent)]
+///     Read(ReadError),
+/// }
+///
+/// classified!(FetchError {
+///     Self::Full => "queue_full", Retry;
+///     Self::Read(error) => error.code(), error.action();
+/// });
+///
+/// #[derive(Debug, thiserror::Error)]
+/// #[error("the file is damaged")]
+/// struct ReadError;
+///
+/// classified!(ReadError { _ => "damaged", Stop; });
+///
+/// assert_eq!((FetchError::Full.code(), FetchError::Full.action()), ("queue_full", Action::Retry));
+/// assert_eq!((FetchError::Read(ReadError).code(), ReadError.action()), ("damaged", Action::Stop));
+/// ```
+#[macro_export]
+macro_rules! classified {
+    ($(#[$meta:meta])* $error:ident { $($variant:pat => $code:expr, $action:expr;)+ }) => {
+        $(#[$meta])*
+        #[allow(unused_imports, unused_variables, clippy::match_same_arms, clippy::match_single_binding)]
+        impl $crate::Classified for $error {
+            fn code(&self) -> &'static str {
+                use $crate::Classified as _;
+                match self {
+                    $($variant => $code,)+
+                }
+            }
+
+            fn action(&self) -> $crate::Action {
+                use $crate::{Action::{Fix, Retry, Stop}, Classified as _};
+                match self {
+                    $($variant => $action,)+
+                }
+            }
+        }
+    };
+}

@@ -9,7 +9,6 @@ mod cells;
 mod conclusions;
 mod device;
 mod groups;
-pub(crate) mod plots;
 mod statistics;
 mod subjects;
 #[cfg(test)]
@@ -29,9 +28,9 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     data::{KEY_BYTES, Values},
     engine::Contender,
-    options::{require, within},
+    options::{backend, require, within},
     probe::{Probe, Sync},
-    report::{Plot, Table, cells},
+    report::{Plot, Table, cells, plots},
     stats::median,
 };
 
@@ -78,16 +77,6 @@ pub struct BackendsOptions {
     /// Seed of values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-}
-
-/// A backend that this build has, by its name.
-pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
-    let names = BackendKind::ALL.map(BackendKind::name).join(", ");
-    match BackendKind::from_name(text) {
-        Some(kind) if kind.is_built() => Ok(kind),
-        Some(kind) => Err(format!("this build has no {} backend", kind.name())),
-        None => Err(format!("one of {names}")),
-    }
 }
 
 /// The name of a group of row A.
@@ -265,20 +254,12 @@ impl Suite<'_> {
     }
 
     fn sweep_size(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let sizes: Vec<u64> =
-            std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most).collect();
-        let cells = self.sweep(sizes.iter().map(|size| Group::ReadsOf(*size)), progress)?;
+        let sizes = std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most);
+        let cells = self.sweep(sizes.map(Group::ReadsOf), progress)?;
         report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
         report.notes.extend(conclusions::of_sizes(&cells, self.effort.cache_bytes));
-        report.plots.push(lines(
-            "sweep-data-size",
-            ("entries, log scale", "µs per read, log scale"),
-            &cells,
-            &|cell| {
-                let Group::ReadsOf(entries) = cell.group else { return (f64::NAN, f64::NAN) };
-                (entries as f64, cell.statistics.mean)
-            },
-        )?);
+        let axes = ("entries, log scale", "µs per read, log scale");
+        report.plots.push(lines("sweep-data-size", axes, &cells, |cell| cell.statistics.mean)?);
         Ok(())
     }
 
@@ -286,19 +267,11 @@ impl Suite<'_> {
         let threads =
             std::iter::successors(Some(1), |threads| Some(threads * 2)).take_while(|threads| *threads <= most);
         let cells = self.sweep(threads.map(Group::Readers), progress)?;
-        report
-            .tables
-            .push(sweep_table("sweep over readers: random reads of 10,000 entries, µs of wall time per read", &cells));
+        let title = "sweep over readers: random reads of 10,000 entries, µs of wall time per read";
+        report.tables.push(sweep_table(title, &cells));
         report.notes.extend(conclusions::of_readers(&cells));
-        report.plots.push(lines(
-            "sweep-readers",
-            ("threads, log scale", "reads/s of all, log scale"),
-            &cells,
-            &|cell| {
-                let Group::Readers(threads) = cell.group else { return (f64::NAN, f64::NAN) };
-                (threads as f64, cell.rate())
-            },
-        )?);
+        let axes = ("threads, log scale", "reads/s of all, log scale");
+        report.plots.push(lines("sweep-readers", axes, &cells, Cell::rate)?);
         Ok(())
     }
 
@@ -327,20 +300,18 @@ fn bars(group: Group, cells: &[Cell]) -> Result<Plot, BenchError> {
     let words = what.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let name = format!("{}-{}", group.name(), words.collect::<Vec<_>>().join("-"));
     let title = format!("{}: {what} (durable writes; bar: mean, line: 95 % interval)", group.name());
-    plots::bars(&name, &title, &cells.iter().collect::<Vec<_>>())
+    let bars: Vec<plots::Bar> = cells.iter().map(Cell::bar).collect();
+    plots::bars(&name, &title, &bars)
 }
 
-fn lines(
-    name: &str,
-    axes: (&str, &str),
-    cells: &[Cell],
-    point: &dyn Fn(&Cell) -> (f64, f64),
-) -> Result<Plot, BenchError> {
+/// Draws a figure over the parameter of the cells' groups, a line per store.
+fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f64) -> Result<Plot, BenchError> {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {
+        let point = (cell.group.parameter() as f64, figure(cell));
         match lines.iter_mut().find(|(store, _)| *store == cell.store) {
-            Some((_, points)) => points.push(point(cell)),
-            None => lines.push((cell.store.clone(), vec![point(cell)])),
+            Some((_, points)) => points.push(point),
+            None => lines.push((cell.store.clone(), vec![point])),
         }
     }
     plots::lines(name, name, axes, &lines)

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{
-    SnapshotOptions,
+    options::SnapshotOptions,
     writers::{Writers, Written},
 };
 use crate::{
     BenchError, Progress,
-    load::search::{Bounds, Objective, Trial, find_knee},
+    load::{Bounds, Objective, Trial, find_knee},
     options::require,
     report::{Table, cells, number},
 };

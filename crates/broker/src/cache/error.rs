@@ -1,11 +1,11 @@
 //! Errors returned by cache operations.
 
 use thalweg_types::{
-    Action, Classified,
+    classified,
     limits::{MAX_CACHES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES, MIN_CACHE_BYTES},
 };
 
-use super::Version;
+use super::entry::{ENTRY_BYTES, Version};
 
 /// Error returned by a cache operation. The cache is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum CacheError {
     /// The entry does not fit into a shard of this cache, which holds a part of its bytes.
     #[error(
         "key, value and {} bytes for the entry add up to {bytes}; an entry of this cache has at most {max}: use a larger cache",
-        super::ENTRY_BYTES
+        ENTRY_BYTES
     )]
     EntryTooLarge {
         /// Bytes of the rejected entry, including the overhead of an entry.
@@ -52,22 +52,14 @@ pub enum CacheError {
     },
 }
 
-impl Classified for CacheError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::KeyTooLong { .. } => "key_too_long",
-            Self::ValueTooLong { .. } => "value_too_long",
-            Self::EntryTooLarge { .. } => "cache_entry_too_large",
-            Self::ConditionFailed { .. } => "condition_failed",
-            Self::NotANumber => "not_a_number",
-            Self::Overflow { .. } => "overflow",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(CacheError {
+    Self::KeyTooLong { .. } => "key_too_long", Fix;
+    Self::ValueTooLong { .. } => "value_too_long", Fix;
+    Self::EntryTooLarge { .. } => "cache_entry_too_large", Fix;
+    Self::ConditionFailed { .. } => "condition_failed", Fix;
+    Self::NotANumber => "not_a_number", Fix;
+    Self::Overflow { .. } => "overflow", Fix;
+});
 
 /// Error returned when a cache cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,18 +94,10 @@ pub enum CreateCacheError {
     },
 }
 
-impl Classified for CreateCacheError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Exists => "cache_exists",
-            Self::TooMany => "too_many_caches",
-            Self::Name { .. } => "cache_name",
-            Self::NoRoom { .. } => "caches_full",
-            Self::TooSmall { .. } => "cache_too_small",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
+classified!(CreateCacheError {
+    Self::Exists => "cache_exists", Fix;
+    Self::TooMany => "too_many_caches", Fix;
+    Self::Name { .. } => "cache_name", Fix;
+    Self::NoRoom { .. } => "caches_full", Fix;
+    Self::TooSmall { .. } => "cache_too_small", Fix;
+});

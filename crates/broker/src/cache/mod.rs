@@ -11,6 +11,7 @@
 //! Reads do not return an entry past its deadline. The memory of such an entry is freed by the next read of
 //! the key, by [`Cache::reclaim`], or by eviction.
 
+mod entry;
 mod error;
 mod named;
 mod shard;
@@ -20,22 +21,18 @@ use std::{
     fmt,
     hash::BuildHasher,
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
 };
 
 use foldhash::quality::FixedState;
-use thalweg_types::limits::{MAX_CACHE_SCAN_KEYS, MAX_KEY_BYTES, MAX_TTL, MAX_VALUE_BYTES, MIN_CACHE_BYTES};
+use thalweg_types::limits::{MAX_CACHE_SCAN_KEYS, MAX_KEY_BYTES, MAX_VALUE_BYTES, MIN_CACHE_BYTES};
 
 use self::shard::{Gone, Lookup, Shard, weight};
 pub use self::{
+    entry::{CacheEntry, CacheStats, Condition, ENTRY_BYTES, Expiry, Update, Version},
     error::{CacheError, CreateCacheError},
     named::{CacheId, Caches, NamedCache},
 };
 use crate::{Moment, locked};
-
-/// Bytes counted for an entry in addition to its key and value: slots of the tables with their slack, two
-/// allocation headers, and its timer.
-pub const ENTRY_BYTES: u64 = 256;
 
 /// Minimum capacity in bytes of a shard, if a cache has several shards, so that the largest value fits.
 const MIN_SHARD_BYTES: u64 = 16 * 1024 * 1024;
@@ -55,127 +52,6 @@ pub struct CacheConfig {
     pub max_bytes: u64,
     /// Seed for hashing keys. Use the system's randomness, so that clients cannot choose colliding keys.
     pub seed: u64,
-}
-
-/// Version of a key's value in a cache. Every put of the key increases it, also after deletes and evictions,
-/// for the lifetime of the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u64);
-
-/// Value of a key, with its version and deadline.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheEntry {
-    /// The value of the key. A clone is only a reference.
-    pub value: Arc<[u8]>,
-    /// Version that the last put of the key assigned.
-    pub version: Version,
-    /// Time from which on the entry no longer exists; [`Moment::NEVER`] without a deadline.
-    pub deadline: Moment,
-}
-
-/// Choice of an entry's deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
-    /// The entry has no deadline; only eviction removes it.
-    Never,
-    /// The entry expires at this time.
-    At(Moment),
-    /// The entry keeps the deadline of the entry that it replaces; without such an entry, it has no deadline.
-    Keep,
-}
-
-impl Expiry {
-    /// Returns the expiry at the time `ttl` after `now`; `ttl` is limited to [`MAX_TTL`].
-    #[must_use]
-    pub fn after(now: Moment, ttl: Duration) -> Self {
-        Self::At(now.plus(ttl.min(MAX_TTL)))
-    }
-}
-
-/// Condition that a key must meet for a change of the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition<'v> {
-    /// The key does not exist.
-    Absent,
-    /// The key exists, with any value.
-    Present,
-    /// The key has this version.
-    Version(Version),
-    /// The key has this value.
-    Value(&'v [u8]),
-}
-
-impl Condition<'_> {
-    fn holds(&self, entry: Option<&CacheEntry>) -> bool {
-        match self {
-            Self::Absent => entry.is_none(),
-            Self::Present => entry.is_some(),
-            Self::Version(version) => entry.is_some_and(|entry| entry.version == *version),
-            Self::Value(value) => entry.is_some_and(|entry| *entry.value == **value),
-        }
-    }
-}
-
-/// Change of a key's entry: put, touch, delete or none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Update {
-    /// Leaves the key's entry unchanged.
-    Keep,
-    /// Writes a value.
-    Put {
-        /// The value to write.
-        value: Arc<[u8]>,
-        /// Lifetime of the written entry.
-        expiry: Expiry,
-    },
-    /// Changes the deadline and keeps the value. No effect if the key does not exist.
-    Touch(Expiry),
-    /// Deletes the key.
-    Delete,
-}
-
-/// Figures of one cache, or their sum over all caches. The counters start when the cache is created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Number of entries, including expired ones that were not reclaimed yet.
-    pub entries: u64,
-    /// Bytes of the keys and values in the cache, plus [`ENTRY_BYTES`] for each entry.
-    pub bytes: u64,
-    /// Limit of the cache in bytes.
-    pub max_bytes: u64,
-    /// Number of reads that found a value.
-    pub hits: u64,
-    /// Number of reads that found no value.
-    pub misses: u64,
-    /// Number of values written.
-    pub puts: u64,
-    /// Number of deleted keys that existed.
-    pub deletes: u64,
-    /// Number of entries evicted because the cache was full.
-    pub evictions: u64,
-    /// Number of entries removed because their deadline had passed.
-    pub expired: u64,
-}
-
-impl CacheStats {
-    /// Share of reads that found a value, from 0 to 1; `None` before the first read.
-    #[must_use]
-    pub fn hit_ratio(&self) -> Option<f64> {
-        let reads = self.hits + self.misses;
-        (reads > 0).then(|| self.hits as f64 / reads as f64)
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.entries += other.entries;
-        self.bytes += other.bytes;
-        self.max_bytes += other.max_bytes;
-        self.hits += other.hits;
-        self.misses += other.misses;
-        self.puts += other.puts;
-        self.deletes += other.deletes;
-        self.evictions += other.evictions;
-        self.expired += other.expired;
-    }
 }
 
 /// Position of a scan of a cache's keys. Valid for the lifetime of the cache.

@@ -15,7 +15,7 @@ use quick_cache::{Equivalent, Lifecycle, OptionsBuilder, Weighter, unsync};
 use smallvec::SmallVec;
 
 use super::{
-    CacheEntry, CacheStats, ENTRY_BYTES, Expiry, Update, Version,
+    entry::{CacheEntry, CacheStats, ENTRY_BYTES, Update, Version},
     wheel::{TimerId, Wheel},
 };
 use crate::Moment;
@@ -367,15 +367,4 @@ fn entries(max_bytes: u64) -> Entries {
     options.estimated_items_capacity((max_bytes / BYTES_PER_GHOST) as usize);
     let options = options.build().expect("both capacities are given");
     Entries::with_options(options, Weigh, Brought, Collect)
-}
-
-impl Expiry {
-    /// Returns the deadline of an entry with this expiry, given the deadline of the entry that it replaces.
-    fn moment(self, before: Moment) -> Moment {
-        match self {
-            Self::Never => Moment::NEVER,
-            Self::At(moment) => moment,
-            Self::Keep => before,
-        }
-    }
 }

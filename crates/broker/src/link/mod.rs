@@ -1,11 +1,12 @@
-//! A link: the broker's side of one subscribing connection, with all its subscriptions and their queues.
+//! A link: the broker's side of one connection, with all its subscriptions and their queues.
 //!
-//! Owns: queues, limits, policies, credit, the order of deliveries. Does not own: sockets, or the matching of
-//! subjects. See [`state`] for its layout, and the crate's documentation for how to drive a link.
+//! Owns: queues, limits, policies, credit, the order of deliveries. Does not own: sockets, the matching of
+//! subjects, or the interface for a connection's driver ([`Link`](crate::Link)). See [`state`] for its
+//! layout.
 
-mod options;
 mod outbound;
 mod queue;
+mod slot;
 mod state;
 
 use std::{
@@ -16,104 +17,18 @@ use std::{
     },
 };
 
-use thalweg_types::{
-    Action, Classified,
-    limits::{MAX_QUEUE_GROUP_BYTES, MAX_QUEUE_GROUP_MEMBERS},
+pub use self::outbound::{Budget, Outbound, Taken};
+use self::state::LinkState;
+pub(crate) use self::{
+    queue::Subscription,
+    slot::SlotId,
+    state::{Offered, Reserved},
 };
-
-pub(crate) use self::state::{Offered, Place, Reserved};
-pub use self::{
-    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
-    outbound::{Budget, Outbound, Taken},
-};
-use self::{queue::Subscription, state::LinkState};
-use crate::{Pattern, broker::Core, interest::Target, locked, notify::Notify, wake::Wakes};
+use crate::{locked, notify::Notify};
 
 /// Number of a link in its broker. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
-
-/// Error returned when a subscription cannot be created on a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubscribeError {
-    /// The link already has a subscription with this id.
-    #[error("subscription {} exists on this connection: choose another id, or unsubscribe first", .0.0)]
-    DuplicateId(SubscriptionId),
-    /// The link has reached its maximum number of subscriptions.
-    #[error("a connection has at most {max} subscriptions: unsubscribe, or use patterns")]
-    TooManyOnLink {
-        /// Maximum number of subscriptions of a link.
-        max: usize,
-    },
-    /// The broker has reached its maximum number of subscriptions.
-    #[error("the node has reached its limit of {max} subscriptions: try again later, or raise the limit")]
-    TooMany {
-        /// Maximum number of subscriptions of the broker.
-        max: usize,
-    },
-    /// The name of the queue group is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
-    #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
-    GroupName {
-        /// Length of the name in bytes.
-        bytes: usize,
-    },
-    /// The queue group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern, which is the maximum.
-    #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
-    GroupFull,
-    /// A requested limit on the subscription's queue is 0, so no message could be queued.
-    #[error("a queue holds at least one message and one byte")]
-    NoQueue,
-    /// The policy [`Policy::Disconnect`] has closed the link.
-    #[error("the server closed this connection because it was too slow: connect again")]
-    Disconnected,
-}
-
-impl Classified for SubscribeError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::DuplicateId(_) => "subscription_exists",
-            Self::TooManyOnLink { .. } => "too_many_subscriptions_on_connection",
-            Self::TooMany { .. } => "too_many_subscriptions",
-            Self::GroupName { .. } => "queue_group_name",
-            Self::GroupFull => "queue_group_full",
-            Self::NoQueue => "queue_too_small",
-            Self::Disconnected => "disconnected",
-        }
-    }
-
-    fn action(&self) -> Action {
-        match self {
-            Self::TooMany { .. } | Self::GroupFull | Self::Disconnected => Action::Retry,
-            _ => Action::Fix,
-        }
-    }
-}
-
-/// Error returned when the link has no subscription with this id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no subscription {} on this connection", .0.0)]
-pub struct UnknownSubscription(pub SubscriptionId);
-
-impl Classified for UnknownSubscription {
-    fn code(&self) -> &'static str {
-        "unknown_subscription"
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
-    }
-}
-
-/// Figures of the queue of a subscription at one point in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueStats {
-    /// Number of queued messages.
-    pub messages: u64,
-    /// Number of queued bytes.
-    pub bytes: u64,
-    /// Number of messages that the subscription has missed so far.
-    pub dropped: u64,
-}
 
 /// The part of a link that publishers access from other threads.
 pub(crate) struct Shared {
@@ -150,193 +65,5 @@ impl Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Link").field(&self.id.0).finish()
-    }
-}
-
-/// Subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). The driver of
-/// the connection can share the link between threads. Dropping a link closes it: its subscriptions end, their
-/// queued messages are lost, and publishers that wait for room in its queues continue.
-#[derive(Debug)]
-pub struct Link {
-    shared: Arc<Shared>,
-    core: Arc<Core>,
-}
-
-impl Link {
-    pub(crate) fn new(shared: Arc<Shared>, core: Arc<Core>) -> Self {
-        Self { shared, core }
-    }
-
-    /// Number of the link in its broker.
-    #[must_use]
-    pub fn id(&self) -> LinkId {
-        self.shared.id
-    }
-
-    /// Creates a subscription. The subscription receives every matching publish that begins after this call
-    /// returns.
-    ///
-    /// # Errors
-    /// A limit is reached, the id is in use, or the group's name is invalid: see [`SubscribeError`].
-    pub fn subscribe(
-        &self,
-        id: SubscriptionId,
-        pattern: Pattern,
-        options: &SubscribeOptions,
-    ) -> Result<(), SubscribeError> {
-        if let Some(group) = &options.group
-            && !(1..=MAX_QUEUE_GROUP_BYTES).contains(&group.len())
-        {
-            return Err(SubscribeError::GroupName { bytes: group.len() });
-        }
-        if options.max_messages == 0 || options.max_bytes == 0 {
-            return Err(SubscribeError::NoQueue);
-        }
-        self.core.count_subscription()?;
-        let made = self.insert(id, pattern, options);
-        if made.is_err() {
-            self.core.uncount_subscriptions(1);
-        }
-        made
-    }
-
-    fn insert(&self, id: SubscriptionId, pattern: Pattern, options: &SubscribeOptions) -> Result<(), SubscribeError> {
-        let (place, group) = {
-            let mut state = self.shared.lock();
-            if !state.is_open() {
-                return Err(SubscribeError::Disconnected);
-            }
-            if state.find(id).is_some() {
-                return Err(SubscribeError::DuplicateId(id));
-            }
-            let max = self.core.config.max_link_subscriptions;
-            if state.len() >= max {
-                return Err(SubscribeError::TooManyOnLink { max });
-            }
-            let make = |tag| Subscription::new(id, tag, pattern.clone(), options);
-            let place = state.insert(id, options.policy, make);
-            (place, state.get(id).and_then(|made| made.group.clone()))
-        };
-        let target = Target { link: Arc::clone(&self.shared), place };
-        if self.core.insert(&pattern, group.as_ref(), target).is_err() {
-            self.shared.lock().remove(id, &self.core.memory);
-            return Err(SubscribeError::GroupFull);
-        }
-        Ok(())
-    }
-
-    /// Ends a subscription and drops the messages in its queue.
-    ///
-    /// # Errors
-    /// The link has no subscription with this id.
-    pub fn unsubscribe(&self, id: SubscriptionId) -> Result<(), UnknownSubscription> {
-        let mut wakes = Wakes::default();
-        let removed = {
-            let mut state = self.shared.lock();
-            let removed = state.remove(id, &self.core.memory);
-            wakes.waiters(state.take_waiting());
-            self.shared.note_load(&state);
-            removed
-        };
-        wakes.waiters(self.core.memory.take_waiting());
-        let (place, subscription) = removed.ok_or(UnknownSubscription(id))?;
-        self.forget(place, &subscription);
-        self.core.uncount_subscriptions(1);
-        Ok(())
-    }
-
-    fn forget(&self, place: Place, subscription: &Subscription) {
-        let target = Target { link: Arc::clone(&self.shared), place };
-        self.core.remove(&subscription.pattern, subscription.group.as_ref(), &target);
-    }
-
-    /// Permits the link to send further messages and bytes to a subscription.
-    ///
-    /// # Errors
-    /// The link has no subscription with this id.
-    pub fn grant(&self, id: SubscriptionId, credit: Credit) -> Result<(), UnknownSubscription> {
-        let mut state = self.shared.lock();
-        if !state.grant(id, credit) {
-            return Err(UnknownSubscription(id));
-        }
-        let tell = state.must_tell();
-        drop(state);
-        if tell {
-            self.shared.notify();
-        }
-        Ok(())
-    }
-
-    /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within
-    /// the budget. A moved batch has left its queue: its room is free and its credit is spent. If the driver
-    /// does not send the batch, it is lost.
-    pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> Taken {
-        let mut wakes = Wakes::default();
-        let before = out.len();
-        let mut state = self.shared.lock();
-        let taken = state.take(out, budget, &self.core.memory);
-        if out.len() != before {
-            wakes.waiters(state.take_waiting());
-            self.shared.note_load(&state);
-        }
-        drop(state);
-        wakes.waiters(self.core.memory.take_waiting());
-        taken
-    }
-
-    /// Returns the figures of a subscription's queue.
-    #[must_use]
-    pub fn queue_stats(&self, id: SubscriptionId) -> Option<QueueStats> {
-        let state = self.shared.lock();
-        let found = state.get(id)?;
-        let held = found.held();
-        Some(QueueStats { messages: held.messages, bytes: held.bytes, dropped: found.dropped() })
-    }
-
-    /// Returns the queue figures of all subscriptions together; `dropped` counts since the link was opened.
-    #[must_use]
-    pub fn stats(&self) -> QueueStats {
-        let state = self.shared.lock();
-        let held = state.held();
-        QueueStats { messages: held.messages, bytes: held.bytes, dropped: state.dropped() }
-    }
-
-    /// Number of subscriptions of the link.
-    #[must_use]
-    pub fn subscriptions(&self) -> usize {
-        self.shared.lock().len()
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        let mut wakes = Wakes::default();
-        let removed = {
-            let mut state = self.shared.lock();
-            wakes.waiters(state.take_waiting());
-            state.close(&self.core.memory)
-        };
-        wakes.waiters(self.core.memory.take_waiting());
-        drop(wakes);
-        for (place, subscription) in &removed {
-            self.forget(*place, subscription);
-        }
-        self.core.uncount_subscriptions(removed.len());
-        self.core.uncount_link(self.shared.id);
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod testing {
-    use super::*;
-
-    /// Creates a subscription on a link of its own, which no subject refers to.
-    pub(crate) fn target() -> Target {
-        let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
-        let id = SubscriptionId(1);
-        let pattern = Pattern::parse(b"a").unwrap();
-        let make = |tag| Subscription::new(id, tag, pattern, &SubscribeOptions::DEFAULTS);
-        let place = shared.lock().insert(id, Policy::DropNew, make);
-        Target { link: Arc::new(shared), place }
     }
 }

@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::options::SubscriptionId;
-use crate::Batch;
+use crate::{Batch, SubscriptionId};
 
 /// One item to send to the client. Items must be sent in order.
 #[derive(Clone, Debug)]
@@ -22,8 +21,8 @@ pub enum Outbound {
         /// Number of messages that the subscription missed since the last notice, at least 1.
         messages: u64,
     },
-    /// The queue of a subscription with [`Policy::Disconnect`](super::Policy::Disconnect) overflowed. No
-    /// further items follow. The driver should report this to the client and drop the [`Link`](super::Link).
+    /// The queue of a subscription with [`Policy::Disconnect`](crate::Policy::Disconnect) overflowed. No
+    /// further items follow. The driver should report this to the client and drop the [`Link`](crate::Link).
     Disconnect {
         /// Subscription whose queue overflowed.
         subscription: SubscriptionId,
@@ -32,7 +31,7 @@ pub enum Outbound {
     },
 }
 
-/// Limit on the batches that one call of [`Link::take`](super::Link::take) returns.
+/// Limit on the batches that one call of [`Link::take`](crate::Link::take) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Maximum number of batches that one call takes.

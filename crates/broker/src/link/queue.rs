@@ -6,13 +6,11 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
-    state::Tag,
-};
+use super::slot::Tag;
 use crate::{
     Pattern,
     batch::{Batch, Cost},
+    options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
 /// Maximum number of batches for which an empty queue keeps its memory.
@@ -53,7 +51,7 @@ pub(crate) struct Subscription {
 
 /// A batch taken from a subscription's queue, with the numbers of messages missed before and after it.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct TakenBatch {
     pub(crate) batch: Batch,
     pub(crate) missed_before: u64,
     pub(crate) missed_after: u64,
@@ -148,19 +146,19 @@ impl Subscription {
 
     /// Takes the next batch from the queue, and charges it to the subscription's credit. `None` if the queue
     /// is empty.
-    pub(crate) fn take(&mut self) -> Option<Taken> {
+    pub(crate) fn take(&mut self) -> Option<TakenBatch> {
         let Queued { gap, batch, .. } = self.queue.pop_front()?;
         let cost = batch.cost();
         self.held.take(cost);
         self.credit.pay(cost);
         let missed_before = std::mem::take(&mut self.gap_before) + gap;
         if !self.queue.is_empty() {
-            return Some(Taken { batch, missed_before, missed_after: 0 });
+            return Some(TakenBatch { batch, missed_before, missed_after: 0 });
         }
         if self.queue.capacity() > KEPT_SLOTS {
             self.queue = VecDeque::new();
         }
-        Some(Taken { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
+        Some(TakenBatch { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
     /// Returns the number of messages missed since the last batch, and resets it. The queue must be empty.

@@ -22,38 +22,16 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use super::{
-    options::{Credit, Policy, SubscriptionId},
     outbound::{Budget, Outbound, Taken},
     queue::Subscription,
+    slot::{SlotId, Tag},
 };
 use crate::{
     batch::{Batch, Cost},
-    memory::{Held, Memory},
+    memory::{Memory, Reservation},
     notify::{Notify, Waiters},
+    options::{Credit, Policy, SubscriptionId},
 };
-
-/// Slot of a subscription in its link's table, and the tag that distinguishes it from earlier subscriptions
-/// in this slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
-    pub(crate) slot: u32,
-    pub(crate) tag: Tag,
-}
-
-/// Number that distinguishes successive subscriptions in one slot. It also contains one bit for the policy to
-/// block publishers, which is readable without the link's lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tag(u32);
-
-impl Tag {
-    pub(crate) fn blocks(self) -> bool {
-        self.0 & 1 != 0
-    }
-
-    fn new(life: u32, policy: Policy) -> Self {
-        Self(life << 1 | u32::from(policy == Policy::Block))
-    }
-}
 
 /// Result of offering a batch to a subscription's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +62,7 @@ struct Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum LinkStatus {
     Open,
     /// The queue of a subscription with the policy to disconnect overflowed; the driver has not been notified
     /// yet.
@@ -100,16 +78,16 @@ pub(crate) struct LinkState {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_id: HashTable<u32>,
-    schedule: BinaryHeap<Reverse<(u64, Place)>>,
+    schedule: BinaryHeap<Reverse<(u64, SlotId)>>,
     scheduled: usize,
     last_seq: u64,
     held: Cost,
     max_bytes: u64,
-    memory: Held,
+    memory: Reservation,
     dropped: u64,
-    standing: Standing,
+    status: LinkStatus,
     /// True if the driver was notified that the link has items, and has not taken any since.
-    told: bool,
+    is_notified: bool,
     /// Publishers that wait for room in the link's queues.
     waiting: Waiters,
 }
@@ -126,16 +104,16 @@ impl LinkState {
             last_seq: 0,
             held: Cost::default(),
             max_bytes,
-            memory: Held::default(),
+            memory: Reservation::default(),
             dropped: 0,
-            standing: Standing::Open,
-            told: false,
+            status: LinkStatus::Open,
+            is_notified: false,
             waiting: Waiters::default(),
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.standing == Standing::Open
+        self.status == LinkStatus::Open
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -163,11 +141,11 @@ impl LinkState {
     }
 
     /// Returns the id of the subscription in a slot; the subscription must exist.
-    pub(crate) fn id_at(&self, place: Place) -> SubscriptionId {
+    pub(crate) fn id_at(&self, place: SlotId) -> SubscriptionId {
         self.id_in(place.slot)
     }
 
-    fn at(&mut self, place: Place) -> Option<&mut Subscription> {
+    fn at(&mut self, place: SlotId) -> Option<&mut Subscription> {
         at(&mut self.slots, place)
     }
 
@@ -177,7 +155,7 @@ impl LinkState {
         id: SubscriptionId,
         policy: Policy,
         make: impl FnOnce(Tag) -> Subscription,
-    ) -> Place {
+    ) -> SlotId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { life: 0, subscription: None });
             u32::try_from(self.slots.len() - 1).expect("bounded")
@@ -189,11 +167,11 @@ impl LinkState {
         let Self { by_id, slots, hasher, .. } = self;
         let hash_of = |slot: &u32| hasher.hash_one(slots[*slot as usize].subscription.as_ref().expect("taken").id);
         by_id.insert_unique(hasher.hash_one(id), slot, hash_of);
-        Place { slot, tag }
+        SlotId { slot, tag }
     }
 
     /// Removes a subscription and the messages in its queue.
-    pub(crate) fn remove(&mut self, id: SubscriptionId, memory: &Memory) -> Option<(Place, Subscription)> {
+    pub(crate) fn remove(&mut self, id: SubscriptionId, memory: &Memory) -> Option<(SlotId, Subscription)> {
         let slot = self.find(id)?;
         let found = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == slot).expect("just found");
         found.remove();
@@ -205,13 +183,13 @@ impl LinkState {
             self.scheduled -= 1;
             self.prune();
         }
-        let place = Place { slot, tag: subscription.tag };
+        let place = SlotId { slot, tag: subscription.tag };
         Some((place, subscription))
     }
 
     /// Removes all subscriptions of the link and closes it.
-    pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(Place, Subscription)> {
-        self.standing = Standing::Closed;
+    pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(SlotId, Subscription)> {
+        self.status = LinkStatus::Closed;
         self.schedule = BinaryHeap::new();
         self.scheduled = 0;
         self.held = Cost::default();
@@ -220,7 +198,7 @@ impl LinkState {
         self.free = Vec::new();
         let slots = std::mem::take(&mut self.slots).into_iter().zip(0..);
         let taken = slots.filter_map(|(slot, number)| Some((number, slot.subscription?)));
-        taken.map(|(slot, subscription)| (Place { slot, tag: subscription.tag }, subscription)).collect()
+        taken.map(|(slot, subscription)| (SlotId { slot, tag: subscription.tag }, subscription)).collect()
     }
 
     /// Returns the sequence number of a publish, which is the same for all matching subscriptions of the
@@ -241,7 +219,7 @@ impl LinkState {
         bytes <= self.max_bytes && self.memory.try_cover(bytes, memory)
     }
 
-    pub(crate) fn reserve(&mut self, place: Place, cost: Cost, memory: &Memory) -> Reserved {
+    pub(crate) fn reserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) -> Reserved {
         if !self.is_open() {
             return Reserved::Gone;
         }
@@ -260,7 +238,7 @@ impl LinkState {
     }
 
     /// Releases room that was reserved for a batch, if its subscription still exists.
-    pub(crate) fn unreserve(&mut self, place: Place, cost: Cost, memory: &Memory) {
+    pub(crate) fn unreserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) {
         if !self.is_open() {
             return;
         }
@@ -272,7 +250,7 @@ impl LinkState {
     }
 
     /// Queues a batch for a subscription in whose queue room was reserved.
-    pub(crate) fn fulfil(&mut self, place: Place, batch: &Batch, seq: u64) -> Offered {
+    pub(crate) fn fulfil(&mut self, place: SlotId, batch: &Batch, seq: u64) -> Offered {
         if !self.is_open() {
             return Offered::Gone;
         }
@@ -284,23 +262,16 @@ impl LinkState {
     }
 
     /// Queues a batch, or applies the subscription's policy if there is no room.
-    pub(crate) fn offer(&mut self, place: Place, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
+    pub(crate) fn offer(&mut self, place: SlotId, batch: &Batch, seq: u64, memory: &Memory) -> Offered {
         let cost = batch.cost();
         if !self.is_open() {
             return Offered::Gone;
         }
-        let Some(subscription) = at(&mut self.slots, place) else { return Offered::Gone };
-        let mut room = subscription.has_room(cost);
-        while !room && subscription.policy == Policy::DropOld {
-            let Some(dropped) = subscription.drop_oldest() else { break };
-            memory.losses.count(Policy::DropOld, dropped.lost.messages, dropped.first);
-            self.held.take(dropped.lost);
-            self.dropped += dropped.lost.messages;
-            room = subscription.has_room(cost);
-        }
-        room = room && self.covers(cost.bytes, memory);
+        let Some(subscription) = self.at(place) else { return Offered::Gone };
+        let mut room = subscription.has_room(cost) && self.covers(cost.bytes, memory);
         while !room && self.drops_old(place, memory) {
-            room = self.covers(cost.bytes, memory);
+            room = self.at(place).is_some_and(|subscription| subscription.has_room(cost))
+                && self.covers(cost.bytes, memory);
         }
         if room {
             self.held.add(cost);
@@ -321,7 +292,7 @@ impl LinkState {
 
     /// Drops the oldest queued batch of a subscription with the policy `DropOld`. Returns false if there is
     /// none to drop.
-    fn drops_old(&mut self, place: Place, memory: &Memory) -> bool {
+    fn drops_old(&mut self, place: SlotId, memory: &Memory) -> bool {
         let Some(subscription) = self.at(place) else { return false };
         if subscription.policy != Policy::DropOld {
             return false;
@@ -335,16 +306,16 @@ impl LinkState {
 
     /// Closes the link because the queue of the subscription at `place` overflowed. Frees the memory of all
     /// queues immediately, and voids reservations in them.
-    fn doom(&mut self, place: Place, memory: &Memory) {
+    fn doom(&mut self, place: SlotId, memory: &Memory) {
         let subscription = self.at(place).expect("the subscription that overflowed exists");
         let (id, waiting) = (subscription.id, subscription.held().messages);
         let messages = subscription.dropped() + waiting;
         memory.losses.count(Policy::Disconnect, waiting, false);
         memory.losses.count_link();
-        self.standing = Standing::Doomed { subscription: id, messages };
+        self.status = LinkStatus::Doomed { subscription: id, messages };
         // The driver may have been notified of more than it can take. It must be notified of the disconnect
         // in any case.
-        self.told = false;
+        self.is_notified = false;
         for slot in &mut self.slots {
             if let Some(subscription) = &mut slot.subscription {
                 subscription.clear();
@@ -357,7 +328,7 @@ impl LinkState {
     }
 
     /// Adds a subscription with a sendable item to the link's schedule, unless it is scheduled already.
-    fn schedule(&mut self, place: Place) {
+    fn schedule(&mut self, place: SlotId) {
         let Some(subscription) = at(&mut self.slots, place) else { return };
         if subscription.scheduled {
             return;
@@ -382,7 +353,7 @@ impl LinkState {
         let Some(slot) = self.find(id) else { return false };
         let subscription = self.slots[slot as usize].subscription.as_mut().expect("ids lead to taken slots");
         subscription.grant(credit);
-        let place = Place { slot, tag: subscription.tag };
+        let place = SlotId { slot, tag: subscription.tag };
         if self.is_open() {
             self.schedule(place);
         }
@@ -391,16 +362,16 @@ impl LinkState {
 
     /// Returns true if the driver must be notified that the link has items. Further calls return false until
     /// the driver takes items.
-    pub(crate) fn must_tell(&mut self) -> bool {
-        let something = !self.schedule.is_empty() || matches!(self.standing, Standing::Doomed { .. });
-        something && !std::mem::replace(&mut self.told, true)
+    pub(crate) fn must_notify(&mut self) -> bool {
+        let something = !self.schedule.is_empty() || matches!(self.status, LinkStatus::Doomed { .. });
+        something && !std::mem::replace(&mut self.is_notified, true)
     }
 
     /// Moves items that may be sent from the queues to `out`, within the budget.
     pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> Taken {
-        if let Standing::Doomed { subscription, messages } = self.standing {
-            self.standing = Standing::Closed;
-            self.told = false;
+        if let LinkStatus::Doomed { subscription, messages } = self.status {
+            self.status = LinkStatus::Closed;
+            self.is_notified = false;
             out.push(Outbound::Disconnect { subscription, messages });
             return Taken::All;
         }
@@ -452,8 +423,8 @@ impl LinkState {
         if self.held != before {
             self.memory.shrink(self.held.bytes, memory);
         }
-        self.told = !self.schedule.is_empty();
-        if self.told { Taken::More } else { Taken::All }
+        self.is_notified = !self.schedule.is_empty();
+        if self.is_notified { Taken::More } else { Taken::All }
     }
 
     /// Adds a publisher that waits for room in the link's queues.
@@ -466,7 +437,7 @@ impl LinkState {
     }
 }
 
-fn at(slots: &mut [Slot], place: Place) -> Option<&mut Subscription> {
+fn at(slots: &mut [Slot], place: SlotId) -> Option<&mut Subscription> {
     slots.get_mut(place.slot as usize)?.subscription.as_mut().filter(|found| found.tag == place.tag)
 }
 
@@ -477,8 +448,8 @@ fn unschedule(subscription: &mut Subscription, scheduled: &mut usize) {
 
 /// Appends a batch for a subscription to `out`. If `shared` is true, the last batch in `out` is the same one,
 /// and only the subscription's id is added to it.
-fn emit(out: &mut Vec<Outbound>, taken: super::queue::Taken, subscription: SubscriptionId, shared: bool) {
-    let super::queue::Taken { batch, missed_before, missed_after } = taken;
+fn emit(out: &mut Vec<Outbound>, taken: super::queue::TakenBatch, subscription: SubscriptionId, shared: bool) {
+    let super::queue::TakenBatch { batch, missed_before, missed_after } = taken;
     if missed_before > 0 {
         let gap = Outbound::Gap { subscription, messages: missed_before };
         let at = if shared { copy_at(out) } else { out.len() };

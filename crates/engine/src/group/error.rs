@@ -18,7 +18,7 @@ pub enum GroupError {
     #[error("no consumer group with id {0}")]
     NoSuchGroup(GroupId),
     /// The maximum number of fetches already waits for records, so this fetch may not wait.
-    #[error("{MAX_WAITING_FETCHES} fetches wait for records already: retry later, or without waiting")]
+    #[error("{MAX_WAITING_FETCHES} fetches already wait for records: retry later, or fetch without waiting")]
     TooManyWaiting,
 }
 

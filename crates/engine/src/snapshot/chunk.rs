@@ -141,7 +141,7 @@ impl<R: Read> ChunkReader<R> {
         let mut header = [0; HEADER_BYTES];
         let got = read_up_to(&mut self.from, &mut header)?;
         if self.ended {
-            return if got == 0 { Ok(None) } else { Err(self.corrupt("something follows the last chunk")) };
+            return if got == 0 { Ok(None) } else { Err(self.corrupt("bytes follow the last chunk")) };
         }
         let (header, crc) = self.header(&header[..got])?;
         let stored = u64::from(header.stored);
@@ -155,7 +155,7 @@ impl<R: Read> ChunkReader<R> {
             return Err(self.corrupt("its checksum does not match"));
         }
         if header.number != self.link.number || header.chain != self.link.chain {
-            return Err(self.corrupt("it is not the one that follows the chunk before"));
+            return Err(self.corrupt("it does not follow the previous chunk"));
         }
         if (header.kind == ChunkKind::Begin) != (header.number == 0) {
             return Err(self.corrupt("only the first chunk may describe the snapshot"));

@@ -12,7 +12,7 @@ use crate::error::OpenError;
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The log no longer reaches back to the LSN at which the requested increment begins.
-    #[error("the log no longer has what was written since LSN {since} (it begins at {oldest}): take a full snapshot")]
+    #[error("the log no longer has all records since LSN {since} (it begins at {oldest}): take a full snapshot")]
     Compacted {
         /// LSN at which the requested increment begins.
         since: Lsn,
@@ -21,8 +21,8 @@ pub enum SnapshotError {
     },
     /// The requested increment would begin after the last entry that this node has applied.
     #[error(
-        "LSN {since} lies past what is applied here ({applied}): that backup is of another node, or the log was \
-             repaired; take a full snapshot"
+        "LSN {since} is past the last LSN that this node has applied ({applied}): the backup is from another node, or \
+        the log was repaired; take a full snapshot"
     )]
     PastEnd {
         /// LSN at which the requested increment begins.
@@ -31,7 +31,7 @@ pub enum SnapshotError {
         applied: Lsn,
     },
     /// The maximum number of snapshots is in progress.
-    #[error("{open} snapshots are being taken already: try again later")]
+    #[error("{open} snapshots are already being taken: try again later")]
     TooMany {
         /// Number of snapshots in progress.
         open: usize,
@@ -42,7 +42,10 @@ pub enum SnapshotError {
     )]
     Expired,
     /// The snapshot cannot be rewound to the requested chunk.
-    #[error("the snapshot can't go on at chunk {chunk}: it is at {next} and can be rewound to {oldest}; retake it")]
+    #[error(
+        "the snapshot can't continue at chunk {chunk}: it is at chunk {next} and can be rewound to {oldest}; take \
+        a new snapshot"
+    )]
     ChunkGone {
         /// Number of the requested chunk.
         chunk: u64,
@@ -101,7 +104,7 @@ pub enum SnapshotReadError {
     #[error("it is not a snapshot")]
     NotASnapshot,
     /// The snapshot has another format version.
-    #[error("it is of format {found}, this version reads {supported}")]
+    #[error("it has format {found}, and this version reads {supported}")]
     Version {
         /// Format version of the snapshot.
         found: u8,
@@ -109,7 +112,7 @@ pub enum SnapshotReadError {
         supported: u8,
     },
     /// The bytes end before the snapshot does.
-    #[error("it ends after {chunks} whole chunks, {bytes} bytes: what should follow is missing")]
+    #[error("it is truncated after {chunks} whole chunks ({bytes} bytes)")]
     Truncated {
         /// Number of chunks that are complete.
         chunks: u64,
@@ -190,7 +193,7 @@ pub enum RestoreError {
         to: Lsn,
     },
     /// The given parts (snapshots of a backup) come from different nodes.
-    #[error("{part} is of node {found:016x}, the others of {expected:016x}: restore one node at a time")]
+    #[error("{part} is from node {found:016x}, the others are from {expected:016x}: restore one node at a time")]
     OtherNode {
         /// Name of the snapshot that comes from another node.
         part: String,
@@ -200,7 +203,7 @@ pub enum RestoreError {
         expected: u64,
     },
     /// A part (snapshot of a backup) does not continue the parts before it.
-    #[error("{part} does not continue what was restored before it: {what}")]
+    #[error("{part} does not continue the previous part: {what}")]
     DoesNotFollow {
         /// Name of the snapshot that does not fit.
         part: String,

@@ -20,7 +20,7 @@
 use thalweg_store::Applied;
 use thalweg_types::{
     Index, Lsn, NodeId, Revision, SpaceTime, Term,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 pub(crate) const MAGIC: [u8; 4] = *b"TWSN";

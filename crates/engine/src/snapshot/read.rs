@@ -7,7 +7,7 @@ use std::{convert::Infallible, io::Read};
 
 use thalweg_log::crc32c;
 use thalweg_state::portable::{self, Row};
-use thalweg_types::record::{Malformed, Reader};
+use thalweg_types::codec::{Malformed, Reader};
 
 use super::{
     PartKind, SnapshotInfo, SnapshotReadError, Totals,
@@ -125,11 +125,11 @@ fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), Strin
             if blob.len as usize == bytes.len() && blob.crc == crc32c(bytes) && portable::placeless(&blob) == blob {
                 Ok(())
             } else {
-                Err("a row carries other bytes than it points at".to_owned())
+                Err("a row carries bytes other than those it points to".to_owned())
             }
         }
-        (Ok(Row::Local), _) => Err("it has a row that belongs to one node's log".to_owned()),
-        (Ok(_), _) => Err("a row carries bytes that it does not point at, or lacks bytes that it points at".to_owned()),
+        (Ok(Row::Local), _) => Err("it has a row that is valid only on one node".to_owned()),
+        (Ok(_), _) => Err("a row carries bytes that it does not point to, or lacks bytes that it points to".to_owned()),
     }
 }
 

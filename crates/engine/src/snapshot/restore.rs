@@ -50,8 +50,7 @@ use crate::{
     snapshot::unfinished::{MARKER, is_unfinished},
 };
 
-const MARKER_TEXT: &[u8] =
-    b"A restore into this directory has not finished. Start it again, or remove the directory.\n";
+const MARKER_TEXT: &[u8] = b"A restore into this directory did not finish. Run it again, or remove the directory.\n";
 /// Maximum number of rows that a restore writes to the backend in one batch.
 const BATCH_ROWS: usize = 10_000;
 const BATCH_BYTES: usize = 1 << 20;
@@ -113,7 +112,7 @@ pub fn restore(
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Err(exists()),
-        Err(error) => return Err(io_error(path, "looking into the directory", &error).into()),
+        Err(error) => return Err(io_error(path, "reading the directory", &error).into()),
     }
     // Plan before creating anything: a backup that does not reach the target leaves nothing behind.
     plan::plan(parts, to)?;
@@ -349,7 +348,7 @@ impl Replay<'_> {
         let before = (info.before.term, info.before.index, info.before.time);
         if info.since == self.lsn && info.before != super::EntryId::default() && before != here {
             let what = format!(
-                "it was taken after entry {} of {} µs, and here the last is {} of {} µs",
+                "it continues after entry {} (time {} µs), but the last restored entry is {} (time {} µs)",
                 before.1, before.2.0, here.1, here.2.0
             );
             return Err(does_not_follow(part, what));
@@ -438,7 +437,7 @@ impl Replay<'_> {
         for entry in entries {
             if entry.id.index.0 != index.0.saturating_add(1) || entry.id.term < term {
                 let what = format!(
-                    "after entry {index} of term {term} it has entry {} of term {}",
+                    "entry {index} of term {term} is followed by entry {} of term {}",
                     entry.id.index, entry.id.term
                 );
                 return Err(does_not_follow(part, what));
@@ -447,7 +446,7 @@ impl Replay<'_> {
             // `mover::window`).
             if entry.id.time < time {
                 let what = format!(
-                    "entry {index} is of {} µs, and entry {} after it of {} µs",
+                    "entry {index} has time {} µs, and entry {} after it has time {} µs",
                     time.0, entry.id.index, entry.id.time.0
                 );
                 return Err(does_not_follow(part, what));
@@ -466,14 +465,14 @@ impl Replay<'_> {
         let (here, there) = ((applied.index, applied.revision), (info.applied.index, info.applied.revision));
         if here != there {
             let what = format!(
-                "it ends at entry {} and revision {}, and its entries led to {} and {}",
+                "it states entry {} and revision {} as its end, but its entries end at {} and {}",
                 there.0, there.1, here.0, here.1
             );
             return Err(does_not_follow(part, what));
         }
         if applied.running_hash != info.applied.running_hash {
             let what = format!(
-                "its entries led to a running hash of {:016x} there, and of {:016x} here",
+                "its entries should produce the running hash {:016x}, but produced {:016x}",
                 info.applied.running_hash, applied.running_hash
             );
             return Err(does_not_follow(part, what));

@@ -204,6 +204,6 @@ fn explain(source: &Source, done: Revision, error: thalweg_log::ReadError) -> Wa
     }
 }
 
-fn corrupt(record: &LogRecord, error: &thalweg_types::record::Malformed) -> WatchError {
+fn corrupt(record: &LogRecord, error: &thalweg_types::codec::Malformed) -> WatchError {
     ReadError::Corrupt(format!("the state's verdict on entry {} does not match it: {error}", record.index)).into()
 }

@@ -45,7 +45,7 @@ pub struct Stats {
     pub end_lsn: u64,
     /// LSN below which all records are attested as durable.
     pub attested_lsn: u64,
-    /// True if the log was closed cleanly.
+    /// True if the last run closed the log cleanly.
     pub clean: bool,
     /// Total bytes of all batches of the log.
     pub bytes: u64,

@@ -92,7 +92,7 @@ pub struct Report {
     pub end_lsn: u64,
     /// LSN below which all records are attested as durable.
     pub attested_lsn: u64,
-    /// True if the log was closed cleanly.
+    /// True if the last run closed the log cleanly.
     pub clean: bool,
     /// The torn end of the log, if there is one.
     pub torn: Option<Torn>,
@@ -211,7 +211,7 @@ impl Report {
             self.findings.push(Finding::new(Severity::Redundant, Corruption::at(file, place, damage)));
         }
         if next.header.previous == kept.found.header.generation && next.header.base != kept.extent.next {
-            let damage = Damage::new("LSN that follows the segment before", kept.extent.next.0, next.header.base.0);
+            let damage = Damage::new("LSN that follows the previous segment", kept.extent.next.0, next.header.base.0);
             let corruption = Corruption::at(next.path(), DATA_START, damage);
             self.findings.push(Finding::new(Severity::Data, corruption));
         }

@@ -2,11 +2,10 @@
 
 use bytes::Bytes;
 
-use super::{Hash, check_field};
+use super::hash::{Hash, check_field};
 use crate::{
     Reply,
-    command::Answer,
-    errors::{NOT_FINITE, OVERFLOW, refused},
+    errors::{Answer, NOT_FINITE, OVERFLOW, refused},
     long_double::{LongDouble, float},
     number::{format_integer, integer, parse_integer},
     store::Store,

@@ -4,11 +4,10 @@ use std::ops::{Bound, ControlFlow};
 
 use thalweg_types::limits::{MAX_REDIS_REPLY_BYTES, MAX_REDIS_SCAN_ROWS, REDIS_REPLY_ITEM_BYTES};
 
-use super::Hash;
+use super::hash::Hash;
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{REPLY_TOO_LARGE, SYNTAX, refused},
+    errors::{Answer, REPLY_TOO_LARGE, SYNTAX, Stop, refused},
     expiry::is,
     number::integer_between,
     page::{Filling, Of, Page, after},
@@ -51,12 +50,11 @@ fn each(
     mut visit: impl FnMut(&mut ReplyBudget, &[u8], &[u8]) -> bool,
 ) -> Result<(), Stop> {
     let Some(hash) = Hash::find(read, key)? else { return Ok(()) };
-    let (mut budget, mut fits) = (ReplyBudget::default(), true);
+    let mut budget = ReplyBudget::default();
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
-        fits = visit(&mut budget, field, value);
-        if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if visit(&mut budget, field, value) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    if fits { Ok(()) } else { Err(refused(REPLY_TOO_LARGE)) }
+    budget.check()
 }
 
 /// The cursor is a position; see [`crate::page`].
@@ -131,16 +129,14 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
 
 /// Returns the chosen fields, each as many times as it was chosen.
 fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize], with_values: bool) -> Result<Vec<(Reply, Reply)>, Stop> {
-    let (mut pairs, mut budget, mut fits, mut at) = (Vec::new(), ReplyBudget::default(), true, 0);
+    let (mut pairs, mut budget, mut times) = (Vec::new(), ReplyBudget::default(), chosen.iter());
     read.parts(hash.id, Bound::Unbounded, Bound::Unbounded, false, &mut |field, value| {
-        let Some(&times) = chosen.get(at) else { return ControlFlow::Break(()) };
-        at += 1;
+        let Some(&times) = times.next() else { return ControlFlow::Break(()) };
         if times > 0 {
             let value = if with_values { value } else { b"" };
             let pair = (Reply::bulk(field), Reply::bulk(value));
             for _ in 0..times {
-                fits = fits && budget.fits(field.len()) && budget.fits(value.len());
-                if !fits {
+                if !budget.fits(field.len()) || !budget.fits(value.len()) {
                     return ControlFlow::Break(());
                 }
                 pairs.push(pair.clone());
@@ -148,5 +144,6 @@ fn gather(read: &dyn Read, hash: &Hash, chosen: &[usize], with_values: bool) -> 
         }
         ControlFlow::Continue(())
     })?;
-    if fits { Ok(pairs) } else { Err(refused(REPLY_TOO_LARGE)) }
+    budget.check()?;
+    Ok(pairs)
 }

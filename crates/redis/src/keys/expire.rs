@@ -2,30 +2,14 @@
 
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{bad_expire_time, c_string, printable, refused},
+    errors::{Answer, Stop, bad_expire_time, c_string, printable, refused},
     expiry::{Since, Unit, bounded, is},
     number::integer,
     store::{MAX_DEADLINE_MILLIS, Read, Store},
 };
 
-pub(super) fn ttl(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    tell(read, args, Unit::Seconds, Since::Now)
-}
-
-pub(super) fn pttl(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    tell(read, args, Unit::Milliseconds, Since::Now)
-}
-
-pub(super) fn expiretime(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    tell(read, args, Unit::Seconds, Since::Epoch)
-}
-
-pub(super) fn pexpiretime(read: &dyn Read, args: &[&[u8]]) -> Answer {
-    tell(read, args, Unit::Milliseconds, Since::Epoch)
-}
-
-fn tell(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
+/// Returns the deadline of a key, or the time until then.
+pub(super) fn tell(read: &dyn Read, args: &[&[u8]], unit: Unit, since: Since) -> Answer {
     let Some(look) = read.look(args[1])? else { return Ok(Reply::Integer(-2)) };
     let Some(deadline) = look.deadline else { return Ok(Reply::Integer(-1)) };
     let millis = match since {
@@ -78,33 +62,12 @@ impl Conditions {
     }
 }
 
-pub(super) fn expire<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set(store, args, Unit::Seconds, Since::Now, "expire")
-}
-
-pub(super) fn pexpire<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set(store, args, Unit::Milliseconds, Since::Now, "pexpire")
-}
-
-pub(super) fn expireat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set(store, args, Unit::Seconds, Since::Epoch, "expireat")
-}
-
-pub(super) fn pexpireat<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set(store, args, Unit::Milliseconds, Since::Epoch, "pexpireat")
-}
-
-fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: Since, command: &'static str) -> Answer {
+/// Sets the deadline of a key, which deletes the key if it has passed.
+pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, since: Since) -> Answer {
     let key = args[1];
     let conditions = Conditions::parse(&args[3..])?;
-    let given = integer(args[2])?;
-    let millis = match unit {
-        Unit::Milliseconds => Some(given),
-        Unit::Seconds => given.checked_mul(1000),
-    };
     let now = i64::try_from(store.now()).unwrap_or(i64::MAX);
-    let base = if since == Since::Now { now } else { 0 };
-    let new = millis.and_then(|millis| millis.checked_add(base)).ok_or_else(|| bad_expire_time(command))?;
+    let new = unit.millis(integer(args[2])?, since, now).ok_or_else(|| bad_expire_time(args))?;
     let Some(look) = store.look(key)? else { return Ok(Reply::Integer(0)) };
     let old = look.deadline.map(|old| i64::try_from(old).unwrap_or(i64::MAX));
     // Compares with the deadline as it would be stored.

@@ -7,8 +7,8 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 
 use crate::{
     Reply,
-    command::{Answer, Stop, Subcommand, chosen, help},
-    errors::{SYNTAX, refused},
+    command::{Subcommand, chosen, help},
+    errors::{Answer, SYNTAX, Stop, refused},
     expiry::is,
     flags::Flags,
     number::integer,
@@ -21,18 +21,14 @@ const DEFAULT_SAMPLES: usize = 5;
 /// Overhead of each row in bytes: owner, revision, and index position.
 const ROW_BYTES: u64 = 48;
 
-pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::new("memory|help", 2, Flags::LOADING.and(Flags::STALE)),
-    Subcommand::of_key("memory|usage", -3, Flags::READ_ONLY),
-];
+pub(super) const SUBCOMMANDS: &[Subcommand] =
+    &[Subcommand::help("memory|help", Flags::NONE), Subcommand::of_key("memory|usage", -3, Flags::READ_ONLY)];
 
 const HELP: &[&str] = &[
     "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "USAGE <key> [SAMPLES <count>]",
     "    Approximate bytes of <key> and its value. For hashes and streams, <count>",
     "    parts are sampled (default: 5, 0 means 20000).",
-    "HELP",
-    "    Prints this help.",
 ];
 
 /// `MEMORY USAGE key [SAMPLES count]`: returns the approximate bytes of a key.

@@ -6,8 +6,7 @@ use thalweg_types::limits::{MAX_REDIS_COPY_BYTES, MAX_REDIS_COPY_PARTS};
 
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{NO_SUCH_KEY, SYNTAX, refused},
+    errors::{Answer, NO_SUCH_KEY, SYNTAX, Stop, refused},
     expiry::is,
     number::integer_between,
     store::{Collection, CollectionId, NewValue, Store, Value},

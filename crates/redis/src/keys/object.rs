@@ -2,7 +2,8 @@
 
 use crate::{
     Reply,
-    command::{Answer, Subcommand, chosen, help},
+    command::{Subcommand, chosen, help},
+    errors::Answer,
     flags::Flags,
     number::{MAX_DIGITS, parse_integer},
     store::{Kind, Read, Value},
@@ -11,12 +12,14 @@ use crate::{
 /// Maximum bytes of a string that Redis stores beside its header.
 const MAX_EMBEDDED_BYTES: usize = 44;
 
+const READ: Flags = Flags::KEYSPACE.and(Flags::READ_ONLY);
+
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::of_key("object|encoding", 3, super::READ_SLOW),
-    Subcommand::of_key("object|freq", 3, super::READ_SLOW),
-    Subcommand::new("object|help", 2, Flags::KEYSPACE.and(Flags::LOADING).and(Flags::STALE)),
-    Subcommand::of_key("object|idletime", 3, super::READ_SLOW),
-    Subcommand::of_key("object|refcount", 3, super::READ_SLOW),
+    Subcommand::of_key("object|encoding", 3, READ),
+    Subcommand::of_key("object|freq", 3, READ),
+    Subcommand::help("object|help", Flags::KEYSPACE),
+    Subcommand::of_key("object|idletime", 3, READ),
+    Subcommand::of_key("object|refcount", 3, READ),
 ];
 
 /// Help text of `OBJECT`.
@@ -34,8 +37,6 @@ const HELP: &[&str] = &[
     "REFCOUNT <key>",
     "    Return the number of references of the value associated with the specified",
     "    <key>.",
-    "HELP",
-    "    Prints this help.",
 ];
 
 pub(super) fn object(read: &dyn Read, args: &[&[u8]]) -> Answer {

@@ -6,8 +6,7 @@ use thalweg_types::limits::MAX_REDIS_SCAN_ROWS;
 
 use crate::{
     Reply,
-    command::Answer,
-    errors::{REPLY_TOO_LARGE, refused},
+    errors::Answer,
     expiry::is,
     glob,
     page::{Filling, Of, Page, after},
@@ -31,18 +30,18 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let pattern = args[1];
     glob::check(pattern)?;
     let all = pattern == b"*";
-    let (mut budget, mut replies, mut fits) = (ReplyBudget::default(), Vec::new(), true);
+    let (mut budget, mut replies) = (ReplyBudget::default(), Vec::new());
     read.keys(None, &mut |key, _| {
         if all || glob::matches(pattern, key) {
-            fits = budget.fits(key.len());
-            if !fits {
+            if !budget.fits(key.len()) {
                 return ControlFlow::Break(());
             }
             replies.push(Reply::bulk(key));
         }
         ControlFlow::Continue(())
     })?;
-    if fits { Ok(Reply::Array(replies)) } else { Err(refused(REPLY_TOO_LARGE)) }
+    budget.check()?;
+    Ok(Reply::Array(replies))
 }
 
 /// Chooses one of the first [`MAX_REDIS_SCAN_ROWS`] keys, each with the same probability. This bounds the

@@ -1,8 +1,7 @@
 //! Helpers to parse arguments of stream commands.
 
 use crate::{
-    command::Stop,
-    errors::{self, c_string, printable},
+    errors::{self, Stop, c_string, printable},
     number::parse_integer,
 };
 

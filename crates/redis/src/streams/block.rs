@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Reply,
-    command::Stop,
+    errors::Stop,
     store::{Read, StoreError},
 };
 

@@ -10,14 +10,14 @@ use super::{
     id::EntryId,
     layout::{Group, Pending},
     pending::{self, Ledger, idle, no_key_or_group},
-    room::Room,
-    stream::{Order, Stream},
+    stream::Stream,
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     store::{Read, Store},
+    value::ReplyBudget,
 };
 
 /// Number of pending entries that `XAUTOCLAIM` may visit for each entry that it may claim.
@@ -41,21 +41,16 @@ struct Claiming<'n> {
     name: &'n [u8],
     /// Number of the claiming consumer; `None` before its first claim.
     consumer: Option<u64>,
-    room: Room,
+    budget: ReplyBudget,
     is_changed: bool,
 }
 
 impl<'n> Claiming<'n> {
     fn begin(read: &dyn Read, key: &[u8], group: &'n [u8], name: &'n [u8]) -> Result<Self, Stop> {
-        let stream = Stream::find(read, key)?;
-        let row = match &stream {
-            Some(stream) => groups::find(read, stream, group)?,
-            None => None,
-        };
-        let (Some(stream), Some(row)) = (stream, row) else { return Err(no_key_or_group(key, group)) };
+        let (stream, row) = groups::find_with_stream(read, key, group)?.ok_or_else(|| no_key_or_group(key, group))?;
         groups::check_consumer(read, &stream, &row, name)?;
         let ledger = Ledger::open(&stream, row);
-        Ok(Self { stream, group, ledger, name, consumer: None, room: Room::new(), is_changed: false })
+        Ok(Self { stream, group, ledger, name, consumer: None, budget: ReplyBudget::default(), is_changed: false })
     }
 
     fn end<'a>(mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
@@ -132,7 +127,7 @@ pub(super) fn xclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> A
             None => force,
         };
         if is_claimed {
-            if !just_id && !claiming.room.take(&entry) {
+            if !just_id && !claiming.budget.fits_part(&entry) {
                 break;
             }
             claimed.push(claiming.claim(store, id, old, entry, claim)?);
@@ -210,7 +205,7 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     let (olds, mut next) = candidates(&*store, &claiming, start, count)?;
     let (mut claimed, mut deleted) = (Vec::new(), Vec::new());
     for (id, old) in olds {
-        if count == 0 || claiming.room.is_full() {
+        if count == 0 || claiming.budget.is_exceeded() {
             next = id;
             break;
         }
@@ -224,7 +219,7 @@ pub(super) fn xautoclaim<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
         if claim.min_idle > 0 && idle(store.now(), old) < claim.min_idle {
             continue;
         }
-        if !just_id && !claiming.room.take(&entry) {
+        if !just_id && !claiming.budget.fits_part(&entry) {
             next = id;
             break;
         }

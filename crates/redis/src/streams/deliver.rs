@@ -11,13 +11,14 @@ use super::{
     layout::{Group, Pending},
     pending::{self, Ledger},
     read::{From, Reading, streams},
-    room::Room,
-    stream::{Order, Stream, entry_reply},
+    stream::{Stream, entry_reply},
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
+    errors::{Answer, Stop},
     store::{Store, StoreError},
+    value::ReplyBudget,
 };
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`:
@@ -27,25 +28,23 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
     let (group, consumer) = reading.group.expect("parsed with a group");
     let mut wanted = Vec::new();
     for (&key, &id) in reading.keys.iter().zip(&reading.ids) {
-        let stream = Stream::find(&*store, key)?.ok_or_else(|| no_group(key, group))?;
-        let row = groups::find(&*store, &stream, group)?.ok_or_else(|| no_group(key, group))?;
+        let found = groups::find_with_stream(&*store, key, group)?;
+        let (stream, row) = found.ok_or_else(|| no_group(key, group))?;
         groups::check_consumer(&*store, &stream, &row, consumer)?;
         wanted.push((key, reading.from(id, EntryId::ZERO)?));
     }
-    let (mut room, mut found) = (Room::new(), Vec::new());
+    let (mut budget, mut found) = (ReplyBudget::default(), Vec::new());
     for (key, from) in wanted {
-        let found_stream = Stream::find(&*store, key)?;
-        let Some(stream) = found_stream else { continue };
-        let Some(row) = groups::find(&*store, &stream, group)? else { continue };
+        let Some((stream, row)) = groups::find_with_stream(&*store, key, group)? else { continue };
         let is_served = match from {
             From::After(_) => true,
-            From::New => stream.has_after(&*store, row.last_id)? && !room.is_full(),
+            From::New => stream.has_after(&*store, row.last_id)? && !budget.is_exceeded(),
         };
         if is_served {
             let mut delivery = Delivery::begin(store, stream, group, row, consumer)?;
             let entries = match from {
-                From::After(id) => delivery.again(store, id, reading.count, &mut room)?,
-                From::New => delivery.new_ones(store, reading.count, reading.no_ack, &mut room)?,
+                From::After(id) => delivery.again(store, id, reading.count, &mut budget)?,
+                From::New => delivery.new_ones(store, reading.count, reading.no_ack, &mut budget)?,
             };
             delivery.end(store, key)?;
             found.push((Reply::bulk(key), Reply::Array(entries)));
@@ -98,14 +97,14 @@ impl<'n> Delivery<'n> {
         store: &mut dyn Store<'a>,
         count: Option<u64>,
         no_ack: bool,
-        room: &mut Room,
+        budget: &mut ReplyBudget,
     ) -> Result<Vec<Reply>, StoreError> {
         let count = count.unwrap_or(u64::MAX).min(MAX_REDIS_STREAM_ROWS);
         let Some(first) = self.ledger.group.last_id.next() else { return Ok(Vec::new()) };
         let (mut ids, mut entries) = (Vec::new(), Vec::new());
         self.stream.visit(&*store, (first, EntryId::MAX), Order::Ascending, &mut |id, value| {
             let entry = entry_reply(id, value)?;
-            if !room.take(&entry) {
+            if !budget.fits_part(&entry) {
                 return Ok(ControlFlow::Break(()));
             }
             ids.push(id);
@@ -155,7 +154,7 @@ impl<'n> Delivery<'n> {
         store: &mut dyn Store<'a>,
         after: EntryId,
         count: Option<u64>,
-        room: &mut Room,
+        budget: &mut ReplyBudget,
     ) -> Result<Vec<Reply>, StoreError> {
         let count = count.unwrap_or(u64::MAX).min(MAX_REDIS_STREAM_ROWS);
         let Some(from) = after.next() else { return Ok(Vec::new()) };
@@ -165,7 +164,7 @@ impl<'n> Delivery<'n> {
             let entry = self.stream.entry(&*store, id)?;
             let is_there = entry.is_some();
             let entry = entry.unwrap_or_else(|| Reply::Array(vec![id.reply(), Reply::NullArray]));
-            if !room.take(&entry) {
+            if !budget.fits_part(&entry) {
                 break;
             }
             entries.push(entry);

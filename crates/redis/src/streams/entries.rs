@@ -5,16 +5,16 @@ use std::ops::ControlFlow;
 use super::{
     arguments::is,
     id::{EntryId, NewId},
-    room::Room,
-    stream::{Order, Stream, entry_reply},
+    stream::{Stream, entry_reply},
     trim::{Of, Options},
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{NO_SUCH_KEY, REPLY_TOO_LARGE, SYNTAX, refused, wrong_arity},
+    errors::{Answer, NO_SUCH_KEY, SYNTAX, Stop, incomplete, refused},
     number::integer,
     store::{Read, Store},
+    value::ReplyBudget,
 };
 
 /// `XADD key [NOMKSTREAM] [MAXLEN|MINID [=|~] threshold [LIMIT count]] *|id field value [field value ...]`:
@@ -23,7 +23,7 @@ pub(super) fn xadd<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     let Options { trim, no_stream, id, end } = Options::parse(arguments, Of::Add)?;
     let fields = &arguments[end..];
     if fields.is_empty() || !fields.len().is_multiple_of(2) {
-        return Err(wrong_arity("xadd").into());
+        return Err(incomplete(arguments));
     }
     if id == NewId::Is(EntryId::ZERO) {
         return Err(Stop::error("ERR The ID specified in XADD must be greater than 0-0"));
@@ -48,17 +48,10 @@ pub(super) fn xlen(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(stream.map_or(0, |stream| stream.meta.len as i64)))
 }
 
-/// `XRANGE key start end [COUNT count]`: returns the entries of a range, oldest first.
-pub(super) fn xrange(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
-    range(read, arguments, (2, 3), Order::Ascending)
-}
-
-/// `XREVRANGE key end start [COUNT count]`: returns the entries of a range, newest first.
-pub(super) fn xrevrange(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
-    range(read, arguments, (3, 2), Order::Descending)
-}
-
-fn range(read: &dyn Read, arguments: &[&[u8]], (start, end): (usize, usize), order: Order) -> Answer {
+/// `XRANGE key start end [COUNT count]` and `XREVRANGE key end start [COUNT count]`: return the entries of a range,
+/// oldest or newest first.
+pub(super) fn range(read: &dyn Read, arguments: &[&[u8]], order: Order) -> Answer {
+    let (start, end) = if order == Order::Ascending { (2, 3) } else { (3, 2) };
     let ids = (EntryId::range_start(arguments[start])?, EntryId::range_end(arguments[end])?);
     let mut count = None;
     let mut options = arguments[4..].iter();
@@ -72,12 +65,10 @@ fn range(read: &dyn Read, arguments: &[&[u8]], (start, end): (usize, usize), ord
     if count == Some(0) {
         return Ok(Reply::NullArray);
     }
-    let mut room = Room::new();
-    let entries = collect(read, &stream, ids, order, count, &mut room)?;
-    match room.is_full() {
-        true => Err(refused(REPLY_TOO_LARGE)),
-        false => Ok(Reply::Array(entries)),
-    }
+    let mut budget = ReplyBudget::default();
+    let entries = collect(read, &stream, ids, order, count, &mut budget)?;
+    budget.check()?;
+    Ok(Reply::Array(entries))
 }
 
 /// Collects entries of a range as replies: at most `count`, and as many as fit in the reply.
@@ -87,12 +78,12 @@ pub(super) fn collect(
     ids: (EntryId, EntryId),
     order: Order,
     count: Option<u64>,
-    room: &mut Room,
+    budget: &mut ReplyBudget,
 ) -> Result<Vec<Reply>, Stop> {
     let mut entries = Vec::new();
     stream.visit(read, ids, order, &mut |id, value| {
         let entry = entry_reply(id, value)?;
-        if !room.take(&entry) {
+        if !budget.fits_part(&entry) {
             return Ok(ControlFlow::Break(()));
         }
         entries.push(entry);

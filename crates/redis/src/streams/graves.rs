@@ -9,38 +9,43 @@ use thalweg_types::limits::MAX_REDIS_SWEPT_ROWS;
 
 use super::{
     id::EntryId,
-    layout::{self, GRAVES, NOTHING, Pending},
-    stream::{Order, Stream, visit_parts},
+    layout::{self, GRAVES, Meta, NOTHING, Pending},
+    visit::{Order, visit_parts},
 };
-use crate::store::{Store, StoreError};
+use crate::store::{CollectionId, Store, StoreError};
 
 /// Removes the rows of a destroyed group, or leaves a grave.
-pub(super) fn bury<'a>(stream: &mut Stream, store: &mut dyn Store<'a>, group: u64) -> Result<(), StoreError> {
-    if empty(stream, store, group)? == Rest::Some {
-        store.put_part(stream.at, &layout::grave(group), NOTHING)?;
-        stream.meta.graves = stream.meta.graves.saturating_add(1);
+pub(super) fn bury<'a>(
+    at: CollectionId,
+    meta: &mut Meta,
+    store: &mut dyn Store<'a>,
+    group: u64,
+) -> Result<(), StoreError> {
+    if empty(at, store, group)? == Rest::Some {
+        store.put_part(at, &layout::grave(group), NOTHING)?;
+        meta.graves = meta.graves.saturating_add(1);
     }
     Ok(())
 }
 
 /// Removes some rows of one grave, if there is one.
-pub(super) fn sweep<'a>(stream: &mut Stream, store: &mut dyn Store<'a>) -> Result<(), StoreError> {
-    if stream.meta.graves == 0 {
+pub(super) fn sweep<'a>(at: CollectionId, meta: &mut Meta, store: &mut dyn Store<'a>) -> Result<(), StoreError> {
+    if meta.graves == 0 {
         return Ok(());
     }
     let mut grave = None;
     let range = (Bound::Included(GRAVES.0), Bound::Excluded(GRAVES.1));
-    visit_parts(&*store, stream.at, range, Order::Ascending, &mut |name, _| {
+    visit_parts(&*store, at, range, Order::Ascending, &mut |name, _| {
         grave = Some(layout::number_of(name)?);
         Ok(ControlFlow::Break(()))
     })?;
     let Some(group) = grave else {
-        stream.meta.graves = 0;
+        meta.graves = 0;
         return Ok(());
     };
-    if empty(stream, store, group)? == Rest::None {
-        store.delete_part(stream.at, &layout::grave(group))?;
-        stream.meta.graves -= 1;
+    if empty(at, store, group)? == Rest::None {
+        store.delete_part(at, &layout::grave(group))?;
+        meta.graves -= 1;
     }
     Ok(())
 }
@@ -53,7 +58,7 @@ enum Rest {
 }
 
 /// Removes up to [`MAX_REDIS_SWEPT_ROWS`] pending entries and consumers.
-fn empty<'a>(stream: &Stream, store: &mut dyn Store<'a>, group: u64) -> Result<Rest, StoreError> {
+fn empty<'a>(at: CollectionId, store: &mut dyn Store<'a>, group: u64) -> Result<Rest, StoreError> {
     let mut names = Vec::new();
     let (lower, upper) = (layout::pending(group, EntryId::ZERO), layout::pending(group, EntryId::MAX));
     let pending = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
@@ -61,7 +66,7 @@ fn empty<'a>(stream: &Stream, store: &mut dyn Store<'a>, group: u64) -> Result<R
         true => ControlFlow::Continue(()),
         false => ControlFlow::Break(()),
     };
-    visit_parts(&*store, stream.at, pending, Order::Ascending, &mut |name, value| {
+    visit_parts(&*store, at, pending, Order::Ascending, &mut |name, value| {
         let Pending { consumer, .. } = Pending::decode(value)?;
         names.push(layout::pending_with(consumer, layout::id_of(name)?).to_vec());
         names.push(name.to_vec());
@@ -70,14 +75,14 @@ fn empty<'a>(stream: &Stream, store: &mut dyn Store<'a>, group: u64) -> Result<R
     let (lower, upper) = (layout::consumer_name(group, b""), layout::consumer_name(group.saturating_add(1), b""));
     let consumers = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
     if flow(&names).is_continue() {
-        visit_parts(&*store, stream.at, consumers, Order::Ascending, &mut |name, value| {
+        visit_parts(&*store, at, consumers, Order::Ascending, &mut |name, value| {
             names.push(layout::consumer(layout::decode_number(value)?).to_vec());
             names.push(name.to_vec());
             Ok(flow(&names))
         })?;
     }
     for name in &names {
-        store.delete_part(stream.at, name)?;
+        store.delete_part(at, name)?;
     }
     Ok(if flow(&names).is_continue() { Rest::None } else { Rest::Some })
 }

@@ -1,61 +1,35 @@
-//! Consumer groups and their consumers, stored as rows; and `XGROUP`.
+//! Rows of consumer groups and of their consumers.
+//!
+//! Owns: finding groups and consumers by name, creating consumers, and the limits of their number and names.
+//! Does not own pending entries, nor the commands on groups.
 
 use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
-use thalweg_types::limits::{MAX_REDIS_CONSUMERS, MAX_REDIS_GROUP_NAME_BYTES, MAX_REDIS_GROUPS, MAX_REDIS_STREAM_ROWS};
+use thalweg_types::limits::{MAX_REDIS_CONSUMERS, MAX_REDIS_GROUP_NAME_BYTES};
 
 use super::{
-    arguments::{is, shown, wrong_subcommand},
-    graves,
-    id::EntryId,
+    arguments::shown,
     layout::{self, Consumer, GROUPS, Group},
-    pending::Ledger,
-    stream::{Order, Stream, visit_parts},
+    stream::Stream,
+    visit::{Order, visit_parts},
 };
 use crate::{
-    Reply,
-    command::{Answer, Stop, Subcommand, chosen, help},
-    flags::Flags,
-    number::integer,
+    errors::Stop,
     store::{Read, Store, StoreError},
 };
-
-/// Help text of `XGROUP`.
-const HELP: &[&str] = &[
-    "XGROUP <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
-    "CREATE <key> <groupname> <id|$> [option]",
-    "    Create a new consumer group. Options are:",
-    "    * MKSTREAM",
-    "      Create the empty stream if it does not exist.",
-    "    * ENTRIESREAD entries_read",
-    "      Set the group's entries_read counter (internal use).",
-    "CREATECONSUMER <key> <groupname> <consumer>",
-    "    Create a new consumer in the specified group.",
-    "DELCONSUMER <key> <groupname> <consumer>",
-    "    Remove the specified consumer.",
-    "DESTROY <key> <groupname>",
-    "    Remove the specified group.",
-    "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
-    "    Set the current group ID and entries_read counter.",
-    "HELP",
-    "    Prints this help.",
-];
-
-/// Subcommands of `XGROUP`.
-pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::of_key("xgroup|create", -5, super::WRITE_SLOW.and(Flags::DENY_OOM)),
-    Subcommand::of_key("xgroup|createconsumer", 5, super::WRITE_SLOW.and(Flags::DENY_OOM)),
-    Subcommand::of_key("xgroup|delconsumer", 5, super::WRITE_SLOW),
-    Subcommand::of_key("xgroup|destroy", 4, super::WRITE_SLOW),
-    Subcommand::new("xgroup|help", 2, super::HELP),
-    Subcommand::of_key("xgroup|setid", -5, super::WRITE_SLOW),
-];
 
 /// Finds a group of a stream by name.
 pub(super) fn find(read: &dyn Read, stream: &Stream, name: &[u8]) -> Result<Option<Group>, StoreError> {
     let group = read.part(stream.at, &layout::group(name))?;
     group.map(|group| Group::decode(&group)).transpose()
+}
+
+/// Finds a stream and a group of it by their names.
+pub(super) fn find_with_stream(read: &dyn Read, key: &[u8], name: &[u8]) -> Result<Option<(Stream, Group)>, Stop> {
+    let Some(stream) = Stream::find(read, key)? else { return Ok(None) };
+    let group = find(read, &stream, name)?;
+    Ok(group.map(|group| (stream, group)))
 }
 
 /// Writes the row of a changed group.
@@ -147,175 +121,13 @@ fn check_room(group: &Group, name: &[u8]) -> Result<(), Stop> {
     Ok(())
 }
 
-fn check_name(name: &[u8]) -> Result<(), Stop> {
+/// Returns an error if the name of a group or consumer is too long.
+pub(super) fn check_name(name: &[u8]) -> Result<(), Stop> {
     if name.len() <= MAX_REDIS_GROUP_NAME_BYTES {
         return Ok(());
     }
     let max = MAX_REDIS_GROUP_NAME_BYTES;
     Err(Stop::error(format!("ERR the name is longer than {max} bytes: use a shorter one")))
-}
-
-/// `XGROUP subcommand ...`: creates, changes and destroys consumer groups and their consumers.
-pub(super) fn xgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
-    match chosen(SUBCOMMANDS, arguments) {
-        "create" => create(store, arguments),
-        "help" => Ok(help(HELP)),
-        other => on_stream(store, arguments, other),
-    }
-}
-
-/// Options of `CREATE` and `SETID`.
-#[derive(Clone, Copy, Debug)]
-struct Options {
-    make_stream: bool,
-    read: i64,
-}
-
-impl Options {
-    fn parse(arguments: &[&[u8]], can_make_stream: bool) -> Result<Self, Stop> {
-        let mut parsed = Self { make_stream: false, read: -1 };
-        let mut options = arguments[5..].iter();
-        while let Some(&option) = options.next() {
-            if can_make_stream && is(option, "mkstream") {
-                parsed.make_stream = true;
-                continue;
-            }
-            match options.next() {
-                Some(&argument) if is(option, "entriesread") => parsed.read = integer(argument)?,
-                _ => return Err(wrong_subcommand("XGROUP", arguments[1])),
-            }
-            if parsed.read < -1 {
-                return Err(Stop::error("ERR value for ENTRIESREAD must be positive or -1"));
-            }
-        }
-        Ok(parsed)
-    }
-}
-
-/// `XGROUP CREATE key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]`: creates a group.
-fn create<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
-    let options = Options::parse(arguments, true)?;
-    let (key, name) = (arguments[2], arguments[3]);
-    let found = Stream::find(&*store, key)?;
-    if found.is_none() && !options.make_stream {
-        return Err(no_stream());
-    }
-    if arguments.len() > 8 {
-        return Err(wrong_subcommand("XGROUP", arguments[1]));
-    }
-    let last_id = match arguments[4] {
-        b"$" => found.as_ref().map_or(EntryId::ZERO, |stream| stream.meta.last_id),
-        id => EntryId::strict(id, 0)?,
-    };
-    check_name(name)?;
-    let is_new = found.is_none();
-    let mut stream = match found {
-        Some(stream) => stream,
-        None => Stream::create(store)?,
-    };
-    if find(&*store, &stream, name)?.is_some() {
-        return Err(Stop::error("BUSYGROUP Consumer Group name already exists"));
-    }
-    if stream.meta.groups >= MAX_REDIS_GROUPS {
-        let text = format!("ERR the stream has {MAX_REDIS_GROUPS} consumer groups already: destroy unneeded ones");
-        return Err(Stop::error(text));
-    }
-    let number = stream.number();
-    put(store, &stream, name, &Group { number, last_id, read: options.read, pending: 0, consumers: 0 })?;
-    stream.meta.groups = stream.meta.groups.saturating_add(1);
-    match is_new {
-        true => stream.save(store, key)?,
-        false => stream.save_groups(store, key)?,
-    }
-    Ok(Reply::Ok)
-}
-
-fn no_stream() -> Stop {
-    Stop::error(
-        "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
-         option to create an empty stream automatically.",
-    )
-}
-
-/// Runs the subcommands that need an existing stream, most of them also a group.
-fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &str) -> Answer {
-    let options = match command {
-        "setid" => Options::parse(arguments, false)?,
-        _ => Options { make_stream: false, read: -1 },
-    };
-    let (key, name) = (arguments[2], arguments[3]);
-    let mut stream = Stream::find(&*store, key)?.ok_or_else(no_stream)?;
-    let Some(mut group) = find(&*store, &stream, name)? else {
-        return match command {
-            "destroy" => Ok(Reply::Integer(0)),
-            _ => Err(no_group(name, key)),
-        };
-    };
-    let (reply, is_changed) = match command {
-        "setid" => {
-            if arguments.len() != 5 && arguments.len() != 7 {
-                return Err(wrong_subcommand("XGROUP", arguments[1]));
-            }
-            (group.last_id, group.read) = (set_id(&stream, arguments[4])?, options.read);
-            put(store, &stream, name, &group)?;
-            (Reply::Ok, true)
-        }
-        "destroy" => {
-            store.delete_part(stream.at, &layout::group(name))?;
-            stream.meta.groups = stream.meta.groups.saturating_sub(1);
-            graves::bury(&mut stream, store, group.number)?;
-            (Reply::Integer(1), true)
-        }
-        "createconsumer" => {
-            let is_new = consumer_number(&*store, &stream, &group, arguments[4])?.is_none();
-            if is_new {
-                create_consumer(store, &mut stream, &mut group, arguments[4])?;
-                put(store, &stream, name, &group)?;
-            }
-            (Reply::flag(is_new), is_new)
-        }
-        _ => match consumer_number(&*store, &stream, &group, arguments[4])? {
-            Some(number) => (delete_consumer(store, &stream, group, name, number)?, true),
-            None => (Reply::Integer(0), false),
-        },
-    };
-    if is_changed {
-        stream.save_groups(store, key)?;
-    }
-    Ok(reply)
-}
-
-fn set_id(stream: &Stream, argument: &[u8]) -> Result<EntryId, Stop> {
-    match argument {
-        b"$" => Ok(stream.meta.last_id),
-        id => EntryId::any(id, 0),
-    }
-}
-
-fn delete_consumer<'a>(
-    store: &mut dyn Store<'a>,
-    stream: &Stream,
-    group: Group,
-    name: &[u8],
-    number: u64,
-) -> Result<Reply, Stop> {
-    let mut ledger = Ledger::open(stream, group);
-    let Consumer { pending, name: consumer, .. } = ledger.consumer(&*store, number)?.clone();
-    if pending > MAX_REDIS_STREAM_ROWS {
-        let text = format!(
-            "ERR the consumer has {pending} pending entries: claim or acknowledge all but {MAX_REDIS_STREAM_ROWS}"
-        );
-        return Err(Stop::error(text));
-    }
-    for (id, row) in super::pending::of_consumer(&*store, stream, &ledger.group, number, EntryId::ZERO, None)? {
-        ledger.remove(store, id, row)?;
-    }
-    ledger.forget(number);
-    layout::one_less(&mut ledger.group.consumers)?;
-    store.delete_part(stream.at, &layout::consumer_name(ledger.group.number, &consumer))?;
-    store.delete_part(stream.at, &layout::consumer(number))?;
-    ledger.close(store, name)?;
-    Ok(Reply::Integer(pending as i64))
 }
 
 /// Error for a missing group.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use thalweg_types::reply::Reply;
 
 use crate::{
-    command::Stop,
+    errors::Stop,
     number::{MAX_DIGITS, put_digits},
 };
 
@@ -75,18 +75,18 @@ impl EntryId {
 
     /// Parses an id that is neither `-` nor `+`. A missing sequence becomes `seq`.
     pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, Stop> {
-        match Written::parse(argument) {
-            Some(Written::Id(id)) => Ok(id),
-            Some(Written::Ms(ms)) => Ok(Self { ms, seq }),
-            Some(Written::Lowest | Written::Highest | Written::AnySeq(_)) | None => Err(Stop::error(INVALID)),
+        match ParsedId::parse(argument) {
+            Some(ParsedId::Id(id)) => Ok(id),
+            Some(ParsedId::Ms(ms)) => Ok(Self { ms, seq }),
+            Some(ParsedId::Lowest | ParsedId::Highest | ParsedId::AnySeq(_)) | None => Err(Stop::error(INVALID)),
         }
     }
 
     /// Parses an id, `-` or `+`.
     pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, Stop> {
-        match Written::parse(argument) {
-            Some(Written::Lowest) => Ok(Self::ZERO),
-            Some(Written::Highest) => Ok(Self::MAX),
+        match ParsedId::parse(argument) {
+            Some(ParsedId::Lowest) => Ok(Self::ZERO),
+            Some(ParsedId::Highest) => Ok(Self::MAX),
             _ => Self::strict(argument, seq),
         }
     }
@@ -133,9 +133,9 @@ pub(super) enum NewId {
 
 impl NewId {
     pub(super) fn parse(argument: &[u8]) -> Result<Self, Stop> {
-        match Written::parse(argument) {
+        match ParsedId::parse(argument) {
             _ if argument == b"*" => Ok(Self::Next),
-            Some(Written::AnySeq(ms)) => Ok(Self::NextOf(ms)),
+            Some(ParsedId::AnySeq(ms)) => Ok(Self::NextOf(ms)),
             _ => EntryId::strict(argument, 0).map(Self::Is),
         }
     }
@@ -155,7 +155,7 @@ impl NewId {
 }
 
 /// A parsed id argument.
-enum Written {
+enum ParsedId {
     Lowest,
     Highest,
     Ms(u64),
@@ -163,7 +163,7 @@ enum Written {
     Id(EntryId),
 }
 
-impl Written {
+impl ParsedId {
     fn parse(argument: &[u8]) -> Option<Self> {
         if argument.len() > MAX_ID_BYTES {
             return None;

@@ -14,15 +14,17 @@ use super::{
     id::EntryId,
     layout::{Consumer, Group, Pending},
     pending,
-    room::Room,
-    stream::{Order, Stream},
+    stream::Stream,
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop, Subcommand, chosen, help},
-    errors::{NO_SUCH_KEY, REPLY_TOO_LARGE, refused},
+    command::{Subcommand, chosen, help},
+    errors::{Answer, NO_SUCH_KEY, REPLY_TOO_LARGE, Stop, refused},
+    flags::Flags,
     number::integer,
     store::{Read, StoreError},
+    value::ReplyBudget,
 };
 
 /// Help text of `XINFO`.
@@ -34,16 +36,18 @@ const HELP: &[&str] = &[
     "    Show the stream consumer groups.",
     "STREAM <key> [FULL [COUNT <count>]",
     "    Show information about the stream.",
-    "HELP",
-    "    Prints this help.",
 ];
+
+const READ: Flags = Flags::STREAM.and(Flags::READ_ONLY);
+
 /// Subcommands of `XINFO`.
 pub(super) const SUBCOMMANDS: &[Subcommand] = &[
-    Subcommand::of_key("xinfo|consumers", 4, super::READ),
-    Subcommand::of_key("xinfo|groups", 3, super::READ),
-    Subcommand::new("xinfo|help", 2, super::HELP),
-    Subcommand::of_key("xinfo|stream", -3, super::READ),
+    Subcommand::of_key("xinfo|consumers", 4, READ),
+    Subcommand::of_key("xinfo|groups", 3, READ),
+    Subcommand::help("xinfo|help", Flags::STREAM),
+    Subcommand::of_key("xinfo|stream", -3, READ),
 ];
+
 /// Default number of entries that `FULL` shows.
 const FULL_COUNT: u64 = 10;
 /// Range of all ids.
@@ -141,18 +145,24 @@ fn about_stream(read: &dyn Read, stream: &Stream, arguments: &[&[u8]]) -> Answer
     let Some(most) = full else {
         about.push(entry("groups", count(u64::from(meta.groups))));
         for (name, order) in [("first-entry", Order::Ascending), ("last-entry", Order::Descending)] {
-            let shown = collect(read, stream, ALL, order, Some(1), &mut Room::new())?;
+            let shown = collect(read, stream, ALL, order, Some(1), &mut ReplyBudget::default())?;
             about.push(entry(name, shown.into_iter().next().unwrap_or(Reply::Null)));
         }
         return Ok(Reply::Map(about));
     };
-    let mut full = Full { read, stream, most: if most == 0 { u64::MAX } else { most }, room: Room::new(), pending: 0 };
-    let entries = collect(read, stream, ALL, Order::Ascending, Some(full.most), &mut full.room)?;
+    let mut full = Full {
+        read,
+        stream,
+        most: if most == 0 { u64::MAX } else { most },
+        budget: ReplyBudget::default(),
+        pending: 0,
+    };
+    let entries = collect(read, stream, ALL, Order::Ascending, Some(full.most), &mut full.budget)?;
     about.push(entry("entries", Reply::Array(entries)));
     let groups: Result<_, Stop> =
         groups::all(read, stream)?.into_iter().map(|(name, group)| full.group(name, &group)).collect();
     about.push(entry("groups", Reply::Array(groups?)));
-    match full.room.is_full() || full.pending > MAX_REDIS_STREAM_ROWS {
+    match full.budget.is_exceeded() || full.pending > MAX_REDIS_STREAM_ROWS {
         true => Err(refused(REPLY_TOO_LARGE)),
         false => Ok(Reply::Map(about)),
     }
@@ -163,7 +173,7 @@ struct Full<'s> {
     read: &'s dyn Read,
     stream: &'s Stream,
     most: u64,
-    room: Room,
+    budget: ReplyBudget,
     /// Number of pending entries visited.
     pending: u64,
 }

@@ -24,8 +24,7 @@ use super::{
 };
 use crate::{
     Reply,
-    command::Stop,
-    errors::{refused, wrong_arity},
+    errors::{Stop, incomplete, refused},
 };
 
 /// Field that contains a record's key.
@@ -162,7 +161,7 @@ impl<'a> Write<'a> {
         let Options { trim, no_stream, id, end } = Options::parse(arguments, Of::Add)?;
         let fields = &arguments[end..];
         if fields.is_empty() || !fields.len().is_multiple_of(2) {
-            return Err(wrong_arity("xadd").into());
+            return Err(incomplete(arguments));
         }
         if id != NewId::Next {
             return Err(refused(ONLY_NEXT));

@@ -15,12 +15,12 @@ use super::{
     groups,
     id::EntryId,
     layout::{self, Consumer, Group, NOTHING, Pending},
-    stream::{Flow, Order, Stream, visit_parts},
+    stream::Stream,
+    visit::{Flow, Order, visit_parts},
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     number::integer,
     store::{CollectionId, Read, Store, StoreError},
 };
@@ -147,8 +147,9 @@ pub(super) fn of_consumer(
 /// `XACK key group id [id ...]`: acknowledges entries, and returns how many were pending.
 pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Answer {
     let (key, name) = (arguments[1], arguments[2]);
-    let Some(mut stream) = Stream::find(&*store, key)? else { return Ok(Reply::Integer(0)) };
-    let Some(group) = groups::find(&*store, &stream, name)? else { return Ok(Reply::Integer(0)) };
+    let Some((mut stream, group)) = groups::find_with_stream(&*store, key, name)? else {
+        return Ok(Reply::Integer(0));
+    };
     let ids = arguments[3..].iter().map(|id| EntryId::strict(id, 0)).collect::<Result<Vec<_>, _>>()?;
     let mut ledger = Ledger::open(&stream, group);
     let mut acked = 0;
@@ -166,7 +167,7 @@ pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
 }
 
 /// The pending entries that an `XPENDING` command requests.
-struct Wanted<'a> {
+struct PendingQuery<'a> {
     ids: (EntryId, EntryId),
     count: u64,
     consumer: Option<&'a [u8]>,
@@ -181,12 +182,7 @@ pub(super) fn xpending(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
         _ => return Err(refused(SYNTAX)),
     };
     let (key, name) = (arguments[1], arguments[2]);
-    let stream = Stream::find(read, key)?;
-    let group = match &stream {
-        Some(stream) => groups::find(read, stream, name)?,
-        None => None,
-    };
-    let (Some(stream), Some(group)) = (stream, group) else { return Err(no_key_or_group(key, name)) };
+    let (stream, group) = groups::find_with_stream(read, key, name)?.ok_or_else(|| no_key_or_group(key, name))?;
     match wanted {
         None => Ok(summary(read, &stream, &group)?),
         Some(wanted) => list(read, &stream, &group, &wanted),
@@ -198,7 +194,7 @@ pub(super) fn no_key_or_group(key: &[u8], group: &[u8]) -> Stop {
     Stop::error(format!("NOGROUP No such key '{}' or consumer group '{}'", shown(key), shown(group)))
 }
 
-fn parse<'a>(arguments: &[&'a [u8]]) -> Result<Wanted<'a>, Stop> {
+fn parse<'a>(arguments: &[&'a [u8]]) -> Result<PendingQuery<'a>, Stop> {
     let (mut at, mut min_idle) = (3, 0);
     if is(arguments[3], "idle") {
         min_idle = integer(arguments[4])?;
@@ -209,7 +205,7 @@ fn parse<'a>(arguments: &[&'a [u8]]) -> Result<Wanted<'a>, Stop> {
     }
     let count = integer(arguments[at + 2])?.max(0) as u64;
     let ids = (EntryId::range_start(arguments[at])?, EntryId::range_end(arguments[at + 1])?);
-    Ok(Wanted { ids, count, consumer: arguments.get(at + 3).copied(), min_idle })
+    Ok(PendingQuery { ids, count, consumer: arguments.get(at + 3).copied(), min_idle })
 }
 
 fn summary(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Reply, StoreError> {
@@ -232,7 +228,7 @@ fn summary(read: &dyn Read, stream: &Stream, group: &Group) -> Result<Reply, Sto
     Ok(Reply::Array(vec![total, first, last, Reply::Array(shown.collect())]))
 }
 
-fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &Wanted<'_>) -> Answer {
+fn list(read: &dyn Read, stream: &Stream, group: &Group, wanted: &PendingQuery<'_>) -> Answer {
     let number = match wanted.consumer {
         Some(name) => match groups::consumer_number(read, stream, group, name)? {
             Some(number) => Some(number),

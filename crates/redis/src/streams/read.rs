@@ -4,15 +4,15 @@ use super::{
     arguments::{integer_or, is},
     entries::collect,
     id::EntryId,
-    room::Room,
-    stream::{Order, Stream},
+    stream::Stream,
+    visit::Order,
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     number::integer,
     store::{Read, StoreError},
+    value::ReplyBudget,
 };
 
 /// Parsed arguments of a reading command.
@@ -136,10 +136,10 @@ pub(super) fn xread(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
         let last = stream.as_ref().map_or(EntryId::ZERO, |stream| stream.meta.last_id);
         wanted.push((key, stream, reading.from(id, last)?));
     }
-    let (mut room, mut found) = (Room::new(), Vec::new());
+    let (mut budget, mut found) = (ReplyBudget::default(), Vec::new());
     for (key, stream, from) in wanted {
         let (Some(stream), From::After(id)) = (stream, from) else { continue };
-        let entries = after(read, &stream, id, reading.count, &mut room)?;
+        let entries = after(read, &stream, id, reading.count, &mut budget)?;
         if !entries.is_empty() {
             found.push((Reply::bulk(key), Reply::Array(entries)));
         }
@@ -152,11 +152,11 @@ fn after(
     stream: &Stream,
     id: EntryId,
     count: Option<u64>,
-    room: &mut Room,
+    budget: &mut ReplyBudget,
 ) -> Result<Vec<Reply>, Stop> {
     match id.next() {
-        Some(next) if next <= stream.meta.last_id && !room.is_full() => {
-            collect(read, stream, (next, EntryId::MAX), Order::Ascending, count, room)
+        Some(next) if next <= stream.meta.last_id && !budget.is_exceeded() => {
+            collect(read, stream, (next, EntryId::MAX), Order::Ascending, count, budget)
         }
         _ => Ok(Vec::new()),
     }

@@ -20,10 +20,10 @@ use super::{
     graves,
     id::{EntryId, NewId},
     layout::{self, Meta},
+    visit::{Flow, Order, visit_parts},
 };
 use crate::{
-    command::Stop,
-    errors::{STRINGS_ONLY, WRONG_TYPE, refused},
+    errors::{STRINGS_ONLY, Stop, WRONG_TYPE, refused},
     store::{Collection, CollectionId, Found, Kind, NewValue, Read, Store, StoreError, Value},
 };
 
@@ -59,14 +59,14 @@ impl Stream {
 
     /// Writes the key's meta. Also removes some leftover rows of destroyed groups.
     pub fn save<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
-        graves::sweep(self, store)?;
+        graves::sweep(self.at, &mut self.meta, store)?;
         store.put(key, NewValue::Collection(self.collection()), self.deadline)
     }
 
     /// Saves a stream with unchanged entries. `WATCH` ignores changes of groups, so the key keeps its
     /// version.
     pub fn save_groups<'a>(&mut self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), StoreError> {
-        graves::sweep(self, store)?;
+        graves::sweep(self.at, &mut self.meta, store)?;
         store.put_meta(key, self.collection())
     }
 
@@ -217,36 +217,7 @@ impl Stream {
     }
 }
 
-/// Result of a visitor: continue, stop, or error.
-pub(super) type Flow = Result<ControlFlow<()>, StoreError>;
-
-/// Direction of a visit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    Ascending,
-    Descending,
-}
-
 /// Returns an entry as a reply.
 pub(super) fn entry_reply(id: EntryId, value: &[u8]) -> Result<Reply, StoreError> {
     Ok(Reply::Array(vec![id.reply(), layout::decode_entry(value)?]))
-}
-
-/// Visits parts with a visitor that can return an error.
-pub(super) fn visit_parts(
-    read: &dyn Read,
-    at: CollectionId,
-    (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
-    order: Order,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> Flow,
-) -> Result<(), StoreError> {
-    let mut outcome = Ok(());
-    read.parts(at, lower, upper, order == Order::Descending, &mut |name, value| match visit(name, value) {
-        Ok(flow) => flow,
-        Err(error) => {
-            outcome = Err(error);
-            ControlFlow::Break(())
-        }
-    })?;
-    outcome
 }

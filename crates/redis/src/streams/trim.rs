@@ -15,8 +15,7 @@ use super::{
 };
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     number::integer,
     store::{Store, StoreError},
 };

@@ -4,25 +4,12 @@ use bytes::Bytes;
 
 use crate::{
     Reply,
-    command::Answer,
-    errors::{NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, refused},
+    errors::{Answer, NOT_AN_INTEGER, NOT_FINITE, OVERFLOW, refused},
     long_double::{LongDouble, float},
     number::{format_integer, integer, parse_integer},
     store::Store,
     value::{put_made, string},
 };
-
-pub(super) fn incr<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    add(store, args[1], 1)
-}
-
-pub(super) fn decr<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    add(store, args[1], -1)
-}
-
-pub(super) fn incrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    add(store, args[1], integer(args[2])?)
-}
 
 pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     match integer(args[2])?.checked_neg() {
@@ -31,7 +18,8 @@ pub(super) fn decrby<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer
     }
 }
 
-fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) -> Answer {
+/// Adds to a counter.
+pub(super) fn add<'a>(store: &mut dyn Store<'a>, key: &'a [u8], increment: i64) -> Answer {
     let (old, deadline) = match string(store, key)? {
         Some((bytes, deadline)) => (parse_integer(&bytes).ok_or_else(|| refused(NOT_AN_INTEGER))?, deadline),
         None => (0, None),

@@ -1,13 +1,11 @@
 //! SET and GETEX with their options, SETEX and PSETEX.
 
-use super::bulk_or_null;
 use crate::{
     Reply,
-    command::{Answer, Stop},
-    errors::{SYNTAX, refused},
+    errors::{Answer, SYNTAX, Stop, refused},
     expiry::{Since, Unit, deadline, is},
     store::Store,
-    value::{look_string, put_argument, string},
+    value::{bulk_or_null, look_string, put_argument, string},
 };
 
 /// Option that determines the key's deadline.
@@ -97,9 +95,9 @@ impl<'a> Options<'a> {
     }
 
     /// Returns the requested deadline, if there is one.
-    fn deadline(&self, now: u64, command: &'static str) -> Result<Option<u64>, Stop> {
+    fn deadline(&self, now: u64, args: &[&[u8]]) -> Result<Option<u64>, Stop> {
         match self.expiry {
-            Expiry::At(unit, since, argument) => deadline(argument, unit, since, now, command).map(Some),
+            Expiry::At(unit, since, argument) => deadline(argument, unit, since, now, args).map(Some),
             Expiry::Unsaid | Expiry::Keep | Expiry::Persist => Ok(None),
         }
     }
@@ -112,7 +110,7 @@ pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
         return Ok(Reply::Ok);
     }
     let options = Options::parse(Of::Set, &args[3..])?;
-    let mut deadline = options.deadline(store.now(), "set")?;
+    let mut deadline = options.deadline(store.now(), args)?;
     let old = if options.get { Some(string(store, key)?) } else { None };
     if options.when != When::Always || options.expiry == Expiry::Keep {
         let look = store.look(key)?;
@@ -132,16 +130,9 @@ pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     Ok(old.map_or(Reply::Ok, bulk_or_null))
 }
 
-pub(super) fn setex<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set_for(store, args, Unit::Seconds, "setex")
-}
-
-pub(super) fn psetex<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
-    set_for(store, args, Unit::Milliseconds, "psetex")
-}
-
-fn set_for<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, command: &'static str) -> Answer {
-    let deadline = deadline(args[2], unit, Since::Now, store.now(), command)?;
+/// SETEX and PSETEX.
+pub(super) fn set_for<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit) -> Answer {
+    let deadline = deadline(args[2], unit, Since::Now, store.now(), args)?;
     put_argument(store, args[1], args[3], Some(deadline))?;
     Ok(Reply::Ok)
 }
@@ -152,7 +143,7 @@ pub(super) fn getex<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer 
     if found.is_none() {
         return Ok(Reply::Null);
     }
-    let deadline = options.deadline(store.now(), "getex")?;
+    let deadline = options.deadline(store.now(), args)?;
     let persists =
         options.expiry == Expiry::Persist && look_string(store, args[1])?.is_some_and(|look| look.deadline.is_some());
     if deadline.is_some() || persists {

@@ -90,10 +90,7 @@ fn unescaped(byte: u8) -> u8 {
     }
 }
 
+/// Value of a hexadecimal digit.
 fn digit(hex: u8) -> u8 {
-    match hex {
-        b'0'..=b'9' => hex - b'0',
-        b'a'..=b'f' => hex - b'a' + 10,
-        _ => hex - b'A' + 10,
-    }
+    char::from(hex).to_digit(16).map_or(0, |digit| digit as u8)
 }

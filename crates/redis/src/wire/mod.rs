@@ -16,6 +16,7 @@
 //! reply of 64 bytes: about 10 ns, one copy. At 700 k commands a second both use 3 % of a core.
 
 mod inline;
+mod input;
 pub mod reply_parser;
 mod request;
 mod writer;
@@ -25,5 +26,6 @@ mod reference;
 #[cfg(test)]
 mod tests;
 
-pub use request::{Input, ProtocolError, READ_BYTES, Request, Trust};
+pub use input::{Input, ProtocolError, READ_BYTES, Trust};
+pub use request::Request;
 pub use writer::{Out, Protocol, Writer};

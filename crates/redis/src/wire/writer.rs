@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 
-use crate::Reply;
+use crate::{
+    Reply,
+    number::{MAX_DIGITS, put_digits},
+};
 
 /// Protocol version of a connection. Requests are the same in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,48 +84,47 @@ impl<O: Out> Writer<O> {
             Reply::NullArray => self.null_array(),
             Reply::Array(items) => {
                 self.array(items.len());
-                items.iter().for_each(|item| self.reply(item));
-            }
-            Reply::Map(pairs) => {
-                self.map(pairs.len());
-                for (key, value) in pairs {
-                    self.reply(key);
-                    self.reply(value);
-                }
-            }
-            Reply::Pairs(pairs) => {
-                let nested = self.protocol == Protocol::Resp2;
-                match nested {
-                    true => self.array(pairs.len()),
-                    false => self.map(pairs.len()),
-                }
-                for (key, value) in pairs {
-                    if nested {
-                        self.array(2);
-                    }
-                    self.reply(key);
-                    self.reply(value);
-                }
-            }
-            Reply::FlatPairs(pairs) => {
-                let nested = self.protocol == Protocol::Resp3;
-                self.array(if nested { pairs.len() } else { 2 * pairs.len() });
-                for (key, value) in pairs {
-                    if nested {
-                        self.array(2);
-                    }
-                    self.reply(key);
-                    self.reply(value);
-                }
+                self.replies(items);
             }
             Reply::Set(items) => {
                 self.set(items.len());
-                items.iter().for_each(|item| self.reply(item));
+                self.replies(items);
             }
             Reply::Push(items) => {
                 self.push(items.len());
-                items.iter().for_each(|item| self.reply(item));
+                self.replies(items);
             }
+            Reply::Map(pairs) => {
+                self.map(pairs.len());
+                self.pairs(pairs, false);
+            }
+            Reply::Pairs(pairs) if self.protocol == Protocol::Resp3 => {
+                self.map(pairs.len());
+                self.pairs(pairs, false);
+            }
+            Reply::FlatPairs(pairs) if self.protocol == Protocol::Resp2 => {
+                self.array(2 * pairs.len());
+                self.pairs(pairs, false);
+            }
+            Reply::Pairs(pairs) | Reply::FlatPairs(pairs) => {
+                self.array(pairs.len());
+                self.pairs(pairs, true);
+            }
+        }
+    }
+
+    fn replies(&mut self, items: &[Reply]) {
+        items.iter().for_each(|item| self.reply(item));
+    }
+
+    /// Writes keys and values in turn, or each pair as an array.
+    fn pairs(&mut self, pairs: &[(Reply, Reply)], nested: bool) {
+        for (key, value) in pairs {
+            if nested {
+                self.array(2);
+            }
+            self.reply(key);
+            self.reply(value);
         }
     }
 
@@ -252,17 +254,12 @@ impl<O: Out> Writer<O> {
 
 /// Appends a number in decimal.
 #[inline]
-fn decimal(out: &mut Vec<u8>, mut number: u64) {
+fn decimal(out: &mut Vec<u8>, number: u64) {
     if number < 10 {
         out.push(b'0' + number as u8);
         return;
     }
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    while number > 0 {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-    }
-    out.extend_from_slice(&digits[at..]);
+    let mut digits = [0; MAX_DIGITS];
+    let begin = put_digits(&mut digits, number);
+    out.extend_from_slice(&digits[begin..]);
 }

@@ -5,8 +5,9 @@
 use std::collections::BTreeSet;
 
 use thalweg_redis::{
-    Flags, Run, command, execute,
+    Flags, Run, execute,
     model::Model,
+    table,
     wire::{Protocol, Writer},
 };
 
@@ -112,7 +113,7 @@ fn patterns_match_what_they_match_in_redis() {
 #[test]
 fn streams_are_answered_as_redis_answers() {
     let answered = compare(&[streams::ALL], 30_000, 104);
-    let all = command::all().map(|command| command.name).filter(|name| name.starts_with('x'));
+    let all = table::all().map(|command| command.name).filter(|name| name.starts_with('x'));
     let left_out: Vec<_> = all.filter(|name| !answered.is_empty() && !answered.contains(*name)).collect();
     assert_eq!(left_out, Vec::<&str>::new());
 }
@@ -123,7 +124,7 @@ fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
     if answered.is_empty() {
         return;
     }
-    let ours = command::all().filter(|command| !matches!(command.run, Run::Session));
+    let ours = table::all().filter(|command| !matches!(command.run, Run::Session));
     let left_out: Vec<_> = ours.map(|command| command.name).filter(|name| !answered.contains(*name)).collect();
     assert_eq!(left_out, Vec::<&str>::new());
 }
@@ -131,7 +132,7 @@ fn everything_at_once_is_answered_as_redis_answers_and_nothing_is_left_out() {
 /// Returns every command, and every subcommand of containers.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
-    for command in command::all() {
+    for command in table::all() {
         let is_session = matches!(command.run, Run::Session);
         let mut add =
             |name, arity: i16, first: i16| shapes.push(Shape::new(name, arity.into(), first.into(), is_session));
@@ -189,7 +190,7 @@ fn histories_of_one_redis_are_those_of_another() {
 fn the_table_of_commands_is_that_of_redis() {
     let Some(server) = RedisServer::start() else { return };
     let mut redis = server.connect(2);
-    for command in command::all() {
+    for command in table::all() {
         let info = redis.ask(&args!["COMMAND", "INFO", command.name]);
         let [info] = info.items() else { panic!("{info:?}") };
         let keys = [command.keys.first, command.keys.last, command.keys.step];

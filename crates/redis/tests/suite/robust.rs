@@ -1,6 +1,6 @@
 //! Arbitrary client input never causes a panic, and has the same effect each time.
 
-use thalweg_redis::{command, execute, model::Model};
+use thalweg_redis::{execute, model::Model, table};
 use thalweg_types::{limits::MAX_REDIS_PATTERN_BYTES, reply::Reply};
 
 use crate::support::{
@@ -11,7 +11,7 @@ use crate::support::{
 
 /// A command with random arguments: from its minimum number to a few more.
 fn anything(rng: &mut Rng, mix: &Mix) -> Vec<Vec<u8>> {
-    let commands: Vec<_> = command::all().collect();
+    let commands: Vec<_> = table::all().collect();
     let command = rng.pick(&commands);
     let mut args = vec![command.name.as_bytes().to_vec()];
     let least = usize::from(command.arity.unsigned_abs()) - 1;

@@ -87,7 +87,7 @@ impl Notify for News {
 
 /// Purpose of a subscription of the link.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct Subscription {
     kind: Kind,
     name: Arc<[u8]>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Subscriber {
     link: Option<(Link, Arc<News>)>,
     /// Subscriptions of each kind by name, with their ids on the link.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
-    wanted: HashMap<SubscriptionId, Wanted>,
+    wanted: HashMap<SubscriptionId, Subscription>,
     last_id: u64,
     taken: Vec<Outbound>,
     /// True if the link has more batches than were taken.
@@ -184,7 +184,7 @@ impl Subscriber {
         let ids = self.subscribe_link(views, &patterns).map_err(|error| refused(&error))?;
         let name: Arc<[u8]> = name.into();
         for id in &ids {
-            self.wanted.insert(*id, Wanted { kind, name: Arc::clone(&name) });
+            self.wanted.insert(*id, Subscription { kind, name: Arc::clone(&name) });
         }
         registry.add(kind, &name, patterns);
         self.names[kind as usize].insert(name, ids);
@@ -303,7 +303,7 @@ impl Subscriber {
 /// Size in bytes from which a batch is shared instead of copied.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 
-fn send(batch: &Batch, wanted: &Wanted, protocol: Protocol, out: &mut Outbox) {
+fn send(batch: &Batch, wanted: &Subscription, protocol: Protocol, out: &mut Outbox) {
     match wanted.kind {
         Kind::Channel => {
             let form = if protocol == Protocol::Resp2 { 0 } else { 1 };

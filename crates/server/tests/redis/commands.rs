@@ -314,7 +314,7 @@ async fn nonsense_and_slowness_end_a_connection_and_nothing_else() {
         (&b"*1\r\n:1\r\n"[..], "-ERR Protocol error: expected '$', got ':'"),
         (b"PING\r\n*x\r\n", "+PONG -ERR Protocol error: invalid multibulk length"),
         (b"SET a 1\r\n\"x\r\n", "+OK -ERR Protocol error: unbalanced quotes in request"),
-        (b"*1\r\n$4\r\nPI", "-ERR Protocol error: a request was begun and its rest did not arrive in time"),
+        (b"*1\r\n$4\r\nPI", "-ERR Protocol error: the request was incomplete for too long"),
     ] {
         let mut client = Resp::connect(&node).await;
         client.send(sent).await;

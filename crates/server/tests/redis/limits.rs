@@ -41,7 +41,7 @@ async fn roomy(change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
     (Node::over(config, db).await, dir)
 }
 
-const TOO_SLOW: &str = "-ERR Protocol error: a request was begun and its rest did not arrive in time";
+const TOO_SLOW: &str = "-ERR Protocol error: the request was incomplete for too long";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_that_come_one_by_one_are_the_same_requests() {
@@ -273,7 +273,7 @@ async fn all_that_transactions_queue_has_a_bound_and_comes_back() {
     for _ in 0..5 {
         assert_eq!(one.call(&half).await, "+QUEUED");
     }
-    let busy = "-BUSY too many bytes of requests at a time: DISCARD, and retry later";
+    let busy = "-BUSY requests use too much memory: DISCARD, and retry later";
     assert_eq!(other.call(&half).await, "+QUEUED");
     assert_eq!(other.call(&half).await, busy);
     assert_eq!(other.call("EXEC").await, "-EXECABORT Transaction discarded because of previous errors.");
@@ -318,7 +318,7 @@ async fn watches_have_a_bound() {
     let long = |number: usize| format!("WATCH {number:0>32768}");
     let watches: Vec<_> = (0..32).map(long).collect();
     assert_eq!(client.pipeline(&watches.iter().map(String::as_str).collect::<Vec<_>>()).await, ["+OK"; 32]);
-    let refused = "-ERR the keys that are watched are at most 1 MiB long together: UNWATCH some";
+    let refused = "-ERR all watched keys together have at most 1 MiB: UNWATCH some";
     assert_eq!(
         client.pipeline(&["WATCH x", "MULTI", "SET a 3", "EXEC", "UNWATCH", "WATCH x"]).await[..4],
         [refused, "+OK", "+QUEUED", "*1 +OK"]
@@ -367,7 +367,7 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
             Err(_) => continue,
         }
     };
-    assert_eq!(refused, "-BUSY too many bytes of requests at a time: connect again and retry later");
+    assert_eq!(refused, "-BUSY requests use too much memory: connect again and retry later");
     // Small requests need no room. When the large ones have finished, there is room again.
     let mut client = Resp::connect(&node).await;
     assert_eq!(client.call("SET k small").await, "+OK");

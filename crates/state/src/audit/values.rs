@@ -57,7 +57,7 @@ pub(crate) fn check(
         if let Some(collection) = value.value.collection() {
             check_collection(names, keyspace, full, collection, report);
             if !held.insert((id, collection)) {
-                report.add(FindingKind::Collection, full, "a collection of one key", "another key holds it, too");
+                report.add(FindingKind::Collection, full, "a collection of one key", "another key refers to it too");
             }
         }
         if value.expiry != Expiry::NEVER {

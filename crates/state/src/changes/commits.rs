@@ -9,8 +9,8 @@
 
 use thalweg_types::{
     Revision,
+    codec::Malformed,
     command::{Command, Commands, Commit, Write, uses_revision},
-    record::Malformed,
 };
 
 use crate::changes::{

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use thalweg_store::{Applied, Direction, View};
 use thalweg_types::{
     Index, LogPosition, Lsn, Revision,
+    codec::Reader,
     command::{HistoryFloor, uses_revision},
-    record::Reader,
 };
 
 use crate::{

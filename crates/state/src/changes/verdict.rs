@@ -18,7 +18,7 @@
 
 use thalweg_types::{
     KeyspaceId,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 use crate::changes::key_change::KeyChange;

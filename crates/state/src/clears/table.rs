@@ -23,7 +23,7 @@
 use std::collections::BTreeMap;
 
 use thalweg_store::View;
-use thalweg_types::{KeyspaceId, Revision, record::Reader};
+use thalweg_types::{KeyspaceId, Revision, codec::Reader};
 
 use crate::{
     error::MachineError,

@@ -8,9 +8,7 @@ use std::ops::Bound;
 
 use thalweg_store::View;
 use thalweg_types::{
-    KeyspaceId, LeaseId, Revision, SpaceTime,
-    command::{Outcome, StaleRows},
-    limits::MAX_EXPIRED_ROWS,
+    KeyspaceId, LeaseId, Revision, SpaceTime, codec::List, command::Outcome, limits::MAX_EXPIRED_ROWS,
 };
 
 use crate::{
@@ -62,7 +60,7 @@ pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revi
 
 /// Deletes those of the given index rows that are still stale: their key no longer has the deadline or lease in the
 /// row.
-pub(crate) fn forget(applying: &mut Applying<'_>, rows: &StaleRows<'_>) -> Result<Outcome, Refused> {
+pub(crate) fn forget(applying: &mut Applying<'_>, rows: &List<'_, &[u8]>) -> Result<Outcome, Refused> {
     let mut forgotten = 0;
     for row in rows.iter() {
         let Some(ending) = Ending::of_row(row) else { continue };

@@ -23,8 +23,8 @@ use std::time::Duration;
 use thalweg_store::View;
 use thalweg_types::{
     KeyspaceId, LeaseId, SpaceTime,
+    codec::{Malformed, Reader},
     limits::{MAX_KEY_BYTES, MAX_STALE_ROW_BYTES},
-    record::{Malformed, Reader},
 };
 
 use crate::{

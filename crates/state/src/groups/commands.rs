@@ -11,6 +11,7 @@ use thalweg_types::{
         Outcome,
         groups::{Fetch, GroupCommand, GroupConfig, GroupOutcome, How, Settle},
     },
+    info,
     limits::{MAX_GROUP_MEMBERS, MAX_GROUPS},
 };
 
@@ -20,7 +21,7 @@ use crate::{
         claims::Claims,
         group::{Group, Refusal},
         head::Head,
-        read::{DeadParcel, GroupCounters, GroupInfo, GroupReady, HeldAttempt},
+        read::{DeadParcel, GroupCounters, GroupReady, HeldAttempt, describe},
         table::GroupTable,
     },
     machine::{applying::Applying, state_machine::Machine},
@@ -49,7 +50,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
             let groups = applying.groups();
             let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
             let (stream, due) = (group.head.stream, group.next_due());
-            let lapsed = GroupCommand::attempts(attempts).filter(|&attempt| !group.extend(now, attempt, by)).collect();
+            let lapsed = attempts.iter().filter(|&attempt| !group.extend(now, attempt, by)).collect();
             // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
             // one.
             if comes_sooner(due, group.next_due()) {
@@ -218,8 +219,14 @@ impl Machine {
     }
 
     /// Returns the statistics of a consumer group at time `now`.
-    pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<GroupInfo>, MachineError> {
-        self.with_groups(|table| table.get(id).map(|group| GroupInfo::of(id, group, now)))
+    pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<info::Group>, MachineError> {
+        let group = self.with_groups(|table| table.get(id).map(|group| describe(id, group, now)))?;
+        Ok(group.and_then(|group| {
+            // A stream that has just been deleted takes its groups with it.
+            let stream = self.stream(group.stream)?;
+            let lag = stream.next.0.saturating_sub(group.cursor.0);
+            Some(info::Group { lag, stream_name: stream.name.to_string(), ..group })
+        }))
     }
 
     /// Returns the consumer groups of a stream in the order of names, or, if `stream` is `None`, all groups in the

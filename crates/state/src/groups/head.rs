@@ -5,8 +5,8 @@ use std::sync::Arc;
 use thalweg_store::WriteBatch;
 use thalweg_types::{
     Attempt, GroupId, Offset, StreamId,
+    codec::{Malformed, Reader},
     command::{check_name, groups::GroupConfig},
-    record::{Malformed, Reader},
 };
 
 use crate::{error::MachineError, keys};

@@ -2,8 +2,8 @@
 
 use thalweg_types::{
     Offset, SpaceTime,
+    codec::{Malformed, Reader},
     limits::MAX_NACK_REASON_BYTES,
-    record::{Malformed, Reader},
 };
 
 const MEMBER: u8 = 0;

@@ -4,65 +4,14 @@ use std::sync::Arc;
 
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
-    command::groups::{Delivered, GroupConfig, OffsetRun},
+    command::groups::{Delivered, OffsetRun},
+    info,
 };
 
 use crate::groups::{
     group::{Group, delivered},
     parcel::{self, Holder, Parcel},
 };
-
-/// Statistics of a group as of the last applied entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Id of the group.
-    pub id: GroupId,
-    /// Name of the group, unique within the stream.
-    pub name: Arc<str>,
-    /// Stream whose records the group delivers.
-    pub stream: StreamId,
-    /// Configuration of the group.
-    pub config: GroupConfig,
-    /// Lowest offset that the group has never delivered.
-    pub cursor: Offset,
-    /// Offset below which all records of the stream are settled.
-    pub floor: Offset,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of pending records that members hold and whose ack deadline has not passed.
-    pub in_flight: u64,
-    /// Number of pending records that wait behind another record of the same key.
-    pub parked: u64,
-    /// Earliest time at which a pending record can be redelivered; `None` if there is none.
-    pub next_due: Option<SpaceTime>,
-    /// Number of dead letters that are not moved to the dead-letter stream yet.
-    pub dying: u64,
-    /// Number of deliveries of records, including redeliveries.
-    pub delivered: u64,
-    /// Number of deliveries of records that had been delivered before.
-    pub redelivered: u64,
-    /// Number of records that consumers have acked.
-    pub acked: u64,
-    /// Number of records moved to the group's dead-letter stream.
-    pub dead: u64,
-    /// Number of records that failed for good while the group had no dead-letter stream, and so were dropped.
-    pub dropped: u64,
-    /// Members that the group remembers: names under which consumers have fetched.
-    pub members: Vec<MemberInfo>,
-}
-
-/// A member of a consumer group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberInfo {
-    /// Name that the member passes when it fetches.
-    pub name: String,
-    /// Time of the member's last fetch, accurate to ten seconds.
-    pub last_fetch: SpaceTime,
-    /// Number of records that the member holds.
-    pub in_flight: u64,
-    /// Number of delivery attempts whose records the member holds.
-    pub attempts: u64,
-}
 
 /// Counters of a consumer group, for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,49 +121,46 @@ impl DeadParcel {
     }
 }
 
-impl GroupInfo {
-    pub(crate) fn of(id: GroupId, group: &Group, now: SpaceTime) -> Self {
-        let head = &group.head;
-        let mut info = Self {
-            id,
-            name: head.name.clone(),
-            stream: head.stream,
-            config: head.config.clone(),
-            cursor: head.cursor,
-            floor: group.floor(),
-            pending: group.pending(),
-            in_flight: 0,
-            parked: 0,
-            next_due: group.next_due(),
-            dying: group.dead(),
-            delivered: head.delivered,
-            redelivered: head.redelivered,
-            acked: head.acked,
-            dead: head.dead,
-            dropped: head.dropped,
-            members: Vec::new(),
-        };
-        let mut held: std::collections::BTreeMap<u32, (u64, u64)> = std::collections::BTreeMap::new();
-        for (_, parcel) in group.parcels() {
-            let count = parcel::count(&parcel.runs);
-            match parcel.holder {
-                Holder::Member(member) if now < parcel.due => {
-                    info.in_flight += count;
-                    let held = held.entry(member).or_default();
-                    *held = (held.0 + count, held.1 + 1);
-                }
-                Holder::Parked => info.parked += count,
-                Holder::Member(_) | Holder::Waiting | Holder::Dead(_) => {}
+/// Describes a group at `now`, without the name of its stream and the lag behind the stream's end.
+pub(crate) fn describe(id: GroupId, group: &Group, now: SpaceTime) -> info::Group {
+    let head = &group.head;
+    let mut info = info::Group {
+        id,
+        stream: head.stream,
+        cursor: head.cursor,
+        floor: group.floor(),
+        lag: 0,
+        pending: group.pending(),
+        in_flight: 0,
+        parked: 0,
+        dying: group.dead(),
+        delivered: head.delivered,
+        redelivered: head.redelivered,
+        acked: head.acked,
+        dead: head.dead,
+        dropped: head.dropped,
+        config: head.config.clone(),
+        name: head.name.to_string(),
+        stream_name: String::new(),
+        members: Vec::new(),
+    };
+    let mut held: std::collections::BTreeMap<u32, (u64, u64)> = std::collections::BTreeMap::new();
+    for (_, parcel) in group.parcels() {
+        let count = parcel::count(&parcel.runs);
+        match parcel.holder {
+            Holder::Member(member) if now < parcel.due => {
+                info.in_flight += count;
+                let held = held.entry(member).or_default();
+                *held = (held.0 + count, held.1 + 1);
             }
+            Holder::Parked => info.parked += count,
+            Holder::Member(_) | Holder::Waiting | Holder::Dead(_) => {}
         }
-        info.members = group
-            .members
-            .iter()
-            .map(|(id, member)| {
-                let (in_flight, attempts) = held.get(&id).copied().unwrap_or_default();
-                MemberInfo { name: member.name.to_string(), last_fetch: member.last_fetch, in_flight, attempts }
-            })
-            .collect();
-        info
     }
+    let members = group.members.iter().map(|(id, member)| {
+        let (in_flight, attempts) = held.get(&id).copied().unwrap_or_default();
+        info::Member { last_fetch: member.last_fetch, in_flight, attempts, name: member.name.to_string() }
+    });
+    info.members = members.collect();
+    info
 }

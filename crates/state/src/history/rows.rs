@@ -35,7 +35,7 @@
 use thalweg_store::View;
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision, SpaceTime,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 use crate::{

@@ -129,7 +129,7 @@ pub(crate) fn configure(
         return Ok(Outcome::NoSuchKeyspace(id));
     };
     if config.exact_counts && !row.config.exact_counts {
-        return Ok(Outcome::CannotConfigure { what: "exact counts can only be asked for when a keyspace is created" });
+        return Ok(Outcome::CannotConfigure { what: "exact counts can only be enabled when a keyspace is created" });
     }
     // Rows that are not swept yet may refer to collections. A blind put over such a row would leave its parts
     // behind.

@@ -19,8 +19,8 @@ use thalweg_redis::CollectionId;
 use thalweg_store::{View, WriteBatch};
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime, StreamId,
+    codec::{Malformed, Reader},
     command::{FIRST_VERSION, KeyspaceConfig, check_name},
-    record::{Malformed, Reader},
 };
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Puts and deletes of keys, which also update the exact counts and the history of the keyspace.
 
-use thalweg_types::{KeyspaceId, LogPosition, Revision, command::Outcome, limits::MAX_KEY_BYTES, record::Malformed};
+use thalweg_types::{KeyspaceId, LogPosition, Revision, codec::Malformed, command::Outcome, limits::MAX_KEY_BYTES};
 
 use crate::{
     blobs::blob_at,

@@ -2,9 +2,9 @@
 
 use thalweg_types::{
     LogPosition, Revision,
+    codec::Malformed,
     command::{AppendedAt, BlindPut, Commit, Condition, Deadline, Expect, Outcome, Write},
     limits::{MAX_CONDITION_ROWS, MAX_KEY_BYTES},
-    record::Malformed,
 };
 
 use crate::{

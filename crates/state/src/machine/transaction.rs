@@ -10,12 +10,12 @@
 
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
+    codec::Malformed,
     command::{
         AppendedAt, Deadline, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction,
         Write,
     },
     limits::{MAX_CONDITION_ROWS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
-    record::Malformed,
 };
 
 use crate::{

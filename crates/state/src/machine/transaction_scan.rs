@@ -6,9 +6,9 @@ use bytes::Bytes;
 use thalweg_store::{Direction, View};
 use thalweg_types::{
     KeyspaceId, Revision,
+    codec::Malformed,
     command::{OperationError, ScanOperation, ScanPage, ScannedItem, UnchangedRange},
     limits::{MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES, MAX_TRANSACTION_SCAN_ITEMS, MAX_TRANSACTION_SCAN_ROWS},
-    record::Malformed,
 };
 
 use crate::{

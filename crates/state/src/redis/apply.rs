@@ -16,9 +16,9 @@
 use thalweg_redis::execute;
 use thalweg_types::{
     KeyspaceId, LogPosition,
+    codec::Malformed,
     command::{Outcome, RedisBatch, RedisCommands},
     limits::MAX_KEY_BYTES,
-    record::Malformed,
     reply::Reply,
 };
 

@@ -103,7 +103,7 @@ pub(crate) const TOO_MUCH_READ: &str =
 const TOO_MUCH_WRITTEN: &str = "ERR these commands write too much at once: send fewer of them at a time";
 const TOO_MANY_CLEARS: &str = "ERR too many deleted prefixes wait to be swept: try again later";
 const NO_COLLECTIONS: &str =
-    "ERR this keyspace holds strings only: hashes and streams need one that counts exactly and keeps no history";
+    "ERR this keyspace stores only strings: hashes and streams need a keyspace with exact counts and without history";
 
 impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     pub(crate) fn new(applying: &'s mut Applying<'m>, batch: RedisBatch<'a>, at: LogPosition) -> Self {

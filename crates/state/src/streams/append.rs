@@ -2,8 +2,9 @@
 
 use thalweg_types::{
     LogPosition, Offset, StreamId,
+    codec::Malformed,
     command::{Outcome, StreamConfig, StreamLimit, Write},
-    record::{Malformed, Records},
+    record::Records,
 };
 
 use crate::{

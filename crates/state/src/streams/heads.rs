@@ -31,8 +31,8 @@ use std::{
 use thalweg_store::{View, WriteBatch};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
+    codec::{Malformed, Reader},
     command::{StreamConfig, check_name},
-    record::{Malformed, Reader},
 };
 
 use crate::{

@@ -31,5 +31,4 @@ pub(crate) mod replacing;
 pub(crate) mod retention;
 
 pub use compaction::{CompactionCandidate, Stretch};
-pub use producers::ProducerInfo;
 pub use read::{BatchForm, BatchRef, Batches, StreamInfo};

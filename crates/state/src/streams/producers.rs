@@ -17,6 +17,7 @@ use thalweg_store::{Direction, View};
 use thalweg_types::{
     Offset, Revision, SpaceTime, StreamId,
     command::{ProducerRefusal, ProducerStamp, check_producer_id},
+    info::Producer,
     limits::{PRODUCER_MEMORY, PRODUCER_RESULTS},
 };
 
@@ -47,19 +48,6 @@ pub(crate) struct ProducerResult {
     pub(crate) revision: Revision,
     pub(crate) first: Offset,
     pub(crate) count: u32,
-}
-
-/// An idempotent producer of a stream, as clients see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProducerInfo {
-    /// Id of the producer.
-    pub id: String,
-    /// Epoch of the producer; appends with a lower epoch are rejected (fenced).
-    pub epoch: u32,
-    /// Sequence that the producer's next append must have.
-    pub next_sequence: u64,
-    /// Time at which the producer last appended or was opened.
-    pub last_time: SpaceTime,
 }
 
 /// Classification of an append by its producer id, epoch and sequence.
@@ -170,11 +158,11 @@ pub(crate) fn visit(
 }
 
 /// Returns the producers that the stream remembers at time `now`, in the order of ids.
-pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<ProducerInfo>, MachineError> {
+pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<Producer>, MachineError> {
     let mut found = Vec::new();
     visit(view, stream, &mut |id, row| {
         if row.is_known(now) {
-            found.push(ProducerInfo::of(id, &row));
+            found.push(row.describe(id));
         }
     })?;
     Ok(found)
@@ -194,9 +182,10 @@ pub(crate) fn some_keys(view: &dyn View, stream: StreamId, max: usize) -> Result
     Ok(found)
 }
 
-impl ProducerInfo {
-    pub(crate) fn of(id: &str, row: &ProducerRow) -> Self {
-        Self { id: id.to_owned(), epoch: row.epoch, next_sequence: row.next, last_time: row.last_time }
+impl ProducerRow {
+    /// Describes the producer with this id.
+    pub(crate) fn describe(&self, id: &str) -> Producer {
+        Producer { epoch: self.epoch, next_sequence: self.next, last_time: self.last_time, id: id.to_owned() }
     }
 }
 

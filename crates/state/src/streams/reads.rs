@@ -1,7 +1,7 @@
 //! Queries about streams. Any thread may call them at any time; they block the applying thread only while they copy a
 //! little data.
 
-use thalweg_types::{Offset, SpaceTime, StreamId};
+use thalweg_types::{Offset, SpaceTime, StreamId, info::Producer};
 
 use crate::{
     error::{MachineError, StreamReadError},
@@ -10,7 +10,7 @@ use crate::{
     streams::{
         compaction::{self, CompactionCandidate, Stretch},
         heads::{Chore, Head},
-        producers::{self, ProducerInfo, ProducerRow},
+        producers::{self, ProducerRow},
         read as stream_read,
         read::{Batches, StreamInfo},
         retention,
@@ -55,17 +55,17 @@ impl Machine {
     }
 
     /// Returns the idempotent producers that a stream remembers, in the order of ids.
-    pub fn producers(&self, stream: StreamId) -> Result<Vec<ProducerInfo>, MachineError> {
+    pub fn producers(&self, stream: StreamId) -> Result<Vec<Producer>, MachineError> {
         producers::list(&*self.backend.view(), stream, self.applied().time)
     }
 
     /// Returns the state of one producer; `None` if the stream does not know the producer, or has forgotten it after a
     /// long silence.
-    pub fn producer(&self, stream: StreamId, id: &str) -> Result<Option<ProducerInfo>, MachineError> {
+    pub fn producer(&self, stream: StreamId, id: &str) -> Result<Option<Producer>, MachineError> {
         let key = keys::producer_head(stream, id);
         let row = self.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()?;
         let now = self.applied().time;
-        Ok(row.filter(|row| row.is_known(now)).map(|row| ProducerInfo::of(id, &row)))
+        Ok(row.filter(|row| row.is_known(now)).map(|row| row.describe(id)))
     }
 
     /// Returns the streams that are configured for compaction and have records.

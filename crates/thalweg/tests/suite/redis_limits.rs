@@ -138,7 +138,7 @@ fn what_is_announced_by_who_is_known_is_bounded_too() {
         let _ = bulk.shutdown(std::net::Shutdown::Write);
         rest(bulk)
     });
-    let refused = said.filter(|said| said.starts_with("-BUSY too many bytes of requests at a time")).count();
+    let refused = said.filter(|said| said.starts_with("-BUSY requests use too much memory")).count();
     assert_eq!(refused, 98);
 }
 

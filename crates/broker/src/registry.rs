@@ -1,0 +1,258 @@
+//! State that the links and handles of a broker share.
+//!
+//! Owns: the index of all subscriptions (shards of subjects, and the trie of patterns), the open links, the
+//! limits of both, the memory for queues, and the figures. Does not own: queues, or publishing.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use foldhash::fast::FixedState;
+use thalweg_types::{
+    classified,
+    limits::{
+        DEFAULT_BROKER_BYTES, DEFAULT_CACHED_SUBJECTS, DEFAULT_LINK_BYTES, MAX_LINK_SUBSCRIPTIONS, MAX_LINKS,
+        MAX_SUBSCRIPTIONS,
+    },
+};
+
+use crate::{
+    Losses, Notify, Pattern,
+    interest::{GroupFull, Target},
+    link::{LinkId, Shared},
+    locked,
+    memory::Memory,
+    topics::{self, Counters, Shard},
+    wild::Wild,
+};
+
+/// Number of shards into which subjects are divided by hash. Each shard has a mutex that a publish to one of
+/// its subjects takes. With this many, threads rarely contend.
+const SHARDS: usize = 64;
+
+/// Limits of a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokerConfig {
+    /// Maximum number of open links; a link holds the queues of one connection. Opening more returns an
+    /// error.
+    pub max_links: usize,
+    /// Maximum number of subscriptions; each costs about 400 bytes. Further subscriptions return an error.
+    pub max_subscriptions: usize,
+    /// Maximum number of subscriptions of one link. Further subscriptions return an error.
+    pub max_link_subscriptions: usize,
+    /// Maximum bytes of messages queued for one link. At the limit, the broker applies the policy of the
+    /// subscription that would receive another message.
+    pub max_link_bytes: u64,
+    /// Maximum bytes of messages queued for all links together; a batch counts once for each link. At the
+    /// limit, the broker applies the policy of the subscription that would receive another message. A link
+    /// with an empty queue can exceed the limit by one batch.
+    pub max_queued_bytes: u64,
+    /// Maximum number of cached subjects. The cache stores the matching patterns of subjects that have no
+    /// subscriptions of their own, at about 250 bytes each. With 0, every publish to such a subject looks up
+    /// its patterns again.
+    pub cached_subjects: usize,
+    /// Seed for hashing subjects, and for choosing the members of queue groups that receive a message. Use
+    /// the system's randomness, so that clients cannot choose colliding subjects.
+    pub seed: u64,
+}
+
+impl BrokerConfig {
+    /// Default limits of a broker. Their seed is for tests only.
+    pub const DEFAULTS: Self = Self {
+        max_links: MAX_LINKS,
+        max_subscriptions: MAX_SUBSCRIPTIONS,
+        max_link_subscriptions: MAX_LINK_SUBSCRIPTIONS,
+        max_link_bytes: DEFAULT_LINK_BYTES,
+        max_queued_bytes: DEFAULT_BROKER_BYTES,
+        cached_subjects: DEFAULT_CACHED_SUBJECTS,
+        seed: 0,
+    };
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self::DEFAULTS
+    }
+}
+
+/// Error returned when the broker has reached its limit of links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the node has reached its limit of {max} connections that subscribe: try again later, or raise the limit")]
+pub struct TooManyLinks {
+    /// Maximum number of links.
+    pub max: usize,
+}
+
+classified!(TooManyLinks {
+    _ => "too_many_links", Retry;
+});
+
+/// Figures of a broker at one point in time. The counters start when the broker is created.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BrokerStats {
+    /// Number of open links.
+    pub links: usize,
+    /// Number of subscriptions.
+    pub subscriptions: usize,
+    /// Bytes of memory reserved for the queues of all links, in steps of 64 KiB for each link.
+    pub queued_bytes: u64,
+    /// Number of queued messages, counted once for each subscription. The number of each link is that of its
+    /// last change.
+    pub queued_messages: u64,
+    /// Number of subjects in memory: those with subscriptions and cached ones.
+    pub subjects: usize,
+    /// Approximate number of cached subjects without subscriptions of their own.
+    pub cached_subjects: usize,
+    /// Number of batches published, including those without subscribers.
+    pub batches: u64,
+    /// Number of messages in published batches.
+    pub messages: u64,
+    /// Number of batches published to subjects without any subscriber.
+    pub unmatched: u64,
+    /// Number of batches queued, counted once for each subscription.
+    pub deliveries: u64,
+    /// Number of batches not queued for a matching subscription because its queue was full, counted once for
+    /// each subscription.
+    pub missed: u64,
+    /// Number of publishes that were blocked by a full queue.
+    pub blocked: u64,
+    /// Number of publishes to a subject that was not in memory, so that its matching patterns had to be
+    /// looked up.
+    pub resolved: u64,
+    /// Numbers of messages that subscriptions missed, by the policy of the subscription.
+    pub losses: Losses,
+}
+
+/// A shard aligned to two cache lines of the processor, so that two shards never share one.
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// State that the links and handles of a broker share.
+pub(crate) struct Registry {
+    pub(crate) config: BrokerConfig,
+    hasher: FixedState,
+    shards: Box<[Padded]>,
+    pub(crate) wild: Wild,
+    pub(crate) memory: Memory,
+    links: AtomicUsize,
+    subscriptions: AtomicUsize,
+    next_link: AtomicU64,
+    /// Open links, for figures only; a publish does not use this table.
+    open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
+}
+
+impl Registry {
+    pub(crate) fn new(config: BrokerConfig) -> Self {
+        let each = config.cached_subjects.div_ceil(SHARDS);
+        let shard = |number: u64| Padded(Mutex::new(Shard::new(each, config.seed.wrapping_add(number + 1))));
+        Self {
+            config,
+            hasher: FixedState::with_seed(config.seed),
+            shards: (0..SHARDS as u64).map(shard).collect(),
+            wild: Wild::new(config.seed),
+            memory: Memory::new(config.max_queued_bytes),
+            links: AtomicUsize::new(0),
+            subscriptions: AtomicUsize::new(0),
+            next_link: AtomicU64::new(1),
+            open: Mutex::default(),
+        }
+    }
+
+    /// Adds a link without subscriptions.
+    pub(crate) fn open_link(&self, notify: Arc<dyn Notify>) -> Result<Arc<Shared>, TooManyLinks> {
+        let BrokerConfig { max_links: max, max_link_bytes, seed, .. } = self.config;
+        if self.links.fetch_add(1, Ordering::Relaxed) >= max {
+            self.links.fetch_sub(1, Ordering::Relaxed);
+            return Err(TooManyLinks { max });
+        }
+        let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
+        let shared = Arc::new(Shared::new(id, max_link_bytes, seed, notify));
+        locked(self.open.lock()).insert(id, Arc::downgrade(&shared));
+        Ok(shared)
+    }
+
+    /// Removes a link, whose subscriptions were removed before.
+    pub(crate) fn close_link(&self, id: LinkId) {
+        locked(self.open.lock()).remove(&id);
+        self.links.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Locks the shard of a subject. Also returns the subject's hash.
+    pub(crate) fn shard(&self, subject: &[u8]) -> (u64, MutexGuard<'_, Shard>) {
+        let hash = topics::hash(&self.hasher, subject);
+        // Uses the middle bits, because the shard's hash table uses the others.
+        let shard = &self.shards[(hash >> 24) as usize % self.shards.len()];
+        (hash, locked(shard.0.lock()))
+    }
+
+    pub(crate) fn insert(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: Target) -> Result<(), GroupFull> {
+        if !pattern.is_literal() {
+            return self.wild.insert(pattern, group, target);
+        }
+        let (hash, mut shard) = self.shard(pattern.as_bytes());
+        shard.insert(hash, pattern, &self.wild, group, target)
+    }
+
+    pub(crate) fn remove(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>, target: &Target) {
+        if !pattern.is_literal() {
+            return self.wild.remove(pattern, group, target);
+        }
+        let (hash, mut shard) = self.shard(pattern.as_bytes());
+        shard.remove(hash, pattern, group, target);
+    }
+
+    /// Counts a subscription. Returns false at the limit.
+    pub(crate) fn count_subscription(&self) -> bool {
+        let has_room = self.subscriptions.fetch_add(1, Ordering::Relaxed) < self.config.max_subscriptions;
+        if !has_room {
+            self.uncount_subscriptions(1);
+        }
+        has_room
+    }
+
+    pub(crate) fn uncount_subscriptions(&self, count: usize) {
+        self.subscriptions.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    fn queued_messages(&self) -> u64 {
+        locked(self.open.lock()).values().filter_map(Weak::upgrade).map(|link| link.load()).sum()
+    }
+
+    /// Returns the figures of the broker. Takes each shard's lock in turn.
+    pub(crate) fn stats(&self) -> BrokerStats {
+        let mut stats = BrokerStats {
+            links: self.links.load(Ordering::Relaxed),
+            subscriptions: self.subscriptions.load(Ordering::Relaxed),
+            queued_bytes: self.memory.used(),
+            queued_messages: self.queued_messages(),
+            losses: self.memory.losses.read(),
+            ..BrokerStats::default()
+        };
+        for shard in &self.shards {
+            let shard = locked(shard.0.lock());
+            let (subjects, cached) = shard.len();
+            let Counters { batches, messages, unmatched, deliveries, missed, blocked, resolved } = shard.counters;
+            stats.subjects += subjects;
+            stats.cached_subjects += cached;
+            stats.batches += batches;
+            stats.messages += messages;
+            stats.unmatched += unmatched;
+            stats.deliveries += deliveries;
+            stats.missed += missed;
+            stats.blocked += blocked;
+            stats.resolved += resolved;
+        }
+        stats
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broker").field("config", &self.config).finish_non_exhaustive()
+    }
+}

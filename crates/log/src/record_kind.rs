@@ -1,0 +1,64 @@
+//! Kinds of records.
+
+/// Kind of a record. Records belong to a space, a state machine with its own sequence of numbered entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// Commands for the state machine of a space. The record has a term and an index.
+    Entry = 1,
+    /// Membership of a space: the nodes that replicate it. The record has a term and an index.
+    Membership = 2,
+    /// Vote of this node in an election of a space's leader.
+    Vote = 3,
+    /// Bytes that this node copied from an old segment to the end of the log, so that the segment can be
+    /// freed. The record has no term or index.
+    Move = 4,
+    /// Voids the entries of a space from an index on (Raft only).
+    Truncate = 5,
+    /// Declares that the entries of a space up to an index are no longer needed.
+    Purged = 6,
+    /// An empty entry of a space, which a new leader appends first. The record has a term and an index.
+    Blank = 7,
+}
+
+impl RecordKind {
+    /// All kinds of records in the log.
+    pub const ALL: [Self; 7] =
+        [Self::Entry, Self::Membership, Self::Vote, Self::Move, Self::Truncate, Self::Purged, Self::Blank];
+
+    /// Returns the kind of an encoded record, or `None` for an unknown value.
+    #[must_use]
+    pub const fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Entry,
+            2 => Self::Membership,
+            3 => Self::Vote,
+            4 => Self::Move,
+            5 => Self::Truncate,
+            6 => Self::Purged,
+            7 => Self::Blank,
+            _ => return None,
+        })
+    }
+
+    /// Returns true for an entry of its space: it has its own index, and a later truncation at or below that
+    /// index voids it.
+    #[must_use]
+    pub const fn has_index(self) -> bool {
+        matches!(self, Self::Entry | Self::Membership | Self::Blank)
+    }
+
+    /// Name of the record kind, as the command `log dump` prints it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Entry => "entry",
+            Self::Membership => "membership",
+            Self::Vote => "vote",
+            Self::Move => "move",
+            Self::Truncate => "truncate",
+            Self::Purged => "purged",
+            Self::Blank => "blank",
+        }
+    }
+}

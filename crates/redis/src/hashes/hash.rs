@@ -1,0 +1,86 @@
+//! A hash during a command: its rows, and the number of fields in its key's meta.
+//!
+//! ```text
+//! key -> (hash, id, meta = fields u64 little-endian)      part (id, field) -> value
+//! ```
+//!
+//! Invariants:
+//! * `meta` contains the number of parts. It is never 0: a hash without fields does not exist.
+//! * A command that changes a field also puts the key, so that its version changes.
+
+use bytes::Bytes;
+use thalweg_types::limits::MAX_KEY_BYTES;
+
+use crate::{
+    errors::{STRINGS_ONLY, Stop, WRONG_TYPE, key_too_long, refused},
+    store::{Collection, CollectionId, Kind, NewValue, Read, Store, StoreError, Value},
+};
+
+/// A hash that exists, or that a command is about to create.
+#[derive(Debug)]
+pub(super) struct Hash {
+    pub id: CollectionId,
+    pub fields: u64,
+    deadline: Option<u64>,
+}
+
+/// Error returned if a hash's meta is not a counter.
+#[derive(Debug, thiserror::Error)]
+#[error("a hash's meta has {0} bytes instead of 8: the store is damaged")]
+struct BadMeta(usize);
+
+/// Number of fields of a hash.
+pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
+    let Ok(count) = <[u8; 8]>::try_from(&hash.meta[..]) else {
+        return Err(StoreError::Failed(Box::new(BadMeta(hash.meta.len()))));
+    };
+    Ok(u64::from_le_bytes(count))
+}
+
+impl Hash {
+    /// Finds the hash of a key. Rejects a key of another kind.
+    pub fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, Stop> {
+        let Some(found) = read.get(key)? else { return Ok(None) };
+        match found.value {
+            Value::Collection(hash) if hash.kind == Kind::Hash => {
+                Ok(Some(Self { id: hash.id, fields: fields_of(&hash)?, deadline: found.deadline }))
+            }
+            Value::Collection(_) | Value::String(_) => Err(refused(WRONG_TYPE)),
+        }
+    }
+
+    /// Finds the hash of a key, or creates one, which exists only after a put.
+    pub fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, Stop> {
+        if let Some(hash) = Self::find(store, key)? {
+            return Ok(hash);
+        }
+        if !store.has_collections() {
+            return Err(refused(STRINGS_ONLY));
+        }
+        Ok(Self { id: store.new_collection()?, fields: 0, deadline: None })
+    }
+
+    pub fn get(&self, read: &(impl Read + ?Sized), field: &[u8]) -> Result<Option<Bytes>, Stop> {
+        Ok(read.part(self.id, field)?)
+    }
+
+    /// Sets a field. Returns true if it is new. The caller must put the key afterwards.
+    pub fn set<'a>(&mut self, store: &mut dyn Store<'a>, field: &[u8], value: &[u8]) -> Result<bool, Stop> {
+        let is_new = self.fields == 0 || store.part(self.id, field)?.is_none();
+        self.fields += u64::from(is_new);
+        store.put_part(self.id, field, value)?;
+        Ok(is_new)
+    }
+
+    /// Puts the key in its current state.
+    pub fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), Stop> {
+        let meta = Bytes::copy_from_slice(&self.fields.to_le_bytes());
+        let collection = Collection { id: self.id, kind: Kind::Hash, meta };
+        Ok(store.put(key, NewValue::Collection(collection), self.deadline)?)
+    }
+}
+
+/// Rejects a field longer than the name of a part may be.
+pub(super) fn check_field(field: &[u8]) -> Result<(), Stop> {
+    if field.len() > MAX_KEY_BYTES { Err(key_too_long().into()) } else { Ok(()) }
+}

@@ -1,0 +1,37 @@
+//! Visits of a stream's parts in the order of their names.
+//!
+//! Owns the direction of a visit, and visitors that can fail. Does not own the names; see
+//! [`layout`](super::layout).
+
+use std::ops::{Bound, ControlFlow};
+
+use crate::store::{CollectionId, Read, StoreError};
+
+/// Result of a visitor: continue, stop, or error.
+pub(super) type Flow = Result<ControlFlow<()>, StoreError>;
+
+/// Direction of a visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Ascending,
+    Descending,
+}
+
+/// Visits parts of a collection, with a visitor that can return an error.
+pub(super) fn visit_parts(
+    read: &dyn Read,
+    at: CollectionId,
+    (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+    order: Order,
+    visit: &mut dyn FnMut(&[u8], &[u8]) -> Flow,
+) -> Result<(), StoreError> {
+    let mut outcome = Ok(());
+    read.parts(at, lower, upper, order == Order::Descending, &mut |name, value| match visit(name, value) {
+        Ok(flow) => flow,
+        Err(error) => {
+            outcome = Err(error);
+            ControlFlow::Break(())
+        }
+    })?;
+    outcome
+}

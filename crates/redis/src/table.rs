@@ -1,0 +1,110 @@
+//! Table of all commands, and its search by name.
+//!
+//! Each family of commands has a module with its own table; this module joins them and finds a command in any
+//! case of its name. Does not own the arguments of a command; see [`command`](crate::command).
+
+use std::sync::LazyLock;
+
+use crate::{
+    channels,
+    command::{Command, Subcommand},
+    connection, hashes, keys, streams, strings,
+};
+
+/// Command tables of all families.
+const TABLES: [&[Command]; 6] =
+    [channels::COMMANDS, connection::COMMANDS, hashes::COMMANDS, keys::COMMANDS, streams::COMMANDS, strings::COMMANDS];
+
+/// Iterates over all commands, family by family.
+pub fn all() -> impl Iterator<Item = &'static Command> {
+    TABLES.iter().flat_map(|table| table.iter())
+}
+
+/// Number of slots in the hash table of commands; a power of two, several times the number of commands.
+const PLACES: usize = 1024;
+
+/// Commands by name. Each is in the first free slot at or after its hash.
+static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::new(|| {
+    let mut places = Box::new([None; PLACES]);
+    for command in all() {
+        let mut at = place_of(command.name.as_bytes());
+        while places[at].is_some() {
+            at = (at + 1) % PLACES;
+        }
+        places[at] = Some(command);
+    }
+    places
+});
+
+/// Hashes a name, ignoring case. A few other characters collide too, which costs only a comparison.
+fn place_of(name: &[u8]) -> usize {
+    let hash = name.iter().fold(name.len(), |hash, byte| hash.wrapping_mul(31) + usize::from(byte | 0x20));
+    (hash ^ hash >> 10) % PLACES
+}
+
+/// Finds a command by the name in `COMMAND INFO`, and its subcommand if the name contains one
+/// (`xgroup|create`).
+#[must_use]
+pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subcommand>)> {
+    let Some(bar) = name.iter().position(|byte| *byte == b'|') else { return Some((find(name)?, None)) };
+    let command = find(&name[..bar])?;
+    let subcommand = command.subcommands.iter().find(|known| name.eq_ignore_ascii_case(known.name.as_bytes()))?;
+    Some((command, Some(subcommand)))
+}
+
+/// Finds a command by its name in any case.
+#[must_use]
+pub fn find(name: &[u8]) -> Option<&'static Command> {
+    // Longer than every command's name, so it need not be hashed.
+    if name.len() > 24 {
+        return None;
+    }
+    let mut at = place_of(name);
+    while let Some(command) = BY_NAME[at] {
+        if name.eq_ignore_ascii_case(command.name.as_bytes()) {
+            return Some(command);
+        }
+        at = (at + 1) % PLACES;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_where_a_command_has_them() {
+        let keys = |line: &'static str| {
+            let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let found: Vec<_> = find(args[0]).unwrap().keys_of(&args).map(|key| String::from_utf8_lossy(key)).collect();
+            found.join(" ")
+        };
+        assert_eq!(keys("get a"), "a");
+        assert_eq!(keys("mset a 1 b 2"), "a b");
+        assert_eq!(keys("rename a b"), "a b");
+        assert_eq!(keys("xgroup create a g 0"), "a");
+        assert_eq!(keys("xgroup help"), "");
+        assert_eq!(keys("xgroup nope a"), "");
+        assert_eq!(keys("xread count 1 streams a b 1 2"), "a b");
+        assert_eq!(keys("xreadgroup group g c streams a >"), "a");
+        assert_eq!(keys("flushdb"), "");
+    }
+
+    #[test]
+    fn every_command_is_found_by_its_name_in_any_case_and_no_two_have_the_same() {
+        for command in all() {
+            assert!(command.name.len() <= 24 && command.name.bytes().all(|byte| !byte.is_ascii_uppercase()));
+            let found = |name: String| find(name.as_bytes()).map(std::ptr::from_ref);
+            assert_eq!(found(command.name.to_owned()), Some(std::ptr::from_ref(command)), "{}", command.name);
+            assert_eq!(found(command.name.to_uppercase()), Some(std::ptr::from_ref(command)), "{}", command.name);
+        }
+        for (command, subcommand) in all().flat_map(|command| command.subcommands.iter().map(move |of| (command, of))) {
+            assert_eq!(subcommand.name, format!("{}|{}", command.name, subcommand.own_name()));
+            let found = find_full(subcommand.name.to_uppercase().as_bytes());
+            assert_eq!(found.and_then(|(_, of)| of).map(|of| of.name), Some(subcommand.name));
+        }
+        assert!(find_full(b"get|").is_none() && find_full(b"xgroup|nope").is_none() && find_full(b"|").is_none());
+        assert!(find(b"").is_none() && find(b"no such command").is_none() && find(&[b'g'; 1000]).is_none());
+    }
+}

@@ -1,0 +1,390 @@
+//! Parser of requests from received bytes.
+//!
+//! Owns: the receive buffer, the boundaries of requests, the limits of announced sizes.
+//!
+//! Invariants: announced bytes are not allocated before they arrive. The buffer has room for at most the
+//! received bytes a second time, plus [`READ_BYTES`]; the same applies to the positions of arguments. However
+//! the bytes arrive, each is parsed once: the parser keeps its progress. After a [`ProtocolError`] the start
+//! of the next request is unknown, and every later call returns the same error.
+
+use std::borrow::Cow;
+
+use bytes::{Buf, BytesMut};
+use thalweg_types::{classified, limits::MAX_COMMAND_BYTES};
+
+use super::{
+    inline,
+    request::{FEW, Part, Request},
+};
+use crate::number::parse_integer;
+
+/// Minimum free bytes of [`Input::buffer`], for one read from a socket.
+pub const READ_BYTES: usize = 64 * 1024;
+/// Maximum bytes of a line: an inline command, or an announcement.
+const MAX_LINE_BYTES: usize = 64 * 1024;
+/// Maximum number of arguments of a request.
+const MAX_ARGUMENTS: i64 = 1024 * 1024;
+/// Maximum bytes of a request, the same as for a command in the log.
+const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
+/// Number of arguments whose positions stay allocated.
+const IDLE_PARTS: usize = 1024;
+
+/// Authentication state of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Authenticated, or no authentication is needed: the normal limits apply.
+    Known,
+    /// Not authenticated: at most ten arguments of 16 KiB, which is sufficient to authenticate.
+    Unknown,
+}
+
+impl Trust {
+    fn max_arguments(self) -> i64 {
+        match self {
+            Self::Known => MAX_ARGUMENTS,
+            Self::Unknown => 10,
+        }
+    }
+
+    fn max_bulk_bytes(self) -> i64 {
+        match self {
+            Self::Known => MAX_REQUEST_BYTES as i64,
+            Self::Unknown => 16 * 1024,
+        }
+    }
+}
+
+/// Error returned for malformed requests. The client receives it, then the connection is closed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// An inline command has no line end within the limit.
+    #[error("Protocol error: too big inline request")]
+    InlineTooBig,
+    /// A quote of an inline command is not closed, or not followed by white space.
+    #[error("Protocol error: unbalanced quotes in request")]
+    UnbalancedQuotes,
+    /// The line with the number of arguments has no end within the limit.
+    #[error("Protocol error: too big mbulk count string")]
+    CountTooLong,
+    /// The number of arguments is malformed or too large.
+    #[error("Protocol error: invalid multibulk length")]
+    BadCount,
+    /// The number of arguments exceeds the limit before authentication.
+    #[error("Protocol error: unauthenticated multibulk length")]
+    UnknownCount,
+    /// The line with an argument's length has no end within the limit.
+    #[error("Protocol error: too big bulk count string")]
+    LengthTooLong,
+    /// An argument does not begin with `$`.
+    #[error("Protocol error: expected '$', got '{}'", *got as char)]
+    NotBulk {
+        /// First byte of the malformed argument.
+        got: u8,
+    },
+    /// The length of an argument is malformed or too large.
+    #[error("Protocol error: invalid bulk length")]
+    BadLength,
+    /// The length of an argument exceeds the limit before authentication.
+    #[error("Protocol error: unauthenticated bulk length")]
+    UnknownLength,
+    /// The arguments together are too long.
+    #[error("Protocol error: too big request: at most {MAX_REQUEST_BYTES} bytes, send less at a time")]
+    TooBig,
+}
+
+impl ProtocolError {
+    /// Returns the error text for the client, without `ERR`. It is bytes because it can contain a byte that
+    /// the client sent.
+    #[must_use]
+    pub fn text(&self) -> Cow<'static, [u8]> {
+        match self {
+            Self::NotBulk { got } => {
+                let mut text = b"Protocol error: expected '$', got ' '".to_vec();
+                let at = text.len() - 2;
+                text[at] = if matches!(got, b'\r' | b'\n') { b' ' } else { *got };
+                text.into()
+            }
+            other => other.to_string().into_bytes().into(),
+        }
+    }
+}
+
+classified!(ProtocolError {
+    Self::TooBig => "request_too_large", Fix;
+    _ => "malformed_request", Fix;
+});
+
+/// Result of reading an announcement.
+enum Line {
+    /// The line is not complete yet.
+    Partial,
+    /// The line contains no number that Redis would accept.
+    NoNumber,
+    /// The number, and the end of the line.
+    Number { number: i64, end: usize },
+}
+
+/// Receives bytes and returns requests. See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Input {
+    pub(super) buffer: BytesMut,
+    /// Start of the current request; the bytes before it were returned.
+    start: usize,
+    /// Position up to which the current request was parsed. `start <= at <= buffer.len()`
+    at: usize,
+    /// Number of missing arguments of the current array request.
+    missing: usize,
+    /// Length of the argument that was announced last.
+    bulk: Option<usize>,
+    parts: Vec<Part>,
+    /// True if the request from `start` to `at` was returned and then unread.
+    again: bool,
+    /// True if the buffer has grown beyond two reads.
+    is_large: bool,
+    failed: Option<ProtocolError>,
+}
+
+impl Input {
+    /// Creates an input without memory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the buffer for reading from a socket, with free capacity after its content. The caller must
+    /// only append.
+    pub fn buffer(&mut self) -> &mut BytesMut {
+        if self.start > 0 {
+            self.buffer.advance(self.start);
+            self.at -= self.start;
+            self.start = 0;
+        }
+        let have = self.buffer.len();
+        if self.buffer.capacity() - have < READ_BYTES / 4 {
+            // Adds at most the size of the content, and only if the current request needs it.
+            let wanted = self.wanted_bytes().saturating_sub(have);
+            let more = wanted.min(have).max(READ_BYTES);
+            self.is_large |= have + more > 2 * READ_BYTES;
+            self.buffer.reserve(more);
+        }
+        &mut self.buffer
+    }
+
+    /// Appends received bytes by copying them.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.buffer().extend_from_slice(bytes);
+    }
+
+    /// Number of received bytes that are not part of a returned request.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.buffer.len() - self.start
+    }
+
+    /// Returns true if a request was unread.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        self.again
+    }
+
+    /// Minimum size in bytes of the current request, as far as it was announced.
+    #[must_use]
+    pub fn wanted_bytes(&self) -> usize {
+        self.at - self.start + self.bulk.map_or(0, |len| len + 2)
+    }
+
+    /// Returns the buffer like [`buffer`](Self::buffer), but starts from a spare one if there is none. For
+    /// callers that keep buffers from [`release`](Self::release).
+    pub fn buffer_or(&mut self, spare: impl FnOnce() -> BytesMut) -> &mut BytesMut {
+        if self.buffer.capacity() == 0 {
+            self.buffer = spare();
+        }
+        self.buffer()
+    }
+
+    /// Returns the buffer if it contains no part of a request, for a connection that waits for its peer.
+    /// Drops a buffer that has become large.
+    pub fn release(&mut self) -> Option<BytesMut> {
+        if self.pending_bytes() > 0 || self.failed.is_some() {
+            return None;
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let parts = Some(std::mem::take(&mut self.parts)).filter(|parts| parts.capacity() <= FEW);
+        let became_large = self.is_large;
+        *self = Self { parts: parts.unwrap_or_default(), ..Self::default() };
+        (!became_large).then_some(buffer)
+    }
+
+    /// Returns the next request, or `None` until it is complete. Skips requests without arguments.
+    #[inline]
+    pub fn next(&mut self, trust: Trust) -> Result<Option<Request<'_>>, ProtocolError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let there = if self.again { Ok(true) } else { self.advance(trust) };
+        match there {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                self.again = false;
+                let begin = std::mem::replace(&mut self.start, self.at);
+                Ok(Some(Request::new(&self.buffer[begin..self.at], &self.parts)))
+            }
+            Err(error) => {
+                self.failed = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// Unreads the last returned request, which had `bytes` bytes: the next call returns it again. No bytes
+    /// may have been received in between.
+    pub fn unread(&mut self, bytes: usize) {
+        debug_assert!(!self.again && bytes <= self.start && self.start == self.at);
+        self.start -= bytes;
+        self.again = true;
+    }
+
+    /// Returns true if there is a complete request, from `start` to `at`.
+    fn advance(&mut self, trust: Trust) -> Result<bool, ProtocolError> {
+        loop {
+            if self.at > self.start {
+                // A partly parsed request is always an array.
+                return self.arguments(trust);
+            }
+            self.parts.clear();
+            if self.parts.capacity() > IDLE_PARTS {
+                self.parts.shrink_to(IDLE_PARTS);
+            }
+            match self.buffer.get(self.at) {
+                None => return Ok(false),
+                Some(b'*') => match self.count(trust)? {
+                    None => return Ok(false),
+                    Some(0) => self.start = self.at,
+                    Some(count) => self.missing = count,
+                },
+                Some(_) => {
+                    if !self.inline()? {
+                        return Ok(false);
+                    }
+                    if !self.parts.is_empty() {
+                        return Ok(true);
+                    }
+                    self.start = self.at;
+                }
+            }
+        }
+    }
+
+    /// Parses the number of arguments, if its line is complete.
+    fn count(&mut self, trust: Trust) -> Result<Option<usize>, ProtocolError> {
+        match self.line() {
+            Line::Partial if self.buffer.len() - self.at > MAX_LINE_BYTES => Err(ProtocolError::CountTooLong),
+            Line::Partial => Ok(None),
+            Line::NoNumber => Err(ProtocolError::BadCount),
+            Line::Number { number, .. } if number > MAX_ARGUMENTS => Err(ProtocolError::BadCount),
+            Line::Number { number, .. } if number > trust.max_arguments() => Err(ProtocolError::UnknownCount),
+            Line::Number { number, end } => {
+                self.at = end;
+                Ok(Some(usize::try_from(number).unwrap_or(0)))
+            }
+        }
+    }
+
+    /// Returns true if all arguments are complete.
+    fn arguments(&mut self, trust: Trust) -> Result<bool, ProtocolError> {
+        while self.missing > 0 {
+            let len = match self.bulk {
+                Some(len) => len,
+                None => match self.length(trust)? {
+                    None => return Ok(false),
+                    Some(len) => len,
+                },
+            };
+            // Redis does not check the bytes after the argument, so this doesn't either.
+            let end = self.at + len + 2;
+            if end > self.buffer.len() {
+                self.bulk = Some(len);
+                return Ok(false);
+            }
+            self.parts.push(Part::new(self.at - self.start, len));
+            (self.at, self.bulk) = (end, None);
+            self.missing -= 1;
+        }
+        Ok(true)
+    }
+
+    /// Parses the length of the next argument, if its line is complete.
+    #[inline]
+    fn length(&mut self, trust: Trust) -> Result<Option<usize>, ProtocolError> {
+        match self.line() {
+            Line::Partial if self.buffer.len() - self.at > MAX_LINE_BYTES => Err(ProtocolError::LengthTooLong),
+            Line::Partial => Ok(None),
+            _ if self.buffer[self.at] != b'$' => Err(ProtocolError::NotBulk { got: self.buffer[self.at] }),
+            Line::NoNumber => Err(ProtocolError::BadLength),
+            Line::Number { number, .. } if !(0..=MAX_REQUEST_BYTES as i64).contains(&number) => {
+                Err(ProtocolError::BadLength)
+            }
+            Line::Number { number, .. } if number > trust.max_bulk_bytes() => Err(ProtocolError::UnknownLength),
+            Line::Number { number, end } => {
+                let len = usize::try_from(number).map_err(|_| ProtocolError::BadLength)?;
+                if end - self.start + len + 2 > MAX_REQUEST_BYTES {
+                    return Err(ProtocolError::TooBig);
+                }
+                self.at = end;
+                Ok(Some(len))
+            }
+        }
+    }
+
+    /// Parses the number after the first byte of the line at `at`. Redis searches for the carriage return,
+    /// and assumes that a newline follows.
+    #[inline]
+    fn line(&self) -> Line {
+        let rest = &self.buffer[self.at..];
+        let mut number: i64 = 0;
+        // Fast path for nearly all numbers: a few digits.
+        for (at, byte) in rest.iter().enumerate().skip(1).take(9) {
+            match byte {
+                b'0'..=b'9' => number = number * 10 + i64::from(byte - b'0'),
+                b'\r' if at > 1 && (rest[1] != b'0' || at == 2) => {
+                    if at + 1 == rest.len() {
+                        return Line::Partial;
+                    }
+                    return Line::Number { number, end: self.at + at + 2 };
+                }
+                _ => break,
+            }
+        }
+        self.long_line()
+    }
+
+    fn long_line(&self) -> Line {
+        let rest = &self.buffer[self.at..];
+        let Some(len) = rest.iter().position(|byte| *byte == b'\r').filter(|len| len + 1 < rest.len()) else {
+            return Line::Partial;
+        };
+        let end = self.at + len + 2;
+        match rest.get(1..len).and_then(parse_integer) {
+            Some(number) => Line::Number { number, end },
+            None => Line::NoNumber,
+        }
+    }
+
+    /// Returns true if the line at `at` is complete; then its words are in `parts`.
+    fn inline(&mut self) -> Result<bool, ProtocolError> {
+        let rest = &mut self.buffer[self.at..];
+        let Some(len) = rest.iter().position(|byte| *byte == b'\n') else {
+            let too_big = rest.len() > MAX_LINE_BYTES;
+            return if too_big { Err(ProtocolError::InlineTooBig) } else { Ok(false) };
+        };
+        let words = &mut rest[..len];
+        let words = match words {
+            [line @ .., b'\r'] => line,
+            line => line,
+        };
+        inline::split(words, 0, &mut self.parts).map_err(|_| ProtocolError::UnbalancedQuotes)?;
+        self.at += len + 1;
+        Ok(true)
+    }
+}

@@ -1,0 +1,129 @@
+//! Certificates: PEM files that contain them, and their fingerprints.
+//!
+//! Does not own a server's use of its certificate (see [`identity`](crate::identity)) or a client's judgement of it
+//! (see [`trust`](crate::trust)).
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use rustls::pki_types::{
+    CertificateDer,
+    pem::{Error as PemError, PemObject as _},
+};
+use thalweg_types::classified;
+
+/// Maximum bytes of a PEM file. Reading a larger file returns the error [`IdentityError::TooLarge`].
+pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
+
+/// SHA-256 hash of a certificate, by which a client recognises a server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint(pub(crate) [u8; 32]);
+
+impl Fingerprint {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, certificate);
+        Self(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// Reads all certificates of a PEM file. A file without certificates is an error.
+pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let pem = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err(pem_error(path, "a certificate", &PemError::NoItemsFound)),
+        Ok(found) => Ok(found),
+        Err(error) => Err(pem_error(path, "a certificate", &error)),
+    }
+}
+
+/// Reads a PEM file of at most [`MAX_PEM_BYTES`].
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
+    let length = fs::metadata(path).map_err(|error| IdentityError::io(path, error))?.len();
+    if length > MAX_PEM_BYTES {
+        return Err(IdentityError::TooLarge { path: path.into(), length });
+    }
+    fs::read(path).map_err(|error| IdentityError::io(path, error))
+}
+
+pub(crate) fn pem_error(path: &Path, expected: &'static str, error: &PemError) -> IdentityError {
+    let reason = match error {
+        PemError::NoItemsFound => "the file contains none".to_owned(),
+        error => error.to_string(),
+    };
+    IdentityError::Pem { path: path.into(), expected, reason }
+}
+
+/// Error returned when a certificate or a key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// A certificate or key file could not be read or written.
+    #[error("cannot read or write {path}: {error}")]
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the operating system.
+        error: io::Error,
+    },
+    /// A certificate or key file exceeds [`MAX_PEM_BYTES`].
+    #[error("{path} has {length} bytes; a PEM file of certificates or keys has at most {MAX_PEM_BYTES}")]
+    TooLarge {
+        /// Path of the file.
+        path: PathBuf,
+        /// Size of the file in bytes.
+        length: u64,
+    },
+    /// A file does not contain the expected PEM items, such as a certificate or a private key.
+    #[error("{path} must contain {expected} in PEM form: {reason}")]
+    Pem {
+        /// Path of the file without the expected item.
+        path: PathBuf,
+        /// The kind of item expected.
+        expected: &'static str,
+        /// Description of the parse error or of the missing item.
+        reason: String,
+    },
+    /// Certificate and key do not match, or the kind of key is not supported.
+    #[error("the key in {key} cannot be used with the certificate in {certificates}: {reason}")]
+    Unusable {
+        /// Path of the certificate file.
+        certificates: PathBuf,
+        /// Path of the key file.
+        key: PathBuf,
+        /// Reason why key and certificate cannot be used together.
+        reason: String,
+    },
+    /// The development certificate could not be generated.
+    #[error("cannot generate a development certificate: {reason}")]
+    Generate {
+        /// Error text of the library that generates certificates.
+        reason: String,
+    },
+}
+
+impl IdentityError {
+    pub(crate) fn io(path: &Path, error: io::Error) -> Self {
+        Self::File { path: path.into(), error }
+    }
+}
+
+classified!(IdentityError {
+    Self::File { .. } => "certificate_file", Fix;
+    Self::TooLarge { .. } | Self::Pem { .. } => "certificate_pem", Fix;
+    Self::Unusable { .. } => "certificate_key", Fix;
+    Self::Generate { .. } => "certificate_generate", Stop;
+});
