@@ -206,7 +206,8 @@ impl Registry {
         shard.remove(hash, pattern, group, target);
     }
 
-    /// Counts a subscription. Returns false at the limit.
+    /// Counts a new subscription. Returns false if the broker has the maximum number of subscriptions
+    /// already.
     pub(crate) fn count_subscription(&self) -> bool {
         let has_room = self.subscriptions.fetch_add(1, Ordering::Relaxed) < self.config.max_subscriptions;
         if !has_room {

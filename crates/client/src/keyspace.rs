@@ -35,7 +35,7 @@ pub struct Value {
     /// Value of the key. The value is not copied and keeps the whole read buffer of the reply alive, so copy
     /// small values that live long.
     pub value: Bytes,
-    /// Revision at which the value of the pair was written.
+    /// Revision at which the value was written.
     pub revision: Revision,
     /// Remaining time to live of the key; `None` if it has no deadline.
     pub remaining: Option<Duration>,

@@ -646,7 +646,8 @@ impl State {
         self.task.clone()
     }
 
-    /// Stages a request of at most `max` bytes. If that is not possible, releases its id by routing a failure to it.
+    /// Stages a request of at most `max` bytes. If the request cannot be staged, releases its id by treating
+    /// it as failed.
     fn stage(
         &mut self,
         id: u32,

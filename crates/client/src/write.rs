@@ -182,7 +182,7 @@ pub struct Appended {
     pub duplicate: bool,
 }
 
-/// Decodes the reply to a command with one append.
+/// Decodes the reply to a command with one append to a stream.
 pub(crate) fn appended(frame: &SharedFrame) -> Result<Appended, Error> {
     let done = committed(frame)?;
     let (first, count) = done.appends.first().map_or((Offset(0), 0), |at| (at.first, at.count));

@@ -10,7 +10,7 @@ use crate::{format::RECORD_HEADER_BYTES, record_kind::RecordKind};
 /// A record to append to the log. The parts of its payload are written one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
-    /// Space (replicated state machine) whose entries the truncation voids.
+    /// Space of the record: the state machine to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
@@ -87,7 +87,7 @@ impl Appended {
 pub struct LogRecord {
     /// LSN of the record, its position in the log.
     pub lsn: Lsn,
-    /// Space (replicated state machine) whose entries the truncation voids.
+    /// Space of the record: the state machine to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,

@@ -83,7 +83,7 @@ impl Syncer {
     }
 }
 
-/// Action that is due.
+/// Action that the background sync thread has to perform.
 pub(crate) enum DueAction {
     Stop,
     /// All records written so far must be synced.
