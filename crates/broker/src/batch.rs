@@ -39,11 +39,11 @@ classified!(BatchError {
     Self::TooLarge { .. } => "batch_too_large", Fix;
 });
 
-/// One or more messages of one subject, encoded by the caller's codec. Immutable; every queue that holds a
-/// batch shares it, and a clone is a reference. The broker does not parse the bytes; they contain reply
-/// subjects and headers.
+/// One or more messages of one subject, encoded by the caller's codec. Immutable: all queues that hold a
+/// batch share the same bytes, and a clone is only a reference. The broker does not parse the bytes, which
+/// also contain reply subjects and headers.
 ///
-/// Limits count `encoded.len()`. So the bytes should own no more memory than their length: a slice of a
+/// Limits count the bytes of `encoded`. So `encoded` should own no more memory than its length: a slice of a
 /// connection's read buffer would keep the whole buffer until the slowest subscriber has received it.
 #[derive(Clone)]
 pub struct Batch(Arc<Inner>);
@@ -55,8 +55,7 @@ struct Inner {
     forms: [OnceLock<Bytes>; FORMS],
 }
 
-/// Number of alternative encodings that a batch can cache: one for each protocol version other than the
-/// codec's.
+/// Number of encodings that a batch can cache in addition to its own: one for each further protocol version.
 pub const FORMS: usize = 2;
 
 impl Batch {
@@ -77,7 +76,8 @@ impl Batch {
         Ok(Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() })))
     }
 
-    /// Creates a batch from a coalescer's output, whose limits are tighter than [`new`](Self::new)'s.
+    /// Creates a batch from messages that a [`Coalescer`](crate::Coalescer) gathered, without checking
+    /// limits: the coalescer's limits are tighter than those of [`new`](Self::new).
     pub(crate) fn coalesced(subject: Subject, encoded: Bytes, messages: u32) -> Self {
         debug_assert!(messages > 0);
         Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default() }))
@@ -89,22 +89,23 @@ impl Batch {
         &self.0.subject
     }
 
-    /// Messages as the codec encoded them.
+    /// The messages, as the publisher's codec encoded them.
     #[must_use]
     pub fn encoded(&self) -> &Bytes {
         &self.0.encoded
     }
 
-    /// Number of messages, at least 1.
+    /// Number of messages in the batch, at least 1.
     #[must_use]
     pub fn messages(&self) -> u32 {
         self.0.messages
     }
 
-    /// Returns the messages in another encoding; `form` is below [`FORMS`]. The first caller creates it; all
-    /// holders of the batch then share it, so a message for many subscribers is encoded once. Limits do not
-    /// count these bytes. The encoding is created when a batch is sent, and by then the batch has left that
-    /// link's queue; queues that still hold it keep at most this many more bytes for each form.
+    /// Returns the messages in another encoding; `form` is below [`FORMS`]. The first caller creates this
+    /// encoding with `make`; all holders of the batch then share the encoding, so a message for many
+    /// subscribers is encoded once. Limits do not count these bytes. The encoding is created when a batch is
+    /// sent to a connection, after the batch has left that connection's queue. Other queues that still hold
+    /// the batch keep the bytes of each such encoding in memory too.
     ///
     /// # Panics
     /// Panics if `form` is not below [`FORMS`].
@@ -112,7 +113,7 @@ impl Batch {
         self.0.forms[form].get_or_init(make)
     }
 
-    /// Returns true if both are the same batch, not only equal.
+    /// Returns true if both values are references to the same batch; equal contents are not enough.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -133,7 +134,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// Messages and bytes that a batch counts towards limits and credits.
+/// Number of messages and number of bytes that a batch counts towards limits and credits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) messages: u64,

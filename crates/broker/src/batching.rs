@@ -1,9 +1,10 @@
-//! Coalesces single messages into batches, so that they are encoded, queued and sent once.
+//! Coalesces single messages of a publisher into batches, so that the broker queues and sends many messages
+//! at the cost of one.
 //!
 //! Messages of a publisher keep their order, across subjects too: a batch has one subject, so a message to
-//! another subject completes the open batch. A batch is complete by count, by bytes, by age, and optionally
-//! when the publisher's input pauses. The coalescer reports its deadline in nanoseconds and never waits
-//! itself.
+//! another subject completes the open batch. A batch is complete when it has enough messages or bytes, when
+//! its first message is old enough, and optionally when the publisher's input pauses. The coalescer reports
+//! its deadline in nanoseconds and never waits itself.
 
 use std::time::Duration;
 
@@ -12,44 +13,50 @@ use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES};
 
 use crate::{Batch, BatchError, Moment, Subject};
 
-/// Rule for an incomplete batch when its publisher has no further input for now.
+/// Rule for a batch that has not reached a limit when its publisher has no further input for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenIdle {
-    /// Publish it: a single message never waits. The age limit then matters only for input that never pauses.
+    /// The batch is published immediately, so a single message never waits. The limit on a batch's age then
+    /// matters only for input that never pauses.
     Flush,
-    /// Keep it until its deadline: fewer and larger batches, but each single message is delayed.
+    /// The batch is kept until its deadline. This makes fewer and larger batches, but delays each single
+    /// message.
     Wait,
 }
 
-/// Limits at which a batch is complete.
+/// Limits on a batch of coalesced messages. At any of them the batch is complete and is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Maximum messages; 1 turns batching off. At most [`MAX_PUBLISH_MESSAGES`].
+    /// Maximum number of messages in a batch; 1 turns batching off. At most [`MAX_PUBLISH_MESSAGES`].
     pub max_messages: u32,
-    /// Maximum bytes. A larger message becomes a batch by itself. Costs this much memory for each publisher.
+    /// Maximum bytes of a batch. A larger message becomes a batch by itself. Costs this much memory for each
+    /// publisher.
     pub max_bytes: usize,
-    /// Maximum age of the first message.
+    /// Maximum time from a batch's first message until the batch is published.
     pub max_delay: Duration,
-    /// Rule for a batch that has not reached a limit when its publisher pauses.
+    /// Rule for a batch that has not reached a limit when its publisher has no further input.
     pub when_idle: WhenIdle,
 }
 
 impl Batching {
-    /// 64 messages, 64 KiB, 250 µs; a pause of the publisher completes the batch.
+    /// Default limits: batches of 64 messages, 64 KiB or 250 µs; a pause of the publisher also completes a
+    /// batch.
     pub const BALANCED: Self = Self {
         max_messages: 64,
         max_bytes: 64 * 1024,
         max_delay: Duration::from_micros(250),
         when_idle: WhenIdle::Flush,
     };
-    /// 16 messages, 16 KiB, 50 µs: a message never waits while many others are read.
+    /// Limits for low latency: batches of 16 messages, 16 KiB or 50 µs, so that a message never waits long
+    /// for others.
     pub const LATENCY: Self = Self {
         max_messages: 16,
         max_bytes: 16 * 1024,
         max_delay: Duration::from_micros(50),
         when_idle: WhenIdle::Flush,
     };
-    /// 512 messages, 256 KiB, with a wait of up to 1 ms for more messages.
+    /// Limits for high throughput: batches of 512 messages or 256 KiB. Messages wait up to 1 ms for others to
+    /// share a batch.
     pub const THROUGHPUT: Self = Self {
         max_messages: 512,
         max_bytes: 256 * 1024,
@@ -64,16 +71,16 @@ impl Default for Batching {
     }
 }
 
-/// Encoder of an open batch, provided by the caller's codec.
+/// Encoder of a batch that is being gathered, provided by the caller's codec.
 pub trait BatchEncoder {
-    /// Number of bytes encoded so far.
+    /// Number of bytes encoded into the batch so far.
     fn byte_len(&self) -> usize;
     /// Returns the encoded batch. The result should own little more memory than its length, because queues
     /// count its length.
     fn finish(self) -> Bytes;
 }
 
-/// Concatenates messages without any framing.
+/// An encoder that concatenates messages without any framing.
 impl BatchEncoder for Vec<u8> {
     fn byte_len(&self) -> usize {
         self.len()
@@ -95,30 +102,30 @@ struct Open<E> {
     due: Moment,
 }
 
-/// Open batch of one publisher.
+/// Gathers the single messages of one publisher into a batch, which stays open until a limit completes it.
 #[derive(Debug)]
 pub struct Coalescer<E> {
     batching: Batching,
     open: Option<Open<E>>,
-    /// Bytes of the last completed batch.
+    /// Number of bytes of the last completed batch.
     last_bytes: usize,
 }
 
 impl<E: BatchEncoder> Coalescer<E> {
-    /// Creates a coalescer without an open batch.
+    /// Creates a coalescer that has gathered no messages.
     #[must_use]
     pub fn new(batching: Batching) -> Self {
         Self { batching, open: None, last_bytes: 0 }
     }
 
-    /// Adds one message of about `bytes` encoded bytes. `begin` creates the encoder of a new batch and
-    /// receives an estimate of its size in bytes; `add` appends the message to it. Batches that become
-    /// complete are appended to `complete`; publish them in that order.
+    /// Adds one message of about `bytes` encoded bytes. `begin` creates the encoder of a new batch, and
+    /// receives an estimate of the batch's size in bytes; `add` appends the message to an encoder. Batches
+    /// that become complete are appended to `complete`; the caller must publish them in that order.
     ///
     /// # Errors
     /// Returns errors of `begin` and `add`, which must leave the encoder unchanged, and
-    /// [`BatchError::TooLarge`] for a message larger than a batch. The message is not added; `complete` may
-    /// have received the batch before it.
+    /// [`BatchError::TooLarge`] for a message larger than a batch. After an error the message is not added,
+    /// but `complete` may have received the batch of earlier messages.
     pub fn push<X: From<BatchError>>(
         &mut self,
         now: Moment,
@@ -153,14 +160,14 @@ impl<E: BatchEncoder> Coalescer<E> {
         added
     }
 
-    /// Completes the open batch and appends `batch` unchanged. For batches that the publisher created itself,
-    /// and for messages that cannot share a batch, such as one with its own reply subject.
+    /// Completes the open batch and appends `batch` unchanged. Used for batches that the publisher created
+    /// itself, and for messages that cannot share a batch, such as a message with its own reply subject.
     pub fn pass(&mut self, batch: Batch, complete: &mut Vec<Batch>) {
         self.flush(complete);
         complete.push(batch);
     }
 
-    /// Deadline of the open batch; `None` without an open batch.
+    /// Time at which the open batch must be completed; `None` without an open batch.
     #[must_use]
     pub fn due(&self) -> Option<Moment> {
         self.open.as_ref().map(|open| open.due)
@@ -173,14 +180,15 @@ impl<E: BatchEncoder> Coalescer<E> {
         }
     }
 
-    /// Reports that the publisher has no further input for now.
+    /// Reports that the publisher has no further input for now. If the rule for idle publishers
+    /// ([`WhenIdle`]) is to flush, completes the open batch.
     pub fn idle(&mut self, complete: &mut Vec<Batch>) {
         if self.batching.when_idle == WhenIdle::Flush {
             self.flush(complete);
         }
     }
 
-    /// Completes the open batch, if there is one.
+    /// Completes the batch that is being gathered, if there is one, and appends it to `complete`.
     pub fn flush(&mut self, complete: &mut Vec<Batch>) {
         let Some(Open { subject, encoder, messages, .. }) = self.open.take() else { return };
         let encoded = encoder.finish();

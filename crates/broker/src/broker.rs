@@ -7,7 +7,8 @@ use crate::{
     registry::Registry, topics::Counters, wake::Wakes,
 };
 
-/// Publishes to subscriptions. Clones are handles to the same broker.
+/// The message broker: passes published messages to the queues of matching subscriptions. Clones are handles
+/// of the same broker.
 #[derive(Clone, Debug)]
 pub struct Broker {
     registry: Arc<Registry>,
@@ -20,8 +21,8 @@ impl Broker {
         Self { registry: Arc::new(Registry::new(config)) }
     }
 
-    /// Opens a link for a connection. The broker calls `notify` when there is something to
-    /// [`take`](Link::take) and the last take returned [`Taken::All`](crate::Taken::All).
+    /// Opens a link for a connection. The broker calls `notify` when the link has something to
+    /// [`take`](Link::take), if the last take returned [`Taken::All`](crate::Taken::All).
     ///
     /// # Errors
     /// The broker has reached its limit of links.
@@ -30,9 +31,9 @@ impl Broker {
         Ok(Link::new(shared, Arc::clone(&self.registry)))
     }
 
-    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After [`WouldBlock`]
-    /// the broker notifies `waiter` when a retry is useful, and sometimes without need. Without a waiter, the
-    /// publisher decides itself when to retry.
+    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After the error
+    /// [`WouldBlock`] the broker notifies `waiter` when a retry may succeed, and sometimes without need.
+    /// Without a waiter, the publisher decides when to retry.
     ///
     /// To keep its messages in order, a publisher must not publish a later batch before this one has
     /// succeeded.
@@ -52,8 +53,8 @@ impl Broker {
         published
     }
 
-    /// Returns the figures of the broker. Takes each shard's lock in turn: intended for metrics, not for
-    /// every publish.
+    /// Returns the figures of the broker. Takes each shard's lock in turn, so it is meant for metrics, not
+    /// for a call with every publish.
     #[must_use]
     pub fn stats(&self) -> BrokerStats {
         self.registry.stats()

@@ -22,37 +22,37 @@ use crate::{
     wake::Wakes,
 };
 
-/// Error returned when a subscription cannot be created.
+/// Error returned when a subscription cannot be created on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubscribeError {
-    /// The link has a subscription with this id.
+    /// The link already has a subscription with this id.
     #[error("subscription {} exists on this connection: choose another id, or unsubscribe first", .0.0)]
     DuplicateId(SubscriptionId),
-    /// The link has reached its limit of subscriptions.
+    /// The link has reached its maximum number of subscriptions.
     #[error("a connection has at most {max} subscriptions: unsubscribe, or use patterns")]
     TooManyOnLink {
         /// Maximum number of subscriptions of a link.
         max: usize,
     },
-    /// The broker has reached its limit of subscriptions.
+    /// The broker has reached its maximum number of subscriptions.
     #[error("the node has reached its limit of {max} subscriptions: try again later, or raise the limit")]
     TooMany {
         /// Maximum number of subscriptions of the broker.
         max: usize,
     },
-    /// The group's name is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
+    /// The name of the queue group is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
     #[error("a queue group's name has 1 to {MAX_QUEUE_GROUP_BYTES} bytes, this one has {bytes}")]
     GroupName {
         /// Length of the name in bytes.
         bytes: usize,
     },
-    /// The group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern.
+    /// The queue group has [`MAX_QUEUE_GROUP_MEMBERS`] members for this pattern, which is the maximum.
     #[error("a queue group has at most {MAX_QUEUE_GROUP_MEMBERS} members for one pattern")]
     GroupFull,
-    /// A queue limit is 0.
+    /// A requested limit on the subscription's queue is 0, so no message could be queued.
     #[error("the limits of a queue must be at least one message and one byte")]
     NoQueue,
-    /// [`Policy::Disconnect`] has closed the link.
+    /// The policy [`Policy::Disconnect`] has closed the link.
     #[error("the server closed this connection because it was too slow: connect again")]
     Disconnected,
 }
@@ -76,20 +76,20 @@ classified!(UnknownSubscription {
     _ => "unknown_subscription", Fix;
 });
 
-/// Figures of a queue at one point in time.
+/// Figures of the queue of a subscription at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Number of queued messages.
     pub messages: u64,
     /// Number of queued bytes.
     pub bytes: u64,
-    /// Number of messages missed so far.
+    /// Number of messages that the subscription has missed so far.
     pub dropped: u64,
 }
 
-/// Subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). Its driver
-/// can share it between threads. Dropping a link closes it: its subscriptions end, their queues are lost, and
-/// publishers that wait for its room continue.
+/// Subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). The driver of
+/// the connection can share the link between threads. Dropping a link closes it: its subscriptions end, their
+/// queued messages are lost, and publishers that wait for room in its queues continue.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -107,7 +107,8 @@ impl Link {
         self.shared.id
     }
 
-    /// Creates a subscription. It receives every publish that begins after this returns.
+    /// Creates a subscription. The subscription receives every matching publish that begins after this call
+    /// returns.
     ///
     /// # Errors
     /// A limit is reached, the id is in use, or the group's name is invalid: see [`SubscribeError`].
@@ -160,7 +161,7 @@ impl Link {
         Ok(())
     }
 
-    /// Ends a subscription and drops its queue.
+    /// Ends a subscription and drops the messages in its queue.
     ///
     /// # Errors
     /// The link has no subscription with this id.
@@ -185,7 +186,7 @@ impl Link {
         self.registry.remove(&subscription.pattern, subscription.group.as_ref(), &target);
     }
 
-    /// Grants further credit to a subscription.
+    /// Permits the link to send further messages and bytes to a subscription.
     ///
     /// # Errors
     /// The link has no subscription with this id.
@@ -202,8 +203,9 @@ impl Link {
         Ok(())
     }
 
-    /// Moves batches that may be sent now to the end of `out`, within the budget. Moved batches have left the
-    /// queue: their room is free, their credit is spent, and a batch that is not sent is lost.
+    /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within
+    /// the budget. A moved batch has left its queue: its room is free and its credit is spent. If the driver
+    /// does not send the batch, it is lost.
     pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> Taken {
         let mut wakes = Wakes::default();
         let before = out.len();

@@ -1,4 +1,4 @@
-//! Interest in a subject or pattern: its subscriptions and queue groups.
+//! Interest in a subject or pattern: the set of its subscriptions and queue groups.
 
 use std::{
     cmp::Ordering,
@@ -10,11 +10,12 @@ use thalweg_types::limits::MAX_QUEUE_GROUP_MEMBERS;
 
 use crate::link::{Shared, SlotId};
 
-/// Maximum subscriptions kept as a sorted list. Larger sets are a tree, so that inserts and removals take
-/// logarithmic time.
+/// Maximum number of subscriptions in a set that is stored as a sorted list. Larger sets are stored as a
+/// tree, so that inserts and removals take logarithmic time.
 const MAX_FEW: usize = 64;
 
-/// A subscription and its link. Ordered by link, so that subscriptions of one link are neighbours.
+/// A subscription and the link that it belongs to. Ordered by link, so that subscriptions of one link are
+/// neighbours.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) link: Arc<Shared>,
@@ -48,7 +49,7 @@ impl PartialEq for Target {
 
 impl Eq for Target {}
 
-/// An ordered set of subscriptions. Most sets have one member.
+/// An ordered set of subscriptions. Most such sets have one member.
 #[derive(Debug, Default)]
 pub(crate) enum Targets {
     #[default]
@@ -120,18 +121,19 @@ impl Targets {
     }
 }
 
-/// Error returned when a queue group has reached its limit of members.
+/// Error returned when a queue group has reached its maximum number of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupFull;
 
-/// Sorted members of each group, by group name.
+/// Sorted members of each queue group, by the group's name.
 type Groups = BTreeMap<Arc<[u8]>, Vec<Target>>;
 
-/// Subscriptions and groups, of one pattern or of all patterns that match one subject.
+/// Set of subscriptions and queue groups: those of one pattern, or those of all patterns that match one
+/// subject.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     targets: Targets,
-    /// Boxed because most patterns have no groups.
+    /// Queue groups by name. Boxed because most patterns have no groups.
     groups: Option<Box<Groups>>,
 }
 
@@ -181,7 +183,8 @@ impl Interest {
         }
     }
 
-    /// Merges several interests into one. Groups of the same name become one group.
+    /// Merges several sets of subscriptions and queue groups into one. Groups of the same name become one
+    /// group.
     pub(crate) fn merged<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut targets: Vec<Target> = all.clone().flat_map(|one| one.targets.iter().cloned()).collect();
         targets.sort_unstable();
@@ -208,7 +211,7 @@ pub(crate) mod testing {
     };
     use std::sync::Arc;
 
-    /// A subscription on a separate link, without an index entry.
+    /// Creates a subscription on a link of its own, which no subject refers to.
     pub(crate) fn target() -> Target {
         let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
         let id = SubscriptionId(1);

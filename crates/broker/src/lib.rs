@@ -1,9 +1,10 @@
-//! Subjects and caches: the two views that store nothing on disk.
+//! Subjects and caches: the two kinds of data of a node that are never stored on disk.
 //!
 //! Owns: the choice of subscribers for a message, delivery order, queue limits and the policies for full
 //! queues; caches with limits and deadlines. Does not own: sockets, tasks, clocks, encodings. The crate
-//! starts no threads. It calls back only to notify a driver that there is something to do ([`Notify`]). No
-//! call waits for room or for time; locks are held only for the time of a push.
+//! starts no threads. A driver is the code that reads requests from connections and writes messages to them.
+//! The crate calls back only to notify a driver that there is something to do ([`Notify`]). No call waits for
+//! room or for time; locks are held only for the time of a push.
 //!
 //! # How to drive this crate
 //!
@@ -51,17 +52,17 @@
 //! batches in order.
 //!
 //! **Backpressure.** [`Broker::publish`] returns [`WouldBlock`] if a subscription with [`Policy::Block`] has
-//! no room. Then no subscription has received the batch. Keep it, stop reading from that publisher, and
-//! publish the batch again when the waiter passed with it is notified. (A waiter is one `Arc` for each
-//! publisher, passed with every publish: the list of waiters identifies it by address, and drops it when no
-//! other reference exists.)
+//! no room. Then no subscription has received the batch. Keep the batch, stop reading from that publisher,
+//! and publish the batch again when the waiter that was passed with the publish is notified. (A waiter is one
+//! `Arc` for each publisher, passed with every publish: the list of waiters identifies it by address, and
+//! drops it when no other reference exists.)
 //!
 //! **Writing.** The link's [`Notify`] is called when there is something to take and the last [`Link::take`]
 //! returned [`Taken::All`]. After [`Taken::More`] there is no notification, so take again. Taken batches have
 //! left the queue, and policies and limits apply only to the queue. So while taken batches wait for the
-//! socket, take no more than the socket is likely to accept. [`SubscribeOptions::credit`] and [`Link::grant`]
-//! carry a receiver's credit; a protocol without credit uses [`Credit::UNLIMITED`] and relies on the
-//! connection's flow control.
+//! socket, the driver should take no more than the socket is likely to accept. [`SubscribeOptions::credit`]
+//! and [`Link::grant`] carry a receiver's credit; a protocol without credit uses [`Credit::UNLIMITED`] and
+//! relies on the connection's flow control.
 //!
 //! **Ending.** Dropping the link ends its subscriptions and notifies the publishers that waited for its room.
 //!
@@ -135,7 +136,8 @@ pub use self::{
     subject::{Pattern, Subject, SubjectError},
 };
 
-/// Ignores poisoning: under our locks, no state is half changed at a point that can panic.
+/// Returns the guard even if the lock is poisoned: under this crate's locks, no state is half changed at a
+/// point that can panic.
 fn locked<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,11 @@
-//! Counters of messages lost for want of room. Only publishes that find a full queue touch them.
+//! Counters of messages that subscriptions missed because their queues were full. Only publishes that find a
+//! full queue change them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::options::Policy;
 
-/// Counters of all links together, since the broker was created.
+/// Counters of missed messages over all links, since the broker was created.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     new: AtomicU64,
@@ -14,23 +15,26 @@ pub(crate) struct Counted {
     links: AtomicU64,
 }
 
-/// Messages that subscriptions missed for want of room, by policy, and the number of slow subscriptions.
+/// Numbers of messages that subscriptions missed because of full queues, by the subscription's policy, and
+/// the number of slow subscriptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Messages of subscriptions with [`Policy::DropNew`].
+    /// Messages missed by subscriptions with [`Policy::DropNew`].
     pub drop_new: u64,
-    /// Messages of subscriptions with [`Policy::DropOld`].
+    /// Messages missed by subscriptions with [`Policy::DropOld`].
     pub drop_old: u64,
-    /// Messages of disconnected links: those that overflowed, and those queued for the same subscription.
+    /// Messages lost when [`Policy::Disconnect`] closed a link: the messages that did not fit into the queue,
+    /// and those queued for the same subscription.
     pub disconnect: u64,
-    /// Subscriptions that missed at least one message, each counted once.
+    /// Number of subscriptions that missed at least one message; each counts once.
     pub slow_subscriptions: u64,
     /// Number of links closed by [`Policy::Disconnect`].
     pub disconnected_links: u64,
 }
 
 impl Counted {
-    /// Counts messages that a subscription missed; `first` if it had missed none before.
+    /// Counts messages that a subscription missed. `first` is true if the subscription had missed none
+    /// before.
     pub(crate) fn count(&self, policy: Policy, messages: u64, first: bool) {
         let counter = match policy {
             // A subscription with the policy to block never misses a message.
@@ -42,7 +46,7 @@ impl Counted {
         self.slow.fetch_add(u64::from(first), Ordering::Relaxed);
     }
 
-    /// Counts a link closed by its policy.
+    /// Counts a link that [`Policy::Disconnect`] closed.
     pub(crate) fn count_link(&self) {
         self.links.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! Bytes queued in all links together.
+//! The bound on the bytes queued in all links together.
 //!
-//! Links reserve memory in steps of [`STEP`], so they rarely touch the shared counter. Invariant: `used` is
-//! the sum of the links' reservations. It exceeds `max` only through [`Reservation::force`], by at
-//! most one batch for each link.
+//! Links reserve memory in steps of [`STEP`] bytes, so they rarely touch the shared counter. Invariant:
+//! `used` is the sum of the links' reservations in bytes. It exceeds the limit `max` only through
+//! [`Reservation::force`], by at most one batch for each link.
 
 use std::sync::{
     Arc, Mutex,
@@ -15,7 +15,7 @@ use crate::{
     notify::{Notify, Waiters},
 };
 
-/// Bytes that a link reserves at a time.
+/// Number of bytes that a link reserves at a time.
 const STEP: u64 = 64 * 1024;
 
 pub(crate) struct Memory {
@@ -23,7 +23,7 @@ pub(crate) struct Memory {
     max: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
-    /// Losses counted for want of memory or room.
+    /// Counters of messages lost because memory or queues were full.
     pub(crate) losses: Counted,
 }
 
@@ -42,16 +42,16 @@ impl Memory {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Adds a publisher that waits for other links to release memory. The caller must retry afterwards. The
-    /// retry sees releases that happened before this call; releases that happen later see the flag (both
-    /// orders are sequentially consistent).
+    /// Adds a publisher that waits for other links to release memory. The caller must then try to publish
+    /// once more. This retry sees the memory released before this call; a link that releases memory later
+    /// sees the flag and notifies the publisher (all accesses are sequentially consistent).
     pub(crate) fn wait(&self, waiter: &Arc<dyn Notify>) {
         let mut waiting = locked(self.waiting.lock());
         waiting.add(waiter);
         self.any_waiting.store(true, Ordering::SeqCst);
     }
 
-    /// Takes the publishers to notify after memory may have been released.
+    /// Removes and returns the publishers to notify after memory may have been released.
     pub(crate) fn take_waiting(&self) -> Vec<Arc<dyn Notify>> {
         if !self.any_waiting.load(Ordering::SeqCst) || self.used.load(Ordering::SeqCst) >= self.max {
             return Vec::new();
@@ -62,7 +62,7 @@ impl Memory {
     }
 }
 
-/// Bytes that one link has reserved.
+/// Number of bytes that one link has reserved.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation(u64);
 
@@ -83,7 +83,7 @@ impl Reservation {
         true
     }
 
-    /// Grows the reservation to at least `bytes`, even above the limit.
+    /// Grows the reservation to at least `bytes`, even above the limit of all links.
     pub(crate) fn force(&mut self, bytes: u64, memory: &Memory) {
         if bytes > self.0 {
             let more = (bytes - self.0).next_multiple_of(STEP);
@@ -92,7 +92,7 @@ impl Reservation {
         }
     }
 
-    /// Releases reserved bytes well above `bytes`; all of them if `bytes` is 0.
+    /// Releases the reserved bytes that exceed `bytes` by far; releases all of them if `bytes` is 0.
     pub(crate) fn shrink(&mut self, bytes: u64, memory: &Memory) {
         let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP) + STEP };
         if self.0 > keep {

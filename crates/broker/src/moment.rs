@@ -9,22 +9,22 @@ use std::{fmt, time::Duration};
 pub struct Moment(u64);
 
 impl Moment {
-    /// Later than any other moment.
+    /// A moment later than any other, for deadlines that never come.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// Creates a moment from nanoseconds since the clock's start.
+    /// Creates a moment from the nanoseconds since the start of the clock.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock's start.
+    /// Nanoseconds from the start of the clock to this moment.
     #[must_use]
     pub const fn nanos(self) -> u64 {
         self.0
     }
 
-    /// This moment plus `span`, at most [`NEVER`](Self::NEVER).
+    /// Returns the moment `span` after this one, at most [`NEVER`](Self::NEVER).
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))

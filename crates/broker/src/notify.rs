@@ -1,15 +1,15 @@
-//! Notifications from the broker to its drivers.
+//! Notifications from the broker to its drivers: the code that reads from and writes to connections.
 
 use std::{sync::Arc, task::Waker};
 
 /// Wakes the driver of a link or a publisher. Implemented by the driver: a task's waker, a condition
 /// variable, or a flag that an event loop polls.
 ///
-/// Called by the thread that made the change, outside this crate's locks. An implementation must not block,
-/// and may call back into the broker. A call only asks the driver to look again: it can be late, once for
-/// several reasons, or for a reason that has passed.
+/// The thread that made the change calls it, outside this crate's locks. An implementation must not block,
+/// and may call back into the broker. A call only asks the driver to check the link or to retry the publish.
+/// It can come late, once for several reasons, or for a reason that does not exist any more.
 pub trait Notify: Send + Sync {
-    /// Asks the driver to look again.
+    /// Asks the driver to check its link, or to retry its publish.
     fn notify(&self);
 }
 
@@ -25,8 +25,8 @@ impl<F: Fn() + Send + Sync> Notify for F {
     }
 }
 
-/// Publishers that wait for room, each once. Before the list grows, it drops entries whose owners are gone.
-/// So its length is at most twice the number of publishers.
+/// Publishers that wait for room in queues; each is in the list once. Before the list grows, it drops entries
+/// whose owners no longer exist. So its length is at most twice the number of publishers.
 #[derive(Default)]
 pub(crate) struct Waiters(Vec<Arc<dyn Notify>>);
 

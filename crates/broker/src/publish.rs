@@ -1,4 +1,5 @@
-//! One publish: first reserves room, then fills all queues.
+//! One publish: reserves room in the queues of subscriptions that block publishers, then fills the queues of
+//! all matching subscriptions.
 //!
 //! # Order
 //! The caller holds the mutex of the subject's shard from before the first queue is touched until after the
@@ -10,19 +11,19 @@
 //!
 //! # Room
 //! If some matching subscriptions have the policy to block, room is reserved in all of their queues before
-//! any queue changes. If one has no room, the reservations are released, and no subscription receives the
-//! batch. The publisher is added to that link's list of waiters, under the same lock that showed there was no
-//! room. (If the broker's memory is full, the publisher is added to the broker's list as well, and tries once
-//! more.) So a publish happens completely or not at all, and can be repeated unchanged. No thread waits for
-//! room here, and none waits for a lock while it holds another for longer than a push: locks are taken in the
-//! order shard, trie, link, and never two links at the same time.
+//! any queue changes. If one of these queues has no room, the reservations are released, and no subscription
+//! receives the batch. The publisher is added to that link's list of waiters, under the same lock that showed
+//! there was no room. (If the broker's memory is full, the publisher is added to the broker's list as well,
+//! and tries once more.) So a publish happens completely or not at all, and can be repeated unchanged. No
+//! thread waits for room here, and none waits for a lock while it holds another for longer than a push: locks
+//! are taken in the order shard, trie, link, and never two links at the same time.
 //!
 //! # Groups
-//! Two members are picked at random. The one whose link has fewer queued messages is tried first, then the
-//! other, then all remaining members; the first with room receives the batch. A policy applies only if no
-//! member has room: the policy of the first member that does not block. If all members block, the publish
-//! waits until any of them has room. The queue of a member that leaves is lost with it, as with any
-//! subscription: no message is stored.
+//! Two members are picked at random. The member whose link has fewer queued messages is tried first, then the
+//! other picked member, then all remaining members; the first member with room receives the batch. A policy
+//! applies only if no member has room: the policy of the first member that does not block. If all members
+//! block, the publish waits until any of them has room. When a member leaves, the messages in its queue are
+//! lost, as with any subscription, because no message is stored.
 
 use std::sync::Arc;
 
@@ -45,27 +46,28 @@ use crate::{
 pub struct Published {
     /// Number of subscriptions whose queue received the batch. A queue group counts as one.
     pub delivered: u64,
-    /// Number of subscriptions without room, which will get a notice.
+    /// Number of subscriptions that missed the batch because their queues were full. They will get a notice
+    /// of the loss.
     pub missed: u64,
 }
 
 impl Published {
-    /// Returns true if the batch matched a subscription. If not, a request can fail immediately, because
-    /// there are no responders.
+    /// Returns true if the batch matched a subscription. If it matched none, a request can fail immediately,
+    /// because there are no responders.
     #[must_use]
     pub fn matched(&self) -> bool {
         self.delivered + self.missed > 0
     }
 }
 
-/// Error returned when a subscription with the policy to block has no room. No subscription received the
-/// batch. Publish it again when the waiter is notified.
+/// Error returned when a subscription that blocks publishers has a full queue. No subscription received the
+/// batch. Publish the batch again when the waiter is notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the queue of subscription {} of link {} is full and blocks publishers: publish again when it has room", subscription.0, link.0)]
 pub struct WouldBlock {
-    /// Link of the full queue.
+    /// Link (connection) whose queue is full.
     pub link: LinkId,
-    /// Subscription whose queue is full. For a group: one of its members.
+    /// Subscription whose queue is full. If all members of a queue group are full: one of them.
     pub subscription: SubscriptionId,
 }
 
@@ -73,7 +75,7 @@ classified!(WouldBlock {
     _ => "would_block", Retry;
 });
 
-/// Arguments and shared state of one publish.
+/// Arguments of one publish, and the state of the broker that the publish uses.
 pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
@@ -81,17 +83,17 @@ pub(crate) struct Publish<'a> {
     pub(crate) wakes: &'a mut Wakes,
 }
 
-/// A subscription that receives the batch, and true if room is reserved for it.
+/// A subscription that receives the batch, and a flag that is true if room in its queue is reserved.
 type Chosen<'t> = (&'t Target, bool);
 
 enum Picked<'t> {
-    /// The member has room, which is now reserved.
+    /// This member of the queue group has room for the batch, which is now reserved.
     Room(&'t Target),
-    /// No member has room; this one's policy is not to block.
+    /// No member of the queue group has room; this member's policy is not to block.
     Overflows(&'t Target),
-    /// No member has room, and all block.
+    /// No member of the queue group has room, and the policy of all members is to block.
     Blocks(WouldBlock),
-    /// All members of the group have left.
+    /// All members of the queue group have left.
     Nobody,
 }
 
@@ -127,7 +129,8 @@ impl Publish<'_> {
         Ok(self.deliver(chosen.into_iter()))
     }
 
-    /// Reserves room in a queue whose policy is to block, or returns the error that blocks the publish.
+    /// Reserves room for the batch in the queue of a subscription that blocks publishers. If its queue is
+    /// full, returns the error that blocks the publish.
     fn reserve(&mut self, target: &Target) -> Result<Reserved, WouldBlock> {
         let mut link = target.link.lock();
         let mut reserved = link.reserve(target.place, self.batch.cost(), self.memory);
@@ -147,8 +150,8 @@ impl Publish<'_> {
         Err(WouldBlock { link: target.link.id, subscription })
     }
 
-    /// Releases the reservations. In the meantime, another publisher may have found a queue full because of
-    /// them, so it is notified.
+    /// Releases the reservations of a blocked publish. If another publisher found a queue full because of
+    /// them, it is notified.
     fn give_up(&mut self, reserved: &[&Target], blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();
@@ -183,7 +186,8 @@ impl Publish<'_> {
         }
     }
 
-    /// Reserves room like [`reserve`](Self::reserve), for members of any policy.
+    /// Reserves room for the batch like [`reserve`](Self::reserve), in the queue of a group's member with any
+    /// policy.
     fn reserve_in_group(&mut self, member: &Target) -> Result<Reserved, WouldBlock> {
         if member.place.tag.blocks() {
             return self.reserve(member);
@@ -191,8 +195,8 @@ impl Publish<'_> {
         Ok(member.link.lock().reserve(member.place, self.batch.cost(), self.memory))
     }
 
-    /// Queues the batch for all targets. Targets of one link are neighbours, so each link's mutex is taken
-    /// once.
+    /// Queues the batch for all chosen subscriptions. Subscriptions of one link are neighbours, so each
+    /// link's mutex is taken once.
     fn deliver<'t>(&mut self, targets: impl Iterator<Item = Chosen<'t>>) -> Published {
         let mut published = Published::default();
         let mut targets = targets.peekable();

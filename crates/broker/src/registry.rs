@@ -31,35 +31,38 @@ use crate::{
     wild::Wild,
 };
 
-/// Number of shards of the subject space, each with a mutex for its publishers. With this many, threads
-/// rarely contend.
+/// Number of shards into which subjects are divided by hash. Each shard has a mutex that a publish to one of
+/// its subjects takes. With this many, threads rarely contend.
 const SHARDS: usize = 64;
 
 /// Limits of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
-    /// Maximum open links. Opening more returns an error.
+    /// Maximum number of open links; a link holds the queues of one connection. Opening more returns an
+    /// error.
     pub max_links: usize,
-    /// Maximum subscriptions; each costs about 400 bytes. Further ones return an error.
+    /// Maximum number of subscriptions; each costs about 400 bytes. Further subscriptions return an error.
     pub max_subscriptions: usize,
-    /// Maximum subscriptions of one link. Further ones return an error.
+    /// Maximum number of subscriptions of one link. Further subscriptions return an error.
     pub max_link_subscriptions: usize,
-    /// Maximum bytes queued for one link. At the limit, the policy of the subscription that would receive
-    /// more applies.
+    /// Maximum bytes of messages queued for one link. At the limit, the broker applies the policy of the
+    /// subscription that would receive another message.
     pub max_link_bytes: u64,
-    /// Maximum bytes queued for all links together; a batch counts once for each link. At the limit, policies
-    /// apply as for one link. A link with an empty queue can exceed the limit by one batch.
+    /// Maximum bytes of messages queued for all links together; a batch counts once for each link. At the
+    /// limit, the broker applies the policy of the subscription that would receive another message. A link
+    /// with an empty queue can exceed the limit by one batch.
     pub max_queued_bytes: u64,
-    /// Maximum cached subjects: subjects without subscriptions of their own whose pattern matches are cached,
-    /// at about 250 bytes each. With 0, every publish to such a subject looks up its patterns again.
+    /// Maximum number of cached subjects. The cache stores the matching patterns of subjects that have no
+    /// subscriptions of their own, at about 250 bytes each. With 0, every publish to such a subject looks up
+    /// its patterns again.
     pub cached_subjects: usize,
-    /// Seed of the subjects' hashes and of the choice of group members. Use the system's randomness, so that
-    /// clients cannot choose colliding subjects.
+    /// Seed for hashing subjects, and for choosing the members of queue groups that receive a message. Use
+    /// the system's randomness, so that clients cannot choose colliding subjects.
     pub seed: u64,
 }
 
 impl BrokerConfig {
-    /// Default values. The seed is for tests.
+    /// Default limits of a broker. Their seed is for tests only.
     pub const DEFAULTS: Self = Self {
         max_links: MAX_LINKS,
         max_subscriptions: MAX_SUBSCRIPTIONS,
@@ -89,40 +92,43 @@ classified!(TooManyLinks {
     _ => "too_many_links", Retry;
 });
 
-/// Figures of a broker at one point in time. Counters start when the broker is created.
+/// Figures of a broker at one point in time. The counters start when the broker is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerStats {
     /// Number of open links.
     pub links: usize,
     /// Number of subscriptions.
     pub subscriptions: usize,
-    /// Bytes reserved for queues, in steps of 64 KiB for each link.
+    /// Bytes of memory reserved for the queues of all links, in steps of 64 KiB for each link.
     pub queued_bytes: u64,
-    /// Queued messages, counted once for each subscription, as of each link's last change.
+    /// Number of queued messages, counted once for each subscription. The number of each link is that of its
+    /// last change.
     pub queued_messages: u64,
     /// Number of subjects in memory: those with subscriptions and cached ones.
     pub subjects: usize,
     /// Approximate number of cached subjects without subscriptions of their own.
     pub cached_subjects: usize,
-    /// Batches published, including those without subscribers.
+    /// Number of batches published, including those without subscribers.
     pub batches: u64,
     /// Number of messages in published batches.
     pub messages: u64,
-    /// Batches published without any subscriber.
+    /// Number of batches published to subjects without any subscriber.
     pub unmatched: u64,
-    /// Batches queued, counted once for each subscription.
+    /// Number of batches queued, counted once for each subscription.
     pub deliveries: u64,
-    /// Batches not queued for a matching subscription because its queue was full.
+    /// Number of batches not queued for a matching subscription because its queue was full, counted once for
+    /// each subscription.
     pub missed: u64,
-    /// Publishes that were blocked by a full queue.
+    /// Number of publishes that were blocked by a full queue.
     pub blocked: u64,
-    /// Publishes to a subject that was not in memory.
+    /// Number of publishes to a subject that was not in memory, so that its matching patterns had to be
+    /// looked up.
     pub resolved: u64,
-    /// Messages that subscriptions missed, by policy.
+    /// Numbers of messages that subscriptions missed, by the policy of the subscription.
     pub losses: Losses,
 }
 
-/// A shard aligned to two cache lines, so that shards do not share any.
+/// A shard aligned to two cache lines of the processor, so that two shards never share one.
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
@@ -136,7 +142,7 @@ pub(crate) struct Registry {
     links: AtomicUsize,
     subscriptions: AtomicUsize,
     next_link: AtomicU64,
-    /// Open links, for figures only; publishing does not use it.
+    /// Open links, for figures only; a publish does not use this table.
     open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
 }
 
@@ -200,7 +206,8 @@ impl Registry {
         shard.remove(hash, pattern, group, target);
     }
 
-    /// Counts a subscription. Returns false at the limit.
+    /// Counts a new subscription. Returns false if the broker has the maximum number of subscriptions
+    /// already.
     pub(crate) fn count_subscription(&self) -> bool {
         let has_room = self.subscriptions.fetch_add(1, Ordering::Relaxed) < self.config.max_subscriptions;
         if !has_room {

@@ -1,8 +1,9 @@
 //! Pending requests that wait for a reply.
 //!
 //! A request is a message that carries a reply subject. A component that sends requests on behalf of others
-//! (an HTTP handler, a client library) subscribes once, to [`Requests::inbox`]. It keeps this table of reply
-//! subjects, their requesters and deadlines. Clients with a table of their own do not need this module.
+//! (an HTTP handler, a client library) subscribes once, to [`Requests::inbox`]. Such a component keeps this
+//! table of reply subjects, their requesters and deadlines. A component with a table of its own does not need
+//! this module.
 //!
 //! ```text
 //!   begin ──► reply subject ──► publish ──► published ──► NoResponders, immediately
@@ -10,7 +11,7 @@
 //!                                  ├──► complete(reply's subject)
 //!                                  └──► expire(now) ──► TimedOut
 //! ```
-//! Exactly one of these ends a request. A later reply has no effect.
+//! Exactly one of NoResponders, a reply and a timeout ends a request. A later reply has no effect.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,13 +26,13 @@ use thalweg_types::{
 
 use crate::{Moment, Pattern, Published, Subject, SubjectError};
 
-/// Error of a request that got no reply.
+/// Error of a request to a subject that got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The request's subject has no subscriber.
     #[error("no subscriber receives requests to this subject: retry when one has subscribed")]
     NoResponders,
-    /// All subscribers of the subject had full queues.
+    /// All subscribers of the request's subject had full queues.
     #[error("all subscribers that answer requests to this subject are overloaded: try again later")]
     Overloaded,
     /// No reply arrived before the deadline. The request may or may not have been processed.
@@ -58,24 +59,24 @@ struct Pending<T> {
     waiting: T,
 }
 
-/// Table of pending requests, each with a `T` that identifies its requester.
+/// Table of pending requests, each with a value `T` that identifies its requester.
 #[derive(Debug)]
 pub struct Requests<T> {
     prefix: Vec<u8>,
     next: u64,
     max: usize,
     pending: HashMap<u64, Pending<T>, FixedState>,
-    /// The same requests, ordered by deadline.
+    /// Deadline and number of each pending request, ordered by deadline.
     deadlines: BTreeSet<(Moment, u64)>,
 }
 
 impl<T> Requests<T> {
-    /// Creates an empty table. Reply subjects are `prefix`, a dot and a number. A client that knows the
-    /// prefix can send forged replies, so the prefix must not be guessable. At most `max` requests can be
+    /// Creates an empty table. Reply subjects are `prefix`, a dot and a number. A client that knew the prefix
+    /// could send forged replies, so the prefix must be impossible to guess. At most `max` requests can be
     /// pending, and never more than [`MAX_PENDING_REQUESTS`].
     ///
     /// # Errors
-    /// The prefix with one further token is not a valid subject.
+    /// Returns an error if the prefix with one further token is not a valid subject.
     pub fn new(prefix: &Subject, max: usize) -> Result<Self, SubjectError> {
         let prefix = [prefix.as_bytes(), b"."].concat();
         Subject::parse(&reply_subject(&prefix, u64::MAX))?;
@@ -102,10 +103,11 @@ impl<T> Requests<T> {
         self.pending.is_empty()
     }
 
-    /// Begins a request and returns its reply subject. The timeout is limited to [`MAX_REQUEST_TIMEOUT`].
+    /// Begins a request of the requester `waiting`, and returns the subject for its reply. The timeout is
+    /// limited to [`MAX_REQUEST_TIMEOUT`].
     ///
     /// # Errors
-    /// [`RequestError::TooMany`], together with `waiting`.
+    /// Returns [`RequestError::TooMany`] if the table is full, together with `waiting`.
     pub fn begin(&mut self, now: Moment, timeout: Duration, waiting: T) -> Result<Subject, (T, RequestError)> {
         if self.pending.len() >= self.max {
             return Err((waiting, RequestError::TooMany { max: self.max }));
@@ -129,7 +131,7 @@ impl<T> Requests<T> {
         self.complete(reply_to).map(|waiting| (waiting, error))
     }
 
-    /// Ends the request of a reply subject, after its reply or when its requester has left. Returns the
+    /// Ends the request with this reply subject, after its reply or when its requester has left. Returns the
     /// requester if the request was still pending.
     pub fn complete(&mut self, reply_to: &Subject) -> Option<T> {
         let number = number_of(reply_to.as_bytes().strip_prefix(&*self.prefix)?)?;
@@ -138,7 +140,8 @@ impl<T> Requests<T> {
         Some(waiting)
     }
 
-    /// Ends requests past their deadline ([`RequestError::TimedOut`]), the oldest first.
+    /// Ends the requests whose deadline has passed with [`RequestError::TimedOut`], the earliest deadline
+    /// first.
     pub fn expire(&mut self, now: Moment, mut ended: impl FnMut(T)) {
         while let Some((deadline, number)) = self.deadlines.first().copied() {
             if deadline > now {
@@ -161,7 +164,7 @@ fn reply_subject(prefix: &[u8], number: u64) -> Vec<u8> {
     [prefix, format!("{number:x}").as_bytes()].concat()
 }
 
-/// Parses the number in a reply subject, if it has the form that [`reply_subject`] writes.
+/// Parses the number at the end of a reply subject, if it has the form that [`reply_subject`] writes.
 fn number_of(token: &[u8]) -> Option<u64> {
     let number = u64::from_str_radix(std::str::from_utf8(token).ok()?, 16).ok()?;
     (format!("{number:x}").as_bytes() == token).then_some(number)

@@ -5,11 +5,11 @@
 //!   pattern   orders.*.created         `*` matches exactly one token
 //!             orders.>                 `>`, only at the end, matches one or more
 //! ```
-//! Binary-safe: a token is any run of bytes without a dot, compared byte by byte. Nothing is decoded, folded
-//! or normalised, so NUL, spaces and invalid UTF-8 are ordinary bytes. Only a token that is exactly `*` or
-//! `>` has a meaning, and a subject must not contain one; inside a longer token (`a*b`) they are ordinary
-//! bytes. Limits: [`MAX_SUBJECT_BYTES`], [`MAX_SUBJECT_TOKENS`]. Code that prints a subject must escape it,
-//! as `Display` does.
+//! Binary-safe: a token is any run of bytes without a dot, compared byte by byte. The bytes are not decoded,
+//! case-folded or normalised, so NUL, spaces and invalid UTF-8 are ordinary bytes. Only a token that is
+//! exactly `*` or `>` has a meaning, and a subject must not contain one; inside a longer token (`a*b`) they
+//! are ordinary bytes. Limits: [`MAX_SUBJECT_BYTES`], [`MAX_SUBJECT_TOKENS`]. Code that prints a subject must
+//! escape it, as `Display` does.
 
 use std::{fmt, sync::Arc};
 
@@ -24,31 +24,31 @@ pub enum SubjectError {
     /// The text is empty; a subject needs at least one token.
     #[error("a subject has at least one token")]
     Empty,
-    /// There are more than [`MAX_SUBJECT_BYTES`] bytes.
+    /// The subject or pattern has more than [`MAX_SUBJECT_BYTES`] bytes.
     #[error("a subject has at most {MAX_SUBJECT_BYTES} bytes, this one has {bytes}")]
     TooLong {
         /// Length of the text in bytes.
         bytes: usize,
     },
-    /// There are more than [`MAX_SUBJECT_TOKENS`] tokens.
+    /// The subject or pattern has more than [`MAX_SUBJECT_TOKENS`] tokens, which are the parts between dots.
     #[error("a subject has at most {MAX_SUBJECT_TOKENS} tokens, separated by dots; this one has more")]
     TooManyTokens,
-    /// There is a dot at the start, at the end, or next to another.
+    /// The subject or pattern has an empty token: a dot at the start, at the end, or next to another dot.
     #[error("token {token} of the subject is empty: give each dot a token on both sides")]
     EmptyToken {
-        /// Number of the token, from 0.
+        /// Number of the empty token, counted from 0.
         token: usize,
     },
-    /// A subject for publishing has a token `*` or `>`.
+    /// A subject for publishing has a token `*` or `>`, which only patterns may have.
     #[error("token {token} is a wildcard: publish to a subject without `*` and `>`, they are for subscriptions")]
     Wildcard {
-        /// Number of the token, from 0.
+        /// Number of the wildcard token, counted from 0.
         token: usize,
     },
-    /// A `>` is not the last token of the pattern.
+    /// A token `>` is not the last token of the pattern.
     #[error("token {token} is `>`, which matches all remaining tokens: it must be the last token")]
     TailNotLast {
-        /// Number of the token, from 0.
+        /// Number of the token `>`, counted from 0.
         token: usize,
     },
 }
@@ -67,8 +67,8 @@ pub(crate) fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     bytes.split(|byte| *byte == b'.')
 }
 
-/// Checks the common rules of subjects and patterns. `each` receives every token with its number and whether
-/// it is the last.
+/// Checks the rules that hold for subjects and patterns alike. `each` receives every token, its number, and a
+/// flag that is true for the last token.
 fn check(
     bytes: &[u8],
     mut each: impl FnMut(usize, &[u8], bool) -> Result<(), SubjectError>,
@@ -97,10 +97,10 @@ fn check(
 pub struct Subject(Arc<[u8]>);
 
 impl Subject {
-    /// Validates the bytes and copies them.
+    /// Creates a subject from its bytes, which are validated and copied.
     ///
     /// # Errors
-    /// The bytes are not a subject: see [`SubjectError`].
+    /// Returns an error if the bytes are not a valid subject: see [`SubjectError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SubjectError> {
         check(bytes, |token, text, _| match text {
             b"*" | b">" => Err(SubjectError::Wildcard { token }),
@@ -115,7 +115,7 @@ impl Subject {
         &self.0
     }
 
-    /// Tokens of the subject, in order.
+    /// Tokens of the subject (its parts between dots), in order.
     pub fn tokens(&self) -> impl Iterator<Item = &[u8]> {
         tokens(&self.0)
     }
@@ -137,7 +137,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// The subject, or set of subjects, of a subscription. Cheap to clone.
+/// The subject, or set of subjects, to which a subscription subscribes. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     bytes: Arc<[u8]>,
@@ -145,10 +145,10 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Validates the bytes and copies them.
+    /// Creates a pattern from its bytes, which are validated and copied.
     ///
     /// # Errors
-    /// The bytes are not a pattern: see [`SubjectError`].
+    /// Returns an error if the bytes are not a valid pattern: see [`SubjectError`].
     pub fn parse(bytes: &[u8]) -> Result<Self, SubjectError> {
         let mut literal = true;
         check(bytes, |token, text, last| {
@@ -164,7 +164,7 @@ impl Pattern {
         &self.bytes
     }
 
-    /// Tokens of the pattern, in order.
+    /// Tokens of the pattern (its parts between dots), in order.
     pub fn tokens(&self) -> impl Iterator<Item = &[u8]> {
         tokens(&self.bytes)
     }
@@ -176,7 +176,7 @@ impl Pattern {
     }
 
     /// Returns true if the pattern matches `subject`. Compares token by token, so it suits a single pattern;
-    /// for many the broker has an index.
+    /// to find the matches among many patterns the broker has an index.
     #[must_use]
     pub fn matches(&self, subject: &Subject) -> bool {
         let mut wanted = self.tokens();

@@ -1,9 +1,10 @@
-//! A shard of the subjects: their own subscriptions, and the patterns that match them.
+//! A shard (part) of the subjects: the subscriptions to exactly these subjects, and the patterns that match
+//! them.
 //!
 //! A shard's mutex also ensures that all subscribers see concurrent publishes to a subject in one order: see
 //! [`publish`](crate::publish). A subject stays in memory while it has subscriptions of its own. Other
-//! subjects are cached, up to a limit, from their second publish on, and the oldest is evicted first. (Reply
-//! subjects are used once, so they evict nothing.)
+//! subjects are cached, up to a limit, from their second publish on, and the oldest is evicted first. (A
+//! reply subject is published to only once, so it is not cached and evicts no other subject.)
 
 use std::{collections::VecDeque, hash::BuildHasher, sync::Arc};
 
@@ -16,7 +17,7 @@ use crate::{
     wild::{First, Generation, Wild},
 };
 
-/// Slots of the table of recently seen unknown subjects.
+/// Number of slots of the table of subjects that were not in memory when they were last published to.
 const SEEN: usize = 256;
 
 #[derive(Debug)]
@@ -24,12 +25,12 @@ struct Topic {
     hash: u64,
     name: Arc<[u8]>,
     own: Interest,
-    /// Merge of `own` and all matching patterns; `None` if no pattern matches.
+    /// The subscriptions `own` merged with those of all matching patterns; `None` if no pattern matches.
     merged: Option<Box<Interest>>,
-    /// Generation for which `merged` is valid.
+    /// Generation (version) of the patterns for which `merged` was computed.
     since: Generation,
     first: First,
-    /// True while the subject is in the eviction queue.
+    /// True while the subject is in the queue of cached subjects to evict.
     in_line: bool,
 }
 
@@ -39,7 +40,7 @@ impl Topic {
         Self { hash, name, own, merged: None, since, first, in_line: false }
     }
 
-    /// Returns all matching subscriptions as of now.
+    /// Returns all subscriptions that match the subject now.
     fn interest(&mut self, wild: &Wild) -> &Interest {
         if self.since != wild.generation(self.first) {
             let (since, merged) = wild.resolve(&self.name, self.first, &self.own);
@@ -50,7 +51,7 @@ impl Topic {
     }
 }
 
-/// Counters of a shard, under its mutex.
+/// Counters of a shard of subjects, protected by its mutex.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) batches: u64,
@@ -62,7 +63,7 @@ pub(crate) struct Counters {
     pub(crate) resolved: u64,
 }
 
-/// A pseudo-random generator for the choice of group members.
+/// A pseudo-random generator for choosing members of queue groups.
 #[derive(Debug)]
 pub(crate) struct Dice(u64);
 
@@ -84,7 +85,7 @@ impl Dice {
 #[derive(Debug)]
 pub(crate) struct Shard {
     topics: HashTable<Topic>,
-    /// Hashes of cached subjects, oldest first.
+    /// Hashes of cached subjects, the oldest first, which is evicted first.
     line: VecDeque<u64>,
     max_remembered: usize,
     seen: Box<[u32; SEEN]>,
@@ -104,7 +105,7 @@ impl Shard {
         }
     }
 
-    /// Number of subjects in memory, and how many of them are cached.
+    /// Number of subjects in memory, and how many of them are in the cache of subjects without subscriptions.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.topics.len(), self.line.len())
     }
@@ -159,7 +160,8 @@ impl Shard {
         result
     }
 
-    /// Returns true if an unknown subject was published to recently, and marks it as seen.
+    /// Returns true if a subject that is not in memory was published to recently, and remembers it as
+    /// published to.
     fn was_seen(&mut self, hash: u64) -> bool {
         let mark = (hash >> 32) as u32 | 1;
         let slot = &mut self.seen[(hash >> 8) as usize % SEEN];
@@ -185,7 +187,7 @@ impl Shard {
     }
 }
 
-/// Hash of a subject, with the broker's seed.
+/// Hash of a subject, computed with the broker's seed.
 pub(crate) fn hash(hasher: &FixedState, subject: &[u8]) -> u64 {
     hasher.hash_one(subject)
 }

@@ -1,4 +1,4 @@
-//! Notifications to send after all locks are released.
+//! Notifications of drivers and publishers that are sent after all locks are released.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use crate::{link::Shared, notify::Notify};
 
-/// Collects notifications under locks and sends them when it is dropped, so that none is lost.
+/// Collects notifications while locks are held, and sends them when this value is dropped, so that no
+/// notification is lost.
 #[derive(Default)]
 pub(crate) struct Wakes {
     links: SmallVec<[Arc<Shared>; 8]>,

@@ -4,14 +4,16 @@
 //!   root ─ orders ─┬─ eu ── tail{a}          orders.eu.>      {a}
 //!                  └─ *  ── created{b}       orders.*.created {b}
 //! ```
-//! All edges to named tokens are in one hash table, keyed by parent and token. So a node costs the same for
-//! any number of children. Adding and removing a subscription takes time proportional to its tokens.
+//! All edges to children other than `*` are in one hash table, keyed by parent node and token. So a node
+//! costs the same memory for any number of children. Adding and removing a subscription takes time
+//! proportional to its tokens.
 //!
-//! Generations invalidate cached matches. A change to a pattern increments the generation of its first
-//! token's hash; if that token is a wildcard, it increments the global generation. A cached match is valid
-//! while the sum of the two generations of its subject is unchanged (both only increase). A change increments
-//! its counter under the trie's write lock. A lookup reads the sum and the matches under the same read lock.
-//! So a match is never cached with a newer generation than the trie it came from.
+//! Generations, which are version counters of the patterns, invalidate cached matches. A change to a pattern
+//! increments the generation of its first token's hash; if that token is a wildcard, it increments the global
+//! generation. A cached match is valid while the sum of the two generations of its subject is unchanged (both
+//! only increase). A change increments its counter under the trie's write lock. A lookup reads the sum and
+//! the matches under the same read lock. So a match is never cached with a newer generation than the trie it
+//! came from.
 
 use std::{
     hash::BuildHasher,
@@ -40,10 +42,11 @@ const NONE: u32 = u32::MAX;
 struct Node {
     parent: u32,
     star: u32,
-    /// Number of nodes whose parent is this node.
+    /// Number of trie nodes whose parent is this node.
     children: u32,
     token: Box<[u8]>,
-    /// Interest of patterns that end here, and of those that end in a `>` after this node.
+    /// Subscriptions of patterns that end at this node; `tail` has those of patterns with a `>` after this
+    /// node.
     here: Option<Box<Interest>>,
     tail: Option<Box<Interest>>,
 }
@@ -56,7 +59,7 @@ struct Trie {
     hasher: FixedState,
 }
 
-/// The trie with its lock, and the generations.
+/// The trie of wildcard patterns with its lock, and the generations (version counters) of its patterns.
 #[derive(Debug)]
 pub(crate) struct Wild {
     trie: RwLock<Trie>,
@@ -65,16 +68,16 @@ pub(crate) struct Wild {
     hasher: FixedState,
 }
 
-/// Index of the generation counter of a subject's first token.
+/// Index of the generation counter for the first token of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct First(u16);
 
-/// A sum of two generations.
+/// Version of the patterns that may match a subject: the sum of two generation counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
 impl Generation {
-    /// Differs from every real generation.
+    /// A generation that differs from every real one, for matches that were never computed.
     pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 }
 
@@ -94,7 +97,8 @@ impl Wild {
         First((self.hasher.hash_one(token) % GENERATIONS as u64) as u16)
     }
 
-    /// Uses acquire ordering, so that a reader that sees a count also sees the trie it belongs to.
+    /// Returns the present generation for subjects with this first token. Uses acquire ordering, so that a
+    /// reader that sees a new count also sees the change of the trie that it belongs to.
     pub(crate) fn generation(&self, first: First) -> Generation {
         let by_first = self.by_first[usize::from(first.0)].load(Ordering::Acquire);
         Generation(self.all.load(Ordering::Acquire).wrapping_add(by_first))
@@ -121,8 +125,8 @@ impl Wild {
         self.changed(pattern);
     }
 
-    /// Merges `own` with all patterns that match the subject; `None` if no pattern does. Also returns the
-    /// generation of the result.
+    /// Merges the subscriptions `own` with those of all patterns that match the subject; `None` if no pattern
+    /// matches. Also returns the generation of the patterns for which the result is valid.
     pub(crate) fn resolve(&self, subject: &[u8], first: First, own: &Interest) -> (Generation, Option<Interest>) {
         let trie = locked(self.trie.read());
         let generation = self.generation(first);
@@ -176,7 +180,8 @@ impl Trie {
         }
     }
 
-    /// Finds the node of a pattern, excluding a `>` at its end. The second result is true if there was one.
+    /// Finds the trie node of a pattern, without a `>` at its end. The second result is true if the pattern
+    /// ends in `>`.
     fn find(&self, pattern: &Pattern) -> Option<(u32, bool)> {
         let mut at = ROOT;
         for token in pattern.tokens() {
@@ -255,7 +260,7 @@ impl Trie {
         }
     }
 
-    /// Removes a node that has neither interest nor children.
+    /// Removes a trie node that has neither subscriptions nor children.
     fn cut(&mut self, number: u32) {
         let parent = self.nodes[number as usize].parent;
         let token = std::mem::take(&mut self.nodes[number as usize].token);

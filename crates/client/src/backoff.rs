@@ -1,4 +1,5 @@
-//! Pauses between retries: they grow up to a bound and differ between clients.
+//! Pauses between retries of an operation: they grow up to a maximum and are random, so that clients don't
+//! retry at the same time.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -7,7 +8,7 @@ use std::{
 
 use crate::options::Retries;
 
-/// Pauses of one operation that is retried.
+/// Computes the pauses between the retries of one operation.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     retries: Retries,
@@ -24,7 +25,8 @@ impl Backoff {
         Self { retries, tried: 0, seed: seed | 1 }
     }
 
-    /// Returns the next pause, which is random in the upper half of `base * 2^n` and at most `max`.
+    /// Returns the pause before the next retry. It is random in the upper half of `base * 2^n`, where `n`
+    /// counts the retries, and at most `max`.
     pub(crate) fn next(&mut self) -> Duration {
         let full = self.retries.base.saturating_mul(1 << self.tried.min(20)).min(self.retries.max);
         self.tried = self.tried.saturating_add(1);
@@ -35,7 +37,7 @@ impl Backoff {
         full.mul_f64(0.5 + (self.seed >> 11) as f64 / (1_u64 << 54) as f64)
     }
 
-    /// Returns the next pause, or `None` once the maximum number of retries is reached.
+    /// Returns the pause before the next retry, or `None` once the maximum number of retries is reached.
     pub(crate) fn again(&mut self) -> Option<Duration> {
         (self.tried < self.retries.max_attempts).then(|| self.next())
     }

@@ -1,7 +1,8 @@
-//! Caches: held in the server's memory, bounded, never logged.
+//! Handles of caches, which hold entries in the server's memory only, up to a bound, and never log them.
 //!
-//! A cache id is valid for one run of the server. The client sends a request only to the run that its id belongs to.
-//! If the server is in another run, the client requests the id again, which also creates the cache again, empty.
+//! The id of a cache is valid for one run of the server, from its start to its stop. The client sends a
+//! request only to the run from which it got the id. If the server has restarted since, the client requests
+//! the id again, which also creates the cache again, empty.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -20,7 +21,8 @@ use crate::{
     request::reply_of,
 };
 
-/// A cache identified by its name. Cheap to clone. It requests the cache's id at the first use.
+/// A handle of a cache identified by its name. Cheap to clone. The handle requests the cache's id at the
+/// first use.
 #[derive(Clone, Debug)]
 pub struct Cache(Arc<Inner>);
 
@@ -39,14 +41,14 @@ struct Id {
     cache: u32,
 }
 
-/// A cache entry as it was read.
+/// A cache entry, as a read returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheValue {
-    /// Value of the entry. It is not copied and keeps the whole read buffer of the reply alive.
+    /// Value of the entry. The value is not copied, and keeps the whole read buffer of the reply alive.
     pub value: Bytes,
-    /// Version that the put of this entry assigned.
+    /// Version that the write of this entry assigned to it.
     pub version: u64,
-    /// Remaining time to live; `None` if the entry has no deadline and lives until the cache evicts it.
+    /// Remaining time to live of the entry; `None` if it has no deadline and lives until the cache evicts it.
     pub remaining: Option<Duration>,
 }
 
@@ -58,15 +60,15 @@ impl Client {
         self.cache_with(name, CacheCreate::IfMissing, 0)
     }
 
-    /// Like [`cache`](Self::cache), with a choice for a missing cache and its capacity in bytes (0 for the server's
-    /// default).
+    /// Returns a handle of the cache with this name, like [`cache`](Self::cache). `create` states whether the
+    /// first use creates a missing cache, and with which capacity in bytes (0 for the server's default).
     #[must_use]
     pub fn cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> Cache {
         let (client, name) = (self.clone(), name.into());
         Cache(Arc::new(Inner { client, name, create, max_bytes, id: Mutex::new(None) }))
     }
 
-    /// Returns the statistics of all caches.
+    /// Returns the statistics of all caches of the server.
     pub async fn caches(&self) -> Result<Vec<CacheStats>, Error> {
         self.request(How::QUICK, wire::ReadCacheStats { cache: 0 }, read_stats).await
     }
@@ -91,7 +93,8 @@ impl Cache {
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Opens the cache now. Returns true if the call created it, and its capacity in bytes.
+    /// Opens the cache now, instead of at its first use. Returns true if the call created the cache, and the
+    /// cache's capacity in bytes.
     pub async fn open(&self) -> Result<(bool, u64), Error> {
         let Inner { client, name, create, max_bytes, .. } = &*self.0;
         for _ in 0..=client.options().retries.max_attempts {
@@ -132,8 +135,8 @@ impl Cache {
         Err(Error::OtherRun)
     }
 
-    /// Sends a request with the cache's id. If the id belongs to another run or is gone, looks the name up and sends
-    /// the request again.
+    /// Sends a request with the cache's id. If the id belongs to an earlier run of the server or to a dropped
+    /// cache, looks up the cache's name and sends the request again.
     async fn ask<'f, F: Frame<'f>, R>(
         &self,
         repeat: Repeat,
@@ -162,7 +165,7 @@ impl Cache {
         }
     }
 
-    /// Reads an entry; `None` if the key has none.
+    /// Reads the entry of a key; `None` if the cache has no entry for it.
     pub async fn get(&self, key: &[u8]) -> Result<Option<CacheValue>, Error> {
         let read = |frame: &SharedFrame| {
             let wire::CacheValue { version, remaining: micros, value } = reply_of(frame)?;
@@ -172,7 +175,7 @@ impl Cache {
         self.ask(Repeat::Harmless, |cache| wire::CacheGet { cache, key: Rest(key) }, read).await
     }
 
-    /// Reads several entries. The result has the order of the keys.
+    /// Reads the entries of several keys. The result has the order of the keys.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<CacheValue>>, Error> {
         let read = |frame: &SharedFrame| {
             let wire::CacheEntries { entries } = reply_of(frame)?;
@@ -188,12 +191,13 @@ impl Cache {
         self.ask(Repeat::Harmless, |cache| wire::CacheMultiGet { cache, keys: List::Items(keys) }, read).await
     }
 
-    /// Sets an entry without a deadline, which lives until the cache evicts it. Returns the entry's version.
+    /// Sets the entry of a key without a deadline: it lives until the cache evicts it. Returns the entry's
+    /// version.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, Error> {
         self.put_with(key, value, CacheTtl::Never {}, CacheExpect::Any {}).await
     }
 
-    /// Sets an entry with a condition and a time to live. Returns the entry's version, or the error
+    /// Sets the entry of a key with a condition and a time to live. Returns the entry's version, or the error
     /// `condition_failed`.
     pub async fn put_with(
         &self,
@@ -207,37 +211,41 @@ impl Cache {
         self.ask(repeat, put, |frame| Ok(reply_of::<wire::CacheStored>(frame)?.version)).await
     }
 
-    /// Sets several entries, one after the other: other clients may see some before the others are set.
+    /// Sets several entries, one after the other: other clients may see some of the new values before the
+    /// others are set.
     pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
         let pairs: Vec<_> = pairs.iter().map(|&(key, value)| CachePair { key, value }).collect();
         let put = |cache| wire::CacheMultiPut { cache, ttl: ttl.clone(), pairs: List::Items(&pairs) };
         self.ask(Repeat::Harmless, put, existed).await.map(drop)
     }
 
-    /// Removes an entry. Returns true if there was one.
+    /// Removes the entry of a key. Returns true if the cache had one.
     pub async fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         self.delete_if(key, CacheExpect::Any {}).await
     }
 
-    /// Removes an entry if it meets `expect`. Returns true if there was one, or the error `condition_failed`.
+    /// Removes the entry of a key if it meets the condition `expect`; otherwise returns the error
+    /// `condition_failed`. Returns true if the cache had an entry.
     pub async fn delete_if(&self, key: &[u8], expect: CacheExpect<'_>) -> Result<bool, Error> {
         let delete = |cache| wire::CacheDelete { cache, expect: expect.clone(), key: Rest(key) };
         self.ask(Repeat::IfNothing, delete, existed).await
     }
 
-    /// Changes the time to live of an entry. Returns true if there was one.
+    /// Changes the time to live of a key's entry. Returns true if the cache has one.
     pub async fn touch(&self, key: &[u8], ttl: CacheTtl) -> Result<bool, Error> {
         let touch = |cache| wire::CacheTouch { cache, ttl: ttl.clone(), key: Rest(key) };
         self.ask(Repeat::Harmless, touch, existed).await
     }
 
-    /// Adds to a counter and returns its new value. A missing counter counts as 0.
+    /// Adds `delta` to a counter, which is an entry in decimal digits, and returns the counter's new value. A
+    /// missing counter counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64, ttl: CacheTtl) -> Result<i64, Error> {
         let add = |cache| wire::CacheAdd { cache, delta, ttl: ttl.clone(), key: Rest(key) };
         self.ask(Repeat::IfNothing, add, |frame| Ok(reply_of::<wire::CacheCounter>(frame)?.value)).await
     }
 
-    /// Returns a page of at most `limit` keys in an unspecified order, and the cursor of the next page.
+    /// Returns a page of at most `limit` keys of the cache in an unspecified order, and the cursor of the
+    /// next page.
     pub async fn keys(&self, cursor: Option<u64>, limit: u32) -> Result<(Vec<Bytes>, Option<u64>), Error> {
         let read = |frame: &SharedFrame| {
             let wire::CacheKeys { cursor, keys } = reply_of(frame)?;
@@ -246,12 +254,13 @@ impl Cache {
         self.ask(Repeat::Harmless, |cache| wire::CacheScan { cache, cursor, limit }, read).await
     }
 
-    /// Removes all entries.
+    /// Removes all entries of the cache.
     pub async fn clear(&self) -> Result<(), Error> {
         self.ask(Repeat::Harmless, |cache| wire::CacheClear { cache }, existed).await.map(drop)
     }
 
-    /// Drops the cache. Returns true if it existed. The next use creates it again if this handle may create it.
+    /// Drops the cache. Returns true if it existed. The next use creates the cache again if this handle may
+    /// create it.
     pub async fn drop_cache(&self) -> Result<bool, Error> {
         let dropped = self.ask(Repeat::IfNothing, |cache| wire::DropCache { cache }, existed).await;
         if let Some(id) = self.known() {
@@ -261,7 +270,7 @@ impl Cache {
         dropped
     }
 
-    /// Returns the cache's statistics.
+    /// Returns the cache's statistics; `None` if the cache does not exist.
     pub async fn stats(&self) -> Result<Option<CacheStats>, Error> {
         Ok(self.ask(Repeat::Harmless, |cache| wire::ReadCacheStats { cache }, read_stats).await?.pop())
     }

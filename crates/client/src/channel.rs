@@ -1,7 +1,8 @@
-//! Task of one channel: it reads frames, passes them to their receivers, writes, and keeps the connection alive.
+//! Task of one channel: it reads frames and passes them to their receivers, writes the frames of callers, and
+//! keeps the connection alive. A channel is one ordered stream of frames between client and server.
 //!
-//! Owns: the order of these steps, and the receiver of each frame. Does not own the tables (`link`), nor the steps
-//! after the connection is lost (`pool`).
+//! Owns: the order of these steps, and the receiver of each frame. Does not own the tables of requests and
+//! subscriptions (`link`), nor the steps after the connection is lost (`pool`).
 //!
 //! In each turn the task reads all available bytes and passes the frames on, then writes the frames that callers have
 //! staged in the meantime. If other callers are likely to stage more (several requests are in progress, and this turn
@@ -32,14 +33,14 @@ use crate::{
     request::body_of,
 };
 
-/// Maximum number of reads in one turn, after which other tasks run.
+/// Maximum number of reads from the socket in one turn of the channel's task, after which other tasks run.
 const READS_PER_TURN: usize = 16;
 
-/// Longest time for writing the goodbye and all staged frames.
+/// Longest time for writing the goodbye and all staged frames when a channel is closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum Turn {
-    /// Yield to other tasks first.
+    /// The task yields to other tasks first, so that their frames share one write.
     Gather,
     End(Lost),
 }
@@ -52,7 +53,8 @@ struct Task {
     gathered: bool,
 }
 
-/// Runs the channel until it is lost. The caller must then notify the waiters.
+/// Runs the channel until its connection is lost. The caller must then notify the callers that wait for
+/// replies.
 pub(crate) async fn run(link: Arc<Link>, keep_alive: Duration) -> Lost {
     let mut task = Task {
         alive: KeepAlive::new(keep_alive, Duration::ZERO),
@@ -136,7 +138,7 @@ impl Task {
         Ok(())
     }
 
-    /// Says goodbye and writes all staged frames, for at most [`CLOSE_TIMEOUT`].
+    /// Sends a goodbye to the server and writes all staged frames, for at most [`CLOSE_TIMEOUT`].
     async fn last_words(&self, lost: &Lost) {
         let message;
         let frame = match lost {
@@ -164,7 +166,7 @@ impl Task {
     }
 }
 
-/// Passes a frame to its receiver.
+/// Passes a received frame to its receiver.
 fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
     let Some(kind) = Kind::from_code(frame.header.kind) else { return Ok(()) }; // from a newer server
     if kind == Kind::Deliver {
@@ -221,7 +223,7 @@ fn hand_over(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
     }
 }
 
-/// Processes a frame about the connection.
+/// Processes a received frame that concerns the connection, such as a ping or a goodbye.
 fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> {
     match kind {
         Kind::Ping => {
@@ -239,7 +241,7 @@ fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> 
     Ok(())
 }
 
-/// Passes a batch to several subscriptions of the channel. They share the same bytes.
+/// Passes a received batch of messages to several subscriptions of the channel, which share the same bytes.
 fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     let Deliver { subscriptions, batch } = body_of(frame)?;
     let count = u64::from(Batch::decode(batch.0)?.count());
@@ -256,7 +258,8 @@ fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     handed.unwrap_or(Ok(()))
 }
 
-/// Returns the amount that a push counts against the credit of its subscription; `None` for kinds that do not count.
+/// Returns the messages and bytes that a pushed frame counts against the credit of its subscription; `None`
+/// for kinds of frames that do not count.
 fn counted(kind: Kind, frame: &SharedFrame) -> Result<Option<Permit>, Lost> {
     Ok(Some(match kind {
         Kind::Tailed => count_runs(&body_of::<Tailed<'_>>(frame)?.runs),

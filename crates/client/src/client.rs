@@ -3,11 +3,11 @@
 //! Owns: [`Client`], timeouts, and the decision to retry a request. Does not own the requests: each area has its
 //! module.
 //!
-//! The client retries a request if the server or the connection failed in a way that may pass (class *retry*), and
-//! either the request had no effect or repeating it does no harm. Reads do no harm. Puts and deletes without
-//! conditions do no harm either, since the state after two of them is the state after one. A commit with conditions
-//! may already have been carried out, and would then fail because of its own first execution. In that case the caller
-//! gets an error with unknown effect.
+//! The client retries a request if the server or the connection failed in a way that may pass (class
+//! *retry*), and either the request had no effect or sending it twice does no harm. Reads do no harm. Puts
+//! and deletes without conditions do no harm either, since the state after two of them is the state after
+//! one. A commit with conditions may already have been carried out, and would then fail because of its own
+//! first execution. In that case the caller gets an error with unknown effect.
 
 use std::{
     pin::pin,
@@ -30,7 +30,8 @@ use crate::{
     request::answer_of,
 };
 
-/// A client of a server. Cheap to clone. Its connections end with the last clone and the last handle made from it.
+/// A client of a server. Cheap to clone. Its connections end when the last clone, and the last handle made
+/// from a clone, are dropped.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,7 +58,7 @@ struct Inner {
     names: Names,
 }
 
-/// Harm that sending a request twice can do.
+/// Effect of sending a request twice, which decides whether the client retries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// The request does no harm if it is sent twice.
@@ -68,15 +69,16 @@ pub(crate) enum Repeat {
     Never,
 }
 
-/// Options of a single request.
+/// Options of a single request that a client sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
     pub repeat: Repeat,
-    /// True if the request carries the client's timeout. This is useful if the server may have to wait.
+    /// True if the request tells the server how long the client waits. This is useful if the server may have
+    /// to wait.
     pub tell_timeout: bool,
-    /// Time added to the client's timeout, for requests that wait by design.
+    /// Time added to the client's timeout, for requests for which the server waits by design.
     pub more_time: Duration,
-    /// Run of the server that the request is valid for; `None` for any run.
+    /// Number of the server run (from start to stop) for which the request is valid; `None` for any run.
     pub run: Run,
 }
 
@@ -85,7 +87,7 @@ impl How {
         Self { repeat: Repeat::Harmless, tell_timeout: true, more_time: Duration::ZERO, run: None };
     pub(crate) const WRITE: Self =
         Self { repeat: Repeat::IfNothing, tell_timeout: true, more_time: Duration::ZERO, run: None };
-    /// Requests that the server answers without waiting.
+    /// Options for requests that the server answers without waiting.
     pub(crate) const QUICK: Self =
         Self { repeat: Repeat::Harmless, tell_timeout: false, more_time: Duration::ZERO, run: None };
 }
@@ -106,9 +108,9 @@ impl Client {
         Ok(Self { inner: Arc::new(Inner { pool, options, names: Names::default() }), timeout, level: Level(None) })
     }
 
-    /// Returns the same client with another timeout for each request, retries included; `None` waits forever. The
-    /// client sends the timeout to the server where it matters, so that the server does not begin requests that the
-    /// client has given up.
+    /// Returns the same client with another timeout for each request, retries included; `None` waits forever.
+    /// The client sends the timeout to the server for requests that may wait there, so that the server does
+    /// not begin requests that the client has given up.
     #[must_use]
     pub fn timeout(&self, timeout: Option<Duration>) -> Self {
         Self { timeout, ..self.clone() }
@@ -121,14 +123,14 @@ impl Client {
         Self { level: Level(Some(level)), ..self.clone() }
     }
 
-    /// Facts about the server from the last welcome.
+    /// Returns the facts about the server that its last welcome stated; `None` before the first connection.
     #[must_use]
     pub fn server(&self) -> Option<ServerInfo> {
         self.inner.pool.server()
     }
 
-    /// Number of failed requests that wanted no reply, such as publishes. They are counted because no caller waits for
-    /// them.
+    /// Number of failed requests for which the client wanted no reply, such as publishes without acks. The
+    /// client counts them because no caller waits for their outcome.
     #[must_use]
     pub fn failed_without_reply(&self) -> u64 {
         self.inner.pool.unasked()
@@ -141,8 +143,8 @@ impl Client {
         Ok(began.elapsed())
     }
 
-    /// Ends the connections: writes the staged frames, then says goodbye to the server. Requests in progress fail with
-    /// [`Lost`](crate::Error::Lost).
+    /// Closes all connections of this client: writes the staged frames, then sends the server a goodbye.
+    /// Requests in progress fail with [`Lost`](crate::Error::Lost).
     pub async fn close(self) {
         self.inner.pool.close();
         self.inner.pool.closed().await;
@@ -164,7 +166,7 @@ impl Client {
         self.inner.pool.pin()
     }
 
-    /// Run of the server that the next request will probably reach.
+    /// Number of the server run that the next request will probably reach.
     pub(crate) fn run(&self) -> Run {
         self.inner.pool.pick().run()
     }
@@ -173,7 +175,7 @@ impl Client {
         self.timeout
     }
 
-    /// Waits until the server has processed all frames staged on the link before.
+    /// Waits until the server has processed all frames that were staged on `link` before the call.
     pub(crate) async fn barrier(&self, link: &Arc<Link>) -> Result<(), Error> {
         let clock = Clock::new(self.timeout);
         let receiver = clock.within(Effect::Nothing, until_staged(link, || link.ping())).await?;
@@ -185,7 +187,8 @@ impl Client {
             .await
     }
 
-    /// Sends the request that `encode` writes and returns its reply, decoded by `read`. Retries as `how` permits.
+    /// Sends the request that `encode` writes and returns its reply, decoded by `read`. Retries the request
+    /// after failures as `how` permits.
     pub(crate) async fn call<R>(
         &self,
         how: How,
@@ -252,13 +255,14 @@ impl Client {
     }
 }
 
-/// Returns true for errors of class *retry* that are the actual answer to the request, and not a failure on the way.
+/// Returns true for errors that the server classifies as *retry* although they are the actual answer to the
+/// request, such as a condition that failed. The client does not retry the request then.
 fn waits_by_itself(error: &Error) -> bool {
     let answers = ["timeout", "request_timed_out", "no_responders", "responders_overloaded", "condition_failed"];
     answers.contains(&error.code_text())
 }
 
-/// Timeout and deadline of a request.
+/// Timeout of a request, and the instant at which it ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     timeout: Option<Duration>,
@@ -278,7 +282,8 @@ impl Clock {
         self.left().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Returns the result of `work`, or an error if the deadline passes before.
+    /// Returns the result of `work`, or a timeout error with this `effect` if the deadline passes before
+    /// `work` ends.
     pub(crate) async fn within<T>(
         &self,
         effect: Effect,
@@ -290,7 +295,7 @@ impl Clock {
     }
 }
 
-/// Stages a frame as soon as there is a connection with room for it.
+/// Stages a frame for sending as soon as the link has a connection with room for the frame.
 pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Result<T, Blocked>) -> Result<T, Error> {
     loop {
         let mut changed = pin!(link.changed.notified());
@@ -303,7 +308,8 @@ pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Resu
     }
 }
 
-/// Replaces a timeout by the cause of the missing connection, if that is what the request waited for.
+/// Replaces a timeout error by the reason why there is no connection, if the request timed out while it
+/// waited for one.
 pub(crate) fn not_connected(link: &Link, error: Error) -> Error {
     match (&error, link.why_down()) {
         (Error::TimedOut { effect: Effect::Nothing, .. }, Some(why)) => Error::NotConnected { why },
@@ -334,7 +340,8 @@ impl<'l> Pending<'l> {
         Self { link, reply: Some(reply) }
     }
 
-    /// Waits for the reply. A `failed` frame is returned as an error.
+    /// Waits for the reply to the request. If the server sent a `failed` frame, returns the failure as an
+    /// error.
     pub(crate) async fn reply(mut self) -> Result<SharedFrame, Error> {
         let Some(reply) = &mut self.reply else { return Err(Error::Closed) };
         let came = reply.await;

@@ -1,6 +1,7 @@
-//! Setup of a connection: dialling, hello, welcome, and further channels.
+//! Setup of a connection: dialling, the handshake (the client's hello and the server's welcome), and opening
+//! further channels.
 //!
-//! Owns: the start of a connection. Does not own the schedule of attempts (`pool`).
+//! Owns: the start of a connection. Does not own the times of the attempts to connect (`pool`).
 
 use std::{future::poll_fn, task::Poll, time::Duration};
 
@@ -33,15 +34,16 @@ pub struct ServerInfo {
     pub version: String,
     /// Id of the node.
     pub node: u64,
-    /// Number of this run of the server. Each start has another number.
+    /// Number of this run of the server. The server chooses another number at each start.
     pub run: u64,
-    /// Durability level of acknowledgements for requests that state no level.
+    /// Durability level that the server uses for writes whose request states no level.
     pub durability: thalweg_types::Durability,
-    /// Largest frame that the server accepts, in bytes without the header.
+    /// Largest frame that the server accepts, in bytes without the frame's header.
     pub max_frame_bytes: u32,
 }
 
-/// Dials and shakes hands within the options' connect timeout. Then opens further channels if the transport has them.
+/// Dials and performs the handshake within the options' connect timeout. Then opens further channels if the
+/// transport supports several.
 pub(crate) async fn connect(
     dialer: &Dialer,
     endpoint: &Endpoint,

@@ -1,4 +1,4 @@
-//! Errors of the client. They state the cause and the next step.
+//! Errors of the client. Each error states its cause and the caller's next step.
 //!
 //! Owns: [`Error`] of requests and subscriptions, [`ConnectError`] of new clients, [`Lost`] of connections. Each
 //! implements [`Classified`]: retry, fix, or stop.
@@ -23,15 +23,15 @@ pub enum Error {
     TimedOut {
         /// Time that the client waited.
         after: Duration,
-        /// Effect of the request on the server.
+        /// Effect of the request on the server: none, or unknown.
         effect: Effect,
     },
     /// The connection was lost while the request was in progress.
     #[error("{why}{}", unknown(*effect))]
     Lost {
-        /// Cause of the loss.
+        /// Cause for which the connection was lost.
         why: Lost,
-        /// Effect of the request on the server.
+        /// Effect of the request on the server: none, or unknown.
         effect: Effect,
     },
     /// There was no connection during the whole time that the request could wait.
@@ -46,7 +46,8 @@ pub enum Error {
     /// The request cannot be sent.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The server has restarted since the client looked up an id of its run, or keeps restarting.
+    /// The server has restarted since the client looked up an id that is valid only for one run of the
+    /// server, or it keeps restarting.
     #[error("the server has restarted: try again")]
     OtherRun,
     /// The client has been closed.
@@ -65,22 +66,23 @@ fn unknown(effect: Effect) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct Failure {
-    /// Next step: retry, fix the request, or stop.
+    /// Next step for the caller: retry, fix the request, or stop.
     pub action: Action,
-    /// Effect of the request on the server.
+    /// Effect of the request on the server: none, or unknown.
     pub effect: Effect,
-    /// Durability level of the data that the error reveals, if it reveals any.
+    /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
+    /// no data.
     pub shown: Option<Durability>,
     /// Stable code of the error, for programs.
     pub code: String,
-    /// Message for people.
+    /// Message of the server for people.
     pub message: String,
-    /// Figures that help to recover, such as `next` or `revision`.
+    /// Named figures that help the caller to recover, such as `next` or `revision`.
     pub details: Vec<(String, u64)>,
 }
 
 impl Failure {
-    /// Returns the figure with the given name.
+    /// Returns the figure of the failure with the given name, such as `revision`.
     #[must_use]
     pub fn detail(&self, name: &str) -> Option<u64> {
         self.details.iter().find(|(found, _)| found == name).map(|(_, value)| *value)
@@ -109,16 +111,16 @@ impl Failure {
     }
 }
 
-/// Reason why a request cannot be sent.
+/// Reason why the client cannot send a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// A command exceeds a limit.
+    /// A command of the request exceeds a limit.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// A record or message exceeds a limit.
+    /// A record or message of the request exceeds a limit.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The request does not fit into a frame.
+    /// The request does not fit into a frame of the protocol.
     #[error(transparent)]
     Encode(#[from] EncodeError),
     /// The append has no records.
@@ -150,7 +152,7 @@ invalid!(CommandError, RecordError, EncodeError, PutWriteError);
 /// Violation of the protocol by the server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A frame belongs to no request, or a push exceeds the credit.
+    /// A reply belongs to no request, or pushed items exceed the credit that the client gave.
     #[error(transparent)]
     Route(#[from] RouteError),
     /// A frame is larger than the client accepts.
@@ -165,13 +167,13 @@ pub enum ProtocolError {
     /// A reply has a kind that does not belong to the request.
     #[error("a request was answered with a frame of kind {kind:#06x}")]
     WrongReply {
-        /// Kind of the frame.
+        /// Kind of the frame, as its number in the protocol.
         kind: u16,
     },
-    /// The number of records is not the stated number, or a record does not decode.
+    /// The number of records in a frame is not the stated number, or a record does not decode.
     #[error("the records from offset {first} on are malformed, or their number is not the stated one")]
     Records {
-        /// Offset of the first record.
+        /// Offset of the first record in the frame.
         first: u64,
     },
 }
@@ -195,12 +197,12 @@ pub enum Lost {
     Goodbye {
         /// Reason that the server stated.
         reason: Reason,
-        /// Advice whether connecting again helps.
+        /// Advice of the server: connect again, fix the cause, or stop.
         class: Action,
-        /// Message for people.
+        /// Message of the server for people.
         message: String,
     },
-    /// The client heard nothing for three times the keep-alive interval.
+    /// The client received nothing from the server for three times the keep-alive interval.
     #[error("the client heard nothing from the server for too long")]
     Silent,
     /// The server violated the protocol.
@@ -243,7 +245,7 @@ classified!(Lost {
     Self::ByClient => "closed", Stop;
 });
 
-/// Reason why there is no connection.
+/// Reason why the client has no connection to the server.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Dialling the server's address failed.
@@ -255,7 +257,7 @@ pub enum ConnectError {
     /// The connection was lost before the welcome.
     #[error("{0} (before the handshake was done)")]
     Lost(Lost),
-    /// The server sent no welcome in time.
+    /// The server sent no welcome within the timeout.
     #[error("no welcome within {after:?}: is this the server's native port?")]
     TimedOut {
         /// Time that the client waited.

@@ -1,6 +1,7 @@
 //! Subscriptions as streams of the `futures` crates, for `select!`, combinators, and code that takes any stream.
 //!
-//! Owns: only the adapter. Each subscription owns its behaviour, including resuming after a lost connection.
+//! Owns: only the conversion to a stream. Each subscription owns its behaviour, including resuming after a
+//! lost connection.
 
 use futures_util::stream::{Stream, unfold};
 
@@ -16,8 +17,9 @@ use crate::{
 macro_rules! flows {
     ($($kind:ty => $item:ty),* $(,)?) => {$(
         impl $kind {
-            /// Converts the subscription to a stream of the items that [`next`](Self::next) returns. Pin it before
-            /// use. Polling it again after an error calls `next` again. Dropping it ends the subscription.
+            /// Converts the subscription to a stream of the items that [`next`](Self::next) returns. Pin the
+            /// stream before use. Polling the stream again after an error calls `next` again. Dropping the
+            /// stream ends the subscription.
             pub fn into_stream(self) -> impl Stream<Item = Result<$item, Error>> + Send {
                 unfold(self, |mut source| async move {
                     let next = source.next().await.transpose()?;

@@ -1,4 +1,4 @@
-//! Consumer groups: fetching records or receiving them by push, and settling them.
+//! Consumer groups: fetching records or receiving them by push, and settling (acking or nacking) them.
 //!
 //! Owns: [`Group`], [`Delivery`], [`Pushes`]. Delivery is at least once: the group redelivers records that are not
 //! acked before their deadline, or whose delivery was lost with a connection. Each record carries its number of
@@ -29,54 +29,61 @@ use crate::{
     write::done,
 };
 
-/// A consumer group of a stream, identified by its name. Cheap to clone. It requests the group's id at the first use.
+/// A consumer group of a stream, identified by its name. Cheap to clone. The handle requests the group's id
+/// at the first use.
 #[derive(Clone, Debug)]
 pub struct Group(Arc<Named>);
 
-/// Options of a push to a member.
+/// Options of a push: the server sends deliveries to a member of a group as records arrive.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
     /// Name of the member that receives.
     pub member: String,
-    /// Maximum number of records delivered and not settled; 0 selects the server's default.
+    /// Maximum number of records that the member may hold delivered and not yet acked or nacked; 0 selects
+    /// the server's default.
     pub held_records: u32,
-    /// Maximum number of bytes delivered and not settled; 0 selects the server's default.
+    /// Maximum number of bytes of records that the member may hold delivered and not yet acked or nacked; 0
+    /// selects the server's default.
     pub held_bytes: u64,
-    /// Treatment of unsettled records when the push ends.
+    /// Choice of when records that the member has not acked or nacked are redelivered after the push ends.
     pub release: Release,
-    /// Amount that the server may send ahead of the application; `None` selects the client's [`Window`].
+    /// Numbers of records and bytes that the server may send before the application has taken them; `None`
+    /// selects the client's [`Window`].
     pub window: Option<Window>,
 }
 
 impl PushOptions {
-    /// Creates the options for a member, with the server's bounds. Records that are unsettled at the end are
-    /// redelivered immediately.
+    /// Creates the options of a push to a member, with the server's bounds. Records that the member has not
+    /// acked or nacked when the push ends are redelivered immediately.
     #[must_use]
     pub fn member(member: impl Into<String>) -> Self {
         Self { member: member.into(), held_records: 0, held_bytes: 0, release: Release::AtOnce, window: None }
     }
 }
 
-/// One delivery of records to a member, which should settle them before the deadline.
+/// One delivery of records to a member of a consumer group. The member should ack or nack them before the
+/// deadline; otherwise they are redelivered.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     group: Group,
-    /// Number of the attempt, which settles the records, also in a commit with other writes.
+    /// Number of this attempt to deliver the records. Acks and nacks state it, also those in a commit with
+    /// other writes.
     pub attempt: Attempt,
-    /// Space time at which the attempt lapses.
+    /// Space time at which the attempt ends: records not acked or nacked until then are redelivered.
     pub deadline: SpaceTime,
     /// Delivered records.
     pub records: Records,
 }
 
-/// Result of an ack or nack.
+/// Result of acking or nacking records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Number of records settled.
+    /// Number of records that this call acked or nacked.
     pub settled: u32,
-    /// Records that had lapsed or were settled before.
+    /// Records of the request that this call did not ack or nack, because their deadline had passed or an
+    /// earlier call had acked or nacked them.
     pub lapsed: Vec<Lapsed>,
-    /// Durability level that the command reached.
+    /// Durability level that the ack or nack reached.
     pub durability: Durability,
 }
 
@@ -89,8 +96,8 @@ impl Stream {
 }
 
 impl Client {
-    /// Returns a page of groups of a stream, or of all streams (0), ordered by id and beginning after `after`. The
-    /// flag is true if there are more.
+    /// Returns a page of at most `limit` groups of a stream, or of all streams if `stream` is 0. The page is
+    /// ordered by id and begins after the group `after`. The flag is true if more groups follow.
     pub async fn groups(&self, stream: StreamId, after: GroupId, limit: u32) -> Result<(Vec<GroupInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::GroupList { more, groups } = reply_of(frame)?;
@@ -123,8 +130,8 @@ impl Group {
         self.0.id().await.map(GroupId)
     }
 
-    /// Creates the group unless it exists. It begins at `start`, or at the end of the stream if that is `None`.
-    /// Returns true if this call created it.
+    /// Creates the group unless it exists. Delivery begins at offset `start`, or at the end of the stream if
+    /// `start` is `None`. Returns true if this call created the group.
     pub async fn create_if_missing(&self, start: Option<Offset>, config: &GroupConfig) -> Result<bool, Error> {
         let (stream, name) = self.parts();
         self.0.create(|out| encode_create_group(out, stream, name, start, config)).await
@@ -137,13 +144,13 @@ impl Group {
         self.client().request(How::READ, wire::FindGroup { stream, name }, read).await
     }
 
-    /// Replaces the configuration. The delivery order cannot change.
+    /// Replaces the configuration of the group. The delivery order cannot change.
     pub async fn configure(&self, config: &GroupConfig) -> Result<(), Error> {
         let encode = |out: &mut Vec<u8>, id| encode_configure_group(out, GroupId(id), config);
         self.0.write(Repeat::IfNothing, encode, done).await.map(drop)
     }
 
-    /// Deletes the group.
+    /// Deletes the consumer group.
     pub async fn delete(&self) -> Result<(), Error> {
         let id = self.id().await?;
         let encode = |out: &mut Vec<u8>| {
@@ -155,7 +162,8 @@ impl Group {
         deleted.map(drop)
     }
 
-    /// Moves the cursor to another offset (`None` for the end) and drops all pending records. Returns the new cursor.
+    /// Moves the group's cursor (the offset to deliver next) to another offset, or to the end of the stream
+    /// for `None`. Drops all pending records. Returns the new cursor.
     pub async fn seek(&self, offset: Option<Offset>) -> Result<Offset, Error> {
         let encode = |out: &mut Vec<u8>, id| {
             encode_seek(out, GroupId(id), offset);
@@ -165,8 +173,8 @@ impl Group {
         self.0.write(Repeat::Harmless, encode, read).await
     }
 
-    /// Fetches at most `max_records` records and about `max_bytes` bytes for a member. Waits up to `wait` for the
-    /// first record; `None` if there was none.
+    /// Fetches at most `max_records` records and about `max_bytes` bytes for a member. Waits up to `wait` for
+    /// the first record; returns `None` if no record came in that time.
     pub async fn fetch(
         &self,
         member: &str,
@@ -209,22 +217,22 @@ impl Group {
         Ok(Pushes { group: self.clone(), feed })
     }
 
-    /// Acks the records of the settlements that are not settled yet.
+    /// Acks the records that the settlements name; records that are already acked or nacked stay as they are.
     pub async fn ack(&self, settlements: &[Settlement]) -> Result<Settled, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_ack(out, GroupId(id), settlements);
         // A settlement that arrives twice does no harm: the second time its records count as lapsed.
         self.0.write(Repeat::Harmless, encode, settled).await
     }
 
-    /// Returns the records of the settlements that are not settled yet to the group. `again` states when it redelivers
-    /// them.
+    /// Returns the records that the settlements name to the group for redelivery, except those already acked
+    /// or nacked. `again` states when the group redelivers them.
     pub async fn nack(&self, again: Again, reason: &str, settlements: &[Settlement]) -> Result<Settled, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_nack(out, GroupId(id), again, reason, settlements);
         self.0.write(Repeat::Harmless, encode, settled).await
     }
 
-    /// Moves the deadlines of attempts to `by` after now. Returns the new deadline, and the attempts that hold no
-    /// records any more.
+    /// Extends the deadlines of attempts: the new deadline is the current time plus `by`. Returns the new
+    /// deadline, and those of the attempts that hold no records any more.
     pub async fn extend(&self, by: Duration, attempts: &[Attempt]) -> Result<(SpaceTime, Vec<Attempt>), Error> {
         let encode = |out: &mut Vec<u8>, id| encode_extend(out, GroupId(id), by, attempts);
         let read = |frame: &SharedFrame| {
@@ -255,12 +263,12 @@ impl Delivery {
         self.group.ack(&[Settlement::one(self.attempt, offset)]).await
     }
 
-    /// Returns the unsettled records of the delivery to the group.
+    /// Nacks the records of the delivery that are not acked or nacked yet, so that the group redelivers them.
     pub async fn nack(&self, again: Again, reason: &str) -> Result<Settled, Error> {
         self.group.nack(again, reason, &[Settlement::all(self.attempt)]).await
     }
 
-    /// Moves the deadline of the delivery to `by` after now.
+    /// Extends the deadline of the delivery: the new deadline is the current time plus `by`.
     pub async fn extend(&mut self, by: Duration) -> Result<(), Error> {
         let (deadline, _) = self.group.extend(by, &[self.attempt]).await?;
         self.deadline = deadline;
@@ -294,8 +302,8 @@ impl Source for PushSource {
     }
 }
 
-/// Deliveries that a push sends. Dropping it ends the push; the options determine when unsettled records are
-/// redelivered.
+/// Receives the deliveries that the server pushes to a member of a group. Dropping this value ends the push;
+/// the options determine when records that are not acked or nacked are redelivered.
 #[derive(Debug)]
 pub struct Pushes {
     group: Group,
@@ -303,7 +311,7 @@ pub struct Pushes {
 }
 
 impl Pushes {
-    /// Waits for the next delivery; `None` if the push has ended. Cancel safe.
+    /// Waits for the next delivery of the push; `None` if the push has ended. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Delivery>, Error> {
         while let Some((frame, _)) = self.feed.next_frame().await? {
             let wire::Pushed { durability, attempt, deadline, parts } = reply_of(&frame)?;

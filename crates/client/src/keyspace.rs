@@ -25,23 +25,23 @@ use crate::{
     write::{committed, done, transacted},
 };
 
-/// A keyspace identified by its name. Cheap to clone. It requests the keyspace's id at the first use.
+/// A keyspace identified by its name. Cheap to clone. The handle requests the keyspace's id at the first use.
 #[derive(Clone, Debug)]
 pub struct Keyspace(pub(crate) Arc<Named>);
 
-/// A key's value as it was read.
+/// A key's value, as a read returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Value of the key. It is not copied and keeps the whole read buffer of the reply alive, so copy small values
-    /// that live long.
+    /// Value of the key. The value is not copied and keeps the whole read buffer of the reply alive, so copy
+    /// small values that live long.
     pub value: Bytes,
     /// Revision at which the value was written.
     pub revision: Revision,
-    /// Remaining time to live; `None` if the key has no deadline.
+    /// Remaining time to live of the key; `None` if it has no deadline.
     pub remaining: Option<Duration>,
-    /// Lease that the key is attached to.
+    /// Lease to which the key is attached; the key is removed when the lease ends.
     pub lease: Option<LeaseId>,
-    /// Length of the value in bytes, also if the value was not requested.
+    /// Length of the value in bytes, also if the request did not ask for the value itself.
     pub value_bytes: u64,
     /// Durability level that all data in the reply has reached.
     pub durability: Durability,
@@ -50,30 +50,31 @@ pub struct Value {
 /// Options of a put.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Put<'a> {
-    /// Condition on the key before the put.
+    /// Condition that the key must meet before the put.
     pub expect: Option<Expect<'a>>,
-    /// Deadline of the key.
+    /// New deadline of the key, at which the key expires.
     pub deadline: Deadline,
-    /// Lease that the key is attached to.
+    /// Lease to which the put attaches the key; the key is removed when the lease ends.
     pub lease: Option<LeaseId>,
 }
 
 /// Range and options of a scan.
 #[derive(Clone, Debug)]
 pub struct ScanRange {
-    /// Prefix of all keys to return.
+    /// Prefix that all returned keys have.
     pub prefix: Vec<u8>,
-    /// Lowest key to return, in either direction.
+    /// Lowest key to return, whatever the direction of the scan; `None` for no lower bound.
     pub start: Option<Vec<u8>>,
-    /// Exclusive upper bound of the keys to return, in either direction.
+    /// Exclusive upper bound of the keys to return, whatever the direction of the scan; `None` for no upper
+    /// bound.
     pub end: Option<Vec<u8>>,
     /// Direction of the scan.
     pub order: Order,
-    /// Selection of values.
+    /// Choice whether the scan returns the keys' values.
     pub values: Values,
-    /// Revision to read at; 0 reads the present state.
+    /// Revision at which to read the keyspace; 0 reads the present state.
     pub revision: Revision,
-    /// Maximum number of pairs on a page; 0 selects the server's default.
+    /// Maximum number of key-value pairs on a page; 0 selects the server's default.
     pub page: u32,
 }
 
@@ -96,13 +97,14 @@ impl Default for ScanRange {
 pub struct Pair {
     /// Key of the pair.
     pub key: Bytes,
-    /// Value of the pair; empty if it was not requested.
+    /// Value of the key; empty if the scan did not request values.
     pub value: Bytes,
-    /// Revision at which the value was written.
+    /// Revision at which the value of the pair was written.
     pub revision: Revision,
 }
 
-/// Pages of a scan, all of one view of the keyspace. The server holds no state between pages.
+/// Pages of a scan of a keyspace. All pages show the keyspace at the same revision. The server holds no state
+/// between pages.
 #[derive(Debug)]
 pub struct Scan {
     keyspace: Keyspace,
@@ -114,24 +116,25 @@ pub struct Scan {
 /// A version of a key: the value that the key had for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// State of the version.
+    /// State of the version: whether the key had a value.
     pub state: VersionState,
     /// Revision at which the version was written.
     pub revision: Revision,
-    /// Revision that ended the version, exclusive; 0 if the version is current.
+    /// Revision that ended the version: from this revision on, the version is no longer current. 0 if the
+    /// version is current.
     pub until: Revision,
-    /// Space time of that revision; 0 if the version is current.
+    /// Space time of the revision `until`; 0 if the version is current.
     pub until_time: SpaceTime,
-    /// Value of the version.
+    /// Value that the key had in this version.
     pub value: Bytes,
 }
 
-/// A page of versions of a key, newest first.
+/// A page of the versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// Oldest revision from which on all versions of the key are kept.
+    /// Revision from which on all versions of the key are kept; older ones may be missing.
     pub oldest: Revision,
-    /// Value of `before` for the next page; `None` if there are no older versions.
+    /// Revision to pass as `before` to get the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
     /// Versions of the page.
     pub versions: Vec<Version>,
@@ -148,7 +151,8 @@ pub struct KeyspaceInfo {
     pub created: SpaceTime,
     /// Settings of the keyspace.
     pub config: KeyspaceConfig,
-    /// Number of keys, bytes, and true if both are exact; present if the counts were requested.
+    /// Number of keys, number of bytes, and a flag that is true if both numbers are exact; `None` if the
+    /// request did not ask for counts.
     pub counts: Option<(u64, u64, bool)>,
 }
 
@@ -159,7 +163,8 @@ impl Client {
         Keyspace(Arc::new(Named::new(self.clone(), Name::Keyspace(name.into()))))
     }
 
-    /// Returns a page of keyspaces, ordered by id and beginning after `after`. The flag is true if there are more.
+    /// Returns a page of at most `limit` keyspaces, ordered by id and beginning after the keyspace `after`.
+    /// The flag is true if more keyspaces follow.
     pub async fn keyspaces(&self, after: KeyspaceId, limit: u32) -> Result<(Vec<KeyspaceInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::KeyspaceList { more, keyspaces } = reply_of(frame)?;
@@ -213,13 +218,13 @@ impl Keyspace {
         self.client().request(How::READ, wire::FindKeyspace { count, name: self.name() }, read).await
     }
 
-    /// Replaces the settings.
+    /// Replaces the settings of the keyspace.
     pub async fn configure(&self, config: &KeyspaceConfig) -> Result<Revision, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_configure_keyspace(out, KeyspaceId(id), config);
         self.0.write(Repeat::IfNothing, encode, done).await
     }
 
-    /// Drops the keyspace and everything in it.
+    /// Drops the keyspace with all its keys.
     pub async fn drop_keyspace(&self) -> Result<Revision, Error> {
         let id = self.id().await?;
         let encode = |out: &mut Vec<u8>| {
@@ -231,31 +236,32 @@ impl Keyspace {
         dropped
     }
 
-    /// Reads a key; `None` if it has no value.
+    /// Reads the value of a key; `None` if the key has none.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, Error> {
         self.get_at(key, Revision(0), Values::Include).await
     }
 
-    /// Reads a key at a revision (0 for the present state), with or without its value.
+    /// Reads a key as it was at a revision (0 for the present state), with or without its value.
     pub async fn get_at(&self, key: &[u8], revision: Revision, values: Values) -> Result<Option<Value>, Error> {
         let get = |id| wire::Get { keyspace: KeyspaceId(id), revision, values, key: Rest(key) };
         self.0.request(How::READ, get, read_value).await
     }
 
-    /// Reads several keys. The result has the order of the keys, and each value is as of the time of its own read.
+    /// Reads the values of several keys. The result has the order of the keys. The keys are read one after
+    /// the other, so the result may not show the keyspace at one point in time.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, Error> {
         let (revision, values) = (Revision(0), Values::Include);
         let get = |id| wire::MultiGet { keyspace: KeyspaceId(id), revision, values, keys: List::Items(keys) };
         self.0.request(How::READ, get, read_entries).await
     }
 
-    /// Sets a key and returns the revision, which is 0 at level `none`.
+    /// Sets a key and returns the revision of the write, which is 0 at durability level `none`.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<Revision, Error> {
         self.set(|out, keyspace| encode_put(out, keyspace, key, value)).await
     }
 
-    /// Sets a key with a condition, a deadline or a lease. If the condition does not hold, returns the error
-    /// `condition_failed` with the key's `revision` in its details.
+    /// Sets a key with a condition, a deadline or a lease. If the key does not meet the condition, returns
+    /// the error `condition_failed` with the key's `revision` in its details.
     pub async fn put_with(&self, key: &[u8], value: &[u8], how: Put<'_>) -> Result<Revision, Error> {
         if how.expect.is_none() && how.lease.is_none() && how.deadline != Deadline::Keep {
             return self.set(|out, keyspace| encode_put_until(out, keyspace, key, value, how.deadline, None)).await;
@@ -297,7 +303,7 @@ impl Keyspace {
         self.set(|out, keyspace| encode_delete(out, keyspace, key)).await
     }
 
-    /// Removes a key if it meets `expect`; otherwise returns the error `condition_failed`.
+    /// Removes a key if it meets the condition `expect`; otherwise returns the error `condition_failed`.
     pub async fn delete_if(&self, key: &[u8], expect: Expect<'_>) -> Result<Revision, Error> {
         let delete = |keyspace| {
             let mut commit = CommitBuilder::new();
@@ -317,7 +323,8 @@ impl Keyspace {
         }
     }
 
-    /// Adds to a counter, which is a value in decimal digits, and returns its new value. A missing key counts as 0.
+    /// Adds to a counter, which is a value in decimal digits, and returns the counter's new value. A missing
+    /// key counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64) -> Result<i64, Error> {
         let result = self.operate(|keyspace, transaction| transaction.then().add(keyspace, key, delta).map(|_| ()));
         match result.await? {
@@ -352,7 +359,8 @@ impl Keyspace {
         Scan { keyspace: self.clone(), range, cursor: Bytes::new(), begun: false }
     }
 
-    /// Returns at most `limit` versions of a key written before a revision (0 for all), newest first.
+    /// Returns at most `limit` versions of a key written before a revision (0 for all versions), newest
+    /// first.
     pub async fn versions(&self, key: &[u8], before: Revision, limit: u32) -> Result<Versions, Error> {
         let versions = |id| wire::Versions { keyspace: KeyspaceId(id), before, limit, key: Rest(key) };
         self.0.request(How::READ, versions, read_versions).await
@@ -404,7 +412,7 @@ fn read_versions(frame: &SharedFrame) -> Result<Versions, Error> {
 }
 
 impl Scan {
-    /// Reads the next page, in order; `None` after the last one.
+    /// Reads the next page of the scan; `None` after the last one.
     pub async fn next_page(&mut self) -> Result<Option<Vec<Pair>>, Error> {
         if self.begun && self.cursor.is_empty() {
             return Ok(None);
@@ -428,7 +436,7 @@ impl Scan {
         Ok(Some(pairs))
     }
 
-    /// Reads all remaining pairs, up to `limit`.
+    /// Reads the scan's remaining key-value pairs, up to `limit`.
     pub async fn collect(&mut self, limit: usize) -> Result<Vec<Pair>, Error> {
         let mut all = Vec::new();
         while all.len() < limit

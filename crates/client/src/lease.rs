@@ -28,11 +28,11 @@ pub struct Lease {
 pub struct LeaseInfo {
     /// Id of the lease.
     pub id: LeaseId,
-    /// Time to live after each keep-alive.
+    /// Time for which each keep-alive extends the lease.
     pub ttl: Duration,
-    /// Deadline unless a keep-alive arrives, in space time.
+    /// Space time at which the lease ends unless a keep-alive arrives before.
     pub deadline: SpaceTime,
-    /// Time until the deadline.
+    /// Time until the lease ends.
     pub remaining: Duration,
     /// Approximate number of keys attached to the lease.
     pub keys: u32,
@@ -53,7 +53,8 @@ impl Client {
         Lease { client: self.clone(), id }
     }
 
-    /// Returns a page of leases, ordered by id and beginning after `after`. The flag is true if there may be more.
+    /// Returns a page of at most `limit` leases, ordered by id and beginning after the lease `after`. The
+    /// flag is true if more leases may follow.
     pub async fn leases(&self, after: LeaseId, limit: u32) -> Result<(Vec<LeaseInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::LeaseList { more, leases, .. } = reply_of(frame)?;
@@ -80,7 +81,7 @@ impl Lease {
         self.id
     }
 
-    /// Keeps the lease alive for another TTL from now on, and returns the TTL.
+    /// Keeps the lease alive for another TTL (time to live) from now on, and returns the TTL.
     pub async fn keep_alive(&self) -> Result<Duration, Error> {
         let encode = |out: &mut Vec<u8>| {
             encode_keep_lease(out, self.id);
@@ -90,7 +91,7 @@ impl Lease {
         self.client.write(Repeat::Harmless, encode, granted).await
     }
 
-    /// Ends the lease and removes its keys.
+    /// Ends the lease and removes the keys that are attached to it.
     pub async fn revoke(&self) -> Result<(), Error> {
         let encode = |out: &mut Vec<u8>| {
             encode_revoke_lease(out, self.id);

@@ -81,7 +81,7 @@ pub use thalweg_wire::{
     Policy, Position, Release, SharedBatch, Values, VersionState,
 };
 
-/// Compiles the Rust examples of the guide.
+/// Holder of the guide's text; rustdoc compiles the Rust examples in it.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guides/rust-client.md")]
 pub struct Guide;

@@ -1,4 +1,5 @@
-//! A channel as its callers see it. Callers stage requests on a link, which survives reconnections of the channel.
+//! A channel as its callers see it. Callers stage requests (hand over their encoded frames for sending) on a
+//! link, which survives reconnections of the channel.
 //!
 //! Owns: the table of requests and subscriptions in progress, the frames that wait to be written, and the choice of
 //! the thread that writes them. Does not own reading (`channel`), dialling (`pool`), or retries (`client`).
@@ -7,14 +8,15 @@
 //! callers --(state)--> staged --(io)--> outbox --> socket --> decoder --(state)--> waiters
 //!          a short lock         one writer at a time                a lock per frame
 //! ```
-//! A caller encodes its request into `staged`, under a short lock that is never held during a system call. If nothing
-//! else is in progress, the caller also writes, so a lone request crosses no task on its way out. Otherwise the
-//! channel's task writes: it first lets all ready callers stage their requests and then writes all of them together.
+//! A caller encodes its request into `staged`, under a short lock that is never held during a system call. If
+//! nothing else is in progress, the caller also writes, so a lone request is sent without switching to
+//! another task. Otherwise the channel's task writes: it first lets all ready callers stage their requests
+//! and then writes all of them together.
 //!
-//! Invariants: a thread that holds the lock of `io` may take that of `state`, never the other way round. Frames go out
-//! in the order in which they were staged. Ids belong to a *generation*, which is one life of the connection; ids of
-//! another generation are ignored. A reply is handed over under the lock of `state`, together with the release of its
-//! id.
+//! Invariants: a thread that holds the lock of `io` may take that of `state`, never the other way round.
+//! Frames go out in the order in which they were staged. Ids of requests belong to a *generation*, which is
+//! the time from one connect to the loss of that connection; ids of another generation are ignored. A reply
+//! is passed to its caller under the lock of `state`, which also releases its id.
 
 use std::{
     io,
@@ -39,7 +41,8 @@ use crate::{
     options::Options,
 };
 
-/// Size in bytes from which on the outbox takes the staged frames over instead of copying them.
+/// Size in bytes of the staged frames from which on they are moved to the queue of the socket instead of
+/// being copied.
 const HAND_OVER_BYTES: usize = 32 * 1024;
 
 const READY: &str = "ready() has checked that there is a session";
@@ -47,37 +50,37 @@ const READY: &str = "ready() has checked that there is a session";
 /// Maximum number of pings in progress on a channel.
 const MAX_PINGS: usize = 1024;
 
-/// Receiver of a reply or of pushes.
+/// Receiver of the reply to a request, or of the items pushed to a subscription.
 #[derive(Debug)]
 pub(crate) enum Waiter {
     Reply(oneshot::Sender<Result<SharedFrame, Lost>>),
     Subscription(Arc<Mailbox>),
 }
 
-/// Parameters that both sides agreed on, for one life of a connection.
+/// Parameters that client and server agreed on for one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionTerms {
-    /// Largest frame that the server accepts, in bytes without the header.
+    /// Largest frame that the server accepts, in bytes without the frame's header.
     pub max_send_bytes: usize,
-    /// Run of the server, which cache ids belong to.
+    /// Number of the server's run. Ids of caches are valid for one run only.
     pub run: u64,
-    /// Maximum number of requests in progress.
+    /// Maximum number of requests in progress on the channel.
     pub max_requests: u32,
     pub max_subscriptions: u32,
 }
 
-/// Reason why a frame cannot be staged now.
+/// Reason why a frame cannot be staged for sending now.
 #[derive(Debug)]
 pub(crate) enum Blocked {
-    /// There is no connection, for this reason. The caller should wait for one.
+    /// The link has no connection, for this reason. The caller should wait for one.
     Connection(Arc<ConnectError>),
-    /// Too many requests or bytes are in progress. The caller should wait for room.
+    /// Too many requests or bytes are in progress on the link. The caller should wait until there are fewer.
     Room,
-    /// There is no connection, and the client makes no further attempt.
+    /// The link has no connection, for this reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
-    /// The client is closed.
+    /// The client has been closed.
     Closed,
-    /// The server is in another run than the request requires.
+    /// The server is in another run than the one that the request requires.
     OtherRun,
     /// The request cannot be sent.
     Invalid(Invalid),
@@ -91,28 +94,29 @@ impl From<EncodeError> for Blocked {
 
 #[derive(Debug)]
 enum ConnectionState {
-    /// There is no connection, for this reason.
+    /// The link has no connection, for this reason.
     Down(Arc<ConnectError>),
     Up(SessionTerms),
-    /// There is no connection, and the client makes no further attempt.
+    /// The link has no connection, for this reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
     Closed,
 }
 
-/// The socket's side of the link. It belongs to the channel's task, which locks it for a turn. A caller may lock it in
-/// between to write.
+/// The part of a link that reads and writes the socket. It belongs to the channel's task, which locks it for
+/// a turn. Between turns a caller may lock it to write.
 pub(crate) struct Io {
     pub channel: Channel,
     pub decoder: Decoder,
     outbox: Outbox,
-    /// Error of a caller's write, which the task has to process.
+    /// Error of a write by a caller; the channel's task has to process it.
     failed: Option<io::Error>,
 }
 
 #[derive(Debug, Default)]
 struct Staged {
     frames: Vec<u8>,
-    /// Shared pieces of bytes. Each follows the given number of bytes of `frames`.
+    /// Bytes that are sent without a copy, each with its position: the number of bytes of `frames` that come
+    /// before them.
     shared: Vec<(usize, Bytes)>,
     shared_bytes: usize,
 }
@@ -149,32 +153,33 @@ pub(crate) struct State {
     session: Option<Session<Waiter>>,
     generation: u64,
     staged: Staged,
-    /// Bytes in the outbox after the last flush.
+    /// Number of bytes that waited for the socket after the last flush.
     writing_bytes: usize,
-    /// Waker of the channel's task. `woken` is true if the task has been woken since its last turn began.
+    /// Waker of the channel's task. `woken` is true if this task has been woken since its last turn began.
     task: Option<Waker>,
     woken: bool,
-    /// True if a caller waits for room.
+    /// True if a caller waits until the link has room for its frame.
     starved: bool,
     closing: bool,
     pings: Vec<(u64, oneshot::Sender<()>)>,
     next_token: u64,
-    /// Number of failed requests without an id.
+    /// Number of failed requests that had no id, because their callers wanted no reply.
     unasked: u64,
 }
 
-/// One channel of the pool.
+/// One channel of the client's pool, which survives reconnections.
 pub(crate) struct Link {
     pub options: Arc<Options>,
     state: Mutex<State>,
     io: Mutex<Option<Io>>,
-    /// Notifies callers when a connection is there, is gone for good, or has room again.
+    /// Notifies waiting callers when the link has a connection, when it can never have one again, or when it
+    /// has room again.
     pub changed: Notify,
-    /// Number of requests in progress, for spreading requests over links.
+    /// Number of requests in progress, by which the client spreads requests over links.
     load: AtomicUsize,
 }
 
-/// Identity of a staged request or subscription.
+/// Identity of a request or subscription that was staged on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub generation: u64,
@@ -189,7 +194,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Returns the reply if it has arrived.
+    /// Returns the reply if it has arrived; otherwise `None`, without waiting.
     pub(crate) fn try_now(&mut self) -> Option<Result<SharedFrame, Lost>> {
         match self.receiver.try_recv() {
             Ok(came) => Some(came),
@@ -207,25 +212,25 @@ impl Future for Reply {
     }
 }
 
-/// Thread that writes staged frames.
+/// Choice of the thread that writes staged frames to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// The caller writes, unless the task is about to.
+    /// The caller writes, unless the channel's task is about to.
     Here,
     /// The channel's task writes, together with frames that other callers stage in the meantime.
     Task,
 }
 
-/// Function that appends a request with the given id.
+/// Function that appends the frame of a request with the given id.
 pub(crate) type Encode<'a> = dyn FnMut(&mut Vec<u8>, u32) -> Result<(), Invalid> + 'a;
 
-/// Function that appends a subscription's request with the given id and permit.
+/// Function that appends the frame that begins a subscription, with the given id and initial credit.
 pub(crate) type Begin<'a> = dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid> + Send + 'a;
 
-/// Function that appends a frame and returns shared bytes that follow it.
+/// Function that appends a frame and returns bytes that are sent after it without a copy.
 pub(crate) type Append<'a> = dyn FnMut(&mut Vec<u8>) -> Result<Option<Bytes>, Invalid> + 'a;
 
-/// Run of the server that a request is valid for; `None` for any run.
+/// Number of the server run (from start to stop) for which a request is valid; `None` for any run.
 pub(crate) type Run = Option<u64>;
 
 impl Link {
@@ -265,23 +270,24 @@ impl Link {
         self.load.load(Ordering::Relaxed)
     }
 
-    /// Returns true if there is a connection.
+    /// Returns true if the link has a connection.
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.lock().connection, ConnectionState::Up(_))
     }
 
-    /// Number of the connection's present life.
+    /// Number of the link's present connection; it grows with each reconnect.
     pub(crate) fn generation(&self) -> u64 {
         self.lock().generation
     }
 
-    /// Returns false if a caller has to wait for a connection or for room. In that case `changed` notifies it later.
+    /// Returns false if a caller has to wait for a connection or for room to stage a frame. In that case
+    /// `changed` notifies the caller later.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
         !matches!(state.ready(None, &self.options), Err(Blocked::Room | Blocked::Connection(_)))
     }
 
-    /// Reason of the missing connection, if there is none.
+    /// Returns the reason why the link has no connection; `None` if it has one.
     pub(crate) fn why_down(&self) -> Option<Arc<ConnectError>> {
         match &self.lock().connection {
             ConnectionState::Down(why) | ConnectionState::Dead(why) => Some(why.clone()),
@@ -289,7 +295,7 @@ impl Link {
         }
     }
 
-    /// Run of the server, if there is a connection.
+    /// Returns the number of the server's run, if the link has a connection.
     pub(crate) fn run(&self) -> Run {
         match &self.lock().connection {
             ConnectionState::Up(terms) => Some(terms.run),
@@ -297,15 +303,15 @@ impl Link {
         }
     }
 
-    /// Number of failed requests without an id so far.
+    /// Number of failed requests so far whose callers wanted no reply.
     pub(crate) fn unasked(&self) -> u64 {
         self.lock().unasked
     }
 
     // ---- operations of callers
 
-    /// Stages a request. `encode` appends one frame with the given id. Without a `writer`, the caller writes a lone
-    /// request and the task writes all others.
+    /// Stages a request for sending. `encode` appends one frame with the given id. Without a `writer`, the
+    /// caller writes the frame if no other request is in progress; otherwise the channel's task writes it.
     pub(crate) fn request(&self, run: Run, encode: &mut Encode<'_>, writer: Option<Writer>) -> Result<Reply, Blocked> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -323,7 +329,7 @@ impl Link {
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
     }
 
-    /// Stages the request of a subscription, whose items go to `mailbox`.
+    /// Stages the request that begins a subscription, whose items go to `mailbox`.
     pub(crate) fn subscribe(
         &self,
         mailbox: &Arc<Mailbox>,
@@ -346,8 +352,8 @@ impl Link {
         Ok(Ticket { generation, id })
     }
 
-    /// Stages a frame that gets no reply. `put` appends it and may return bytes that follow without a copy. Returns
-    /// the generation in which the frame goes out.
+    /// Stages a frame that gets no reply. `put` appends the frame and may return bytes that are sent after it
+    /// without a copy. Returns the generation (number of the connection) on which the frame is sent.
     pub(crate) fn send(&self, put: &mut Append<'_>, writer: Writer) -> Result<u64, Blocked> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -369,7 +375,8 @@ impl Link {
         Ok(generation)
     }
 
-    /// Stages a ping. The answer arrives when the server has processed everything before it.
+    /// Stages a ping. The answer arrives when the server has processed all frames that were staged before the
+    /// ping.
     pub(crate) fn ping(&self) -> Result<oneshot::Receiver<()>, Blocked> {
         let mut state = self.lock();
         state.ready(None, &self.options)?;
@@ -387,7 +394,7 @@ impl Link {
         Ok(receive)
     }
 
-    /// Cancels a request or subscription that its caller has given up.
+    /// Cancels a request or subscription for which its caller does not wait any more.
     pub(crate) fn cancel(&self, ticket: Ticket) {
         let mut state = self.lock();
         state.cancel(ticket, CancelMode::Now);
@@ -403,7 +410,8 @@ impl Link {
         }
     }
 
-    /// Counts items that the application has finished with, and stages a credit frame if one is due.
+    /// Counts items of a subscription that the application has finished with, and stages a frame that gives
+    /// the server new credit if one is due.
     pub(crate) fn consumed(&self, ticket: Ticket, permit: Permit) {
         let mut state = self.lock();
         if state.generation != ticket.generation {
@@ -417,7 +425,7 @@ impl Link {
         }
     }
 
-    /// Makes sure that a staged frame is written.
+    /// Makes sure that a staged frame is written: the caller writes it, or the channel's task is woken.
     fn staged(&self, mut state: MutexGuard<'_, State>, writer: Writer) {
         if writer == Writer::Here && !state.woken {
             drop(state);
@@ -479,7 +487,8 @@ impl Link {
         }
     }
 
-    /// Begins a turn of the task: from here on a new wake-up is possible. Returns true if the channel is to close.
+    /// Begins a turn of the channel's task; a wake-up from now on causes another turn. Returns true if the
+    /// channel must be closed.
     pub(crate) fn begin_turn(&self, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
         match &mut state.task {
@@ -490,13 +499,14 @@ impl Link {
         state.closing
     }
 
-    /// Returns true if the staged frames should wait for those that other callers are about to stage.
+    /// Returns true if writing the staged frames should wait for those that other callers are about to stage.
     pub(crate) fn should_gather(&self) -> bool {
         let state = self.lock();
         !state.staged.is_empty() && state.under_way() > 1
     }
 
-    /// Processes a received frame under the lock of the state.
+    /// Calls `run` with the state of the connection's requests and subscriptions, under the lock of that
+    /// state. Used to process a received frame.
     pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
         let mut state = self.lock();
         let done = run(state.session.as_mut()?);
@@ -505,7 +515,7 @@ impl Link {
         Some(done)
     }
 
-    /// Stages a frame of the task itself.
+    /// Stages a frame that the channel's task itself sends.
     pub(crate) fn say<'a>(&self, frame: &impl Frame<'a>) {
         // These frames have bounded fields, so encoding cannot fail.
         let _ = frame.encode(&mut self.lock().staged.frames, 0);
@@ -525,7 +535,7 @@ impl Link {
 
     // ---- operations of the pool
 
-    /// Begins a new life of the connection.
+    /// Puts the link into use with a new connection.
     pub(crate) fn up(&self, channel: Channel, decoder: Decoder, terms: SessionTerms) {
         let io = Io { channel, decoder, outbox: Outbox::new(), failed: None };
         *self.lock_io() = Some(io);
@@ -543,7 +553,7 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Ends the present life of the connection and notifies all waiters.
+    /// Records that the link's connection is lost, and notifies all callers that wait for replies.
     pub(crate) fn down(&self, lost: &Lost) {
         *self.lock_io() = None;
         let mut state = self.lock();
@@ -567,7 +577,7 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Records a failed attempt to connect. If `again` is false, it was the last attempt.
+    /// Records a failed attempt to connect. If `again` is false, the client makes no further attempt.
     pub(crate) fn not_connected(&self, why: Arc<ConnectError>, again: bool) {
         let mut state = self.lock();
         if !matches!(state.connection, ConnectionState::Closed) {
@@ -577,7 +587,8 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Closes the link: callers can stage no more frames, the task writes the staged ones, and the channel ends.
+    /// Closes the link: callers can stage no more frames, the channel's task writes the staged ones, and then
+    /// the channel ends.
     pub(crate) fn close(&self) {
         let task = {
             let mut state = self.lock();
@@ -597,8 +608,8 @@ impl Link {
 }
 
 impl State {
-    /// Checks that a frame can be staged now. Returns the generation and the largest frame in bytes; there is a
-    /// session then.
+    /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the size
+    /// of the largest permitted frame in bytes. If this succeeds, `session` is present.
     fn ready(&mut self, run: Run, options: &Options) -> Result<(u64, usize), Blocked> {
         let terms = match &self.connection {
             ConnectionState::Up(terms) => terms,
@@ -635,7 +646,8 @@ impl State {
         self.task.clone()
     }
 
-    /// Stages a request of at most `max` bytes. If that is not possible, releases its id by routing a failure to it.
+    /// Stages a request of at most `max` bytes. If the request cannot be staged, releases its id by treating
+    /// it as failed.
     fn stage(
         &mut self,
         id: u32,
@@ -666,7 +678,7 @@ impl Staged {
         self.shared.push((self.frames.len(), bytes));
     }
 
-    /// Checks that the server accepts the frame that was appended at `begin`.
+    /// Checks that the server accepts the size of the frame that was appended at position `begin`.
     fn check(&self, begin: usize, max: usize) -> Result<(), Invalid> {
         let got = (self.frames.len() - begin).saturating_sub(thalweg_wire::HEADER_BYTES);
         if got <= max { Ok(()) } else { Err(EncodeError::FrameTooLarge { got, max }.into()) }

@@ -1,8 +1,8 @@
 //! Queue of received items that wait for the application.
 //!
-//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has given,
-//! which the session checks. Frames that count nothing are merged with a waiting one, so they need no room of their
-//! own.
+//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has
+//! given the server, which the session checks. Items that do not count against the credit are merged with a
+//! waiting item of their kind, so they need no room of their own.
 
 use std::{
     collections::VecDeque,
@@ -16,24 +16,24 @@ use thalweg_wire::{Permit, SharedFrame};
 
 use crate::error::{Failure, Lost};
 
-/// A received item.
+/// An item that a subscription received from the server.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// The reply that begins the subscription.
     Begun(SharedFrame),
     /// A batch of messages, which shares the bytes of its frame.
     Batch(Bytes),
-    /// A gap: this number of messages is missing here.
+    /// A gap in the subscription: this number of messages is missing.
     Dropped(u64),
-    /// A push, and the amount that it counts against the credit.
+    /// A frame that the server pushed, and the messages and bytes that it counts against the credit.
     Frame(SharedFrame, Permit),
-    /// The last frame from the server: the subscription has ended, or could not begin.
+    /// The last frame from the server: the subscription has ended, or could not begin, for this reason.
     Ended(Box<Failure>),
     /// The connection was lost.
     Lost(Lost),
 }
 
-/// Queue of one subscription.
+/// Queue of the items that one subscription has received and the application has not taken.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     inner: Mutex<Inner>,
@@ -65,7 +65,7 @@ impl Mailbox {
         }
     }
 
-    /// Waits for the next item. Cancel safe.
+    /// Waits for the next item of the subscription. Cancel safe.
     pub(crate) async fn next(&self) -> Item {
         poll_fn(|cx| {
             let mut inner = self.lock();

@@ -18,7 +18,8 @@ use crate::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// A name that the server resolves to an id. All clones of a handle share it.
+/// Name of an object on the server, with the object's id once it is known. All clones of a handle share this
+/// value.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub client: Client,
@@ -80,7 +81,8 @@ impl Named {
         self.client.names().forget(&self.name, id);
     }
 
-    /// Calls `ask` with the id. If the server no longer has that id, looks the name up again and retries once.
+    /// Calls `ask` with the object's id. If the server no longer has that id, looks up the object's name
+    /// again and retries once.
     pub(crate) async fn with_id<A, R>(&self, ask: impl Fn(u32) -> A) -> Result<R, Error>
     where
         A: Future<Output = Result<R, Error>>,
@@ -95,7 +97,7 @@ impl Named {
         }
     }
 
-    /// Sends the request that `frame` makes with the id; `read` decodes its reply.
+    /// Sends the request that `frame` makes from the object's id; `read` decodes the reply.
     pub(crate) async fn request<'f, F: Frame<'f>, R>(
         &self,
         how: How,
@@ -105,7 +107,7 @@ impl Named {
         self.with_id(|id| self.client.request(how, frame(id), &read)).await
     }
 
-    /// Sends the command that `encode` writes with the id; `read` decodes its reply.
+    /// Sends the command that `encode` writes from the object's id; `read` decodes the reply.
     pub(crate) async fn write<R>(
         &self,
         repeat: Repeat,

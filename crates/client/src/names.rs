@@ -1,9 +1,9 @@
 //! Table of names that have been resolved to ids.
 //!
-//! Owns: the table, which all handles of a client share. Bound: [`MAX_NAMES`]; above it the table is cleared, and
-//! names are looked up again. Ids are never reused for other objects of their kind, so the server rejects an outdated
-//! id and the client looks the name up again. Ids of caches belong to a run of the server, which is part of their
-//! name.
+//! Owns: the table, which all handles of a client share. Bound: [`MAX_NAMES`]; above it the table is cleared,
+//! and names are looked up again. Ids are never reused for other objects of their kind, so the server rejects
+//! an outdated id and the client looks the name up again. Ids of caches are valid for one run of the server,
+//! so the number of the run is part of a cache's name in the table.
 
 use std::{
     collections::HashMap,
@@ -13,14 +13,14 @@ use std::{
 /// Maximum number of names in the table.
 pub(crate) const MAX_NAMES: usize = 16_384;
 
-/// Name of an object, by kind.
+/// Kind and name of an object on the server, which has an id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Name {
     Keyspace(String),
     Stream(String),
     /// Id of the stream, and name of its group.
     Group(u32, String),
-    /// Run of the server, and name of the cache.
+    /// Number of the server's run, and name of the cache.
     Cache(u64, String),
 }
 
@@ -59,7 +59,7 @@ impl Names {
         names.insert(name, id);
     }
 
-    /// Removes a name if it has that id.
+    /// Removes a name from the table if its id in the table is `id`.
     pub(crate) fn forget(&self, name: &Name, id: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.get(name) == Some(&id) {

@@ -11,62 +11,68 @@ use thalweg_wire::Permit;
 
 /// Options for connecting, and bounds on the memory of a client.
 ///
-/// Memory: each channel holds at most [`max_unsent_bytes`](Self::max_unsent_bytes) and one frame that wait to be
-/// written. Received bytes that are not yet a whole frame take 64 KiB, or as much as the incoming frame (at most
-/// [`max_frame_bytes`](Self::max_frame_bytes)). Each subscription holds at most its [`Window`] and one frame.
+/// Memory: on each channel at most [`max_unsent_bytes`](Self::max_unsent_bytes) bytes and one frame wait to
+/// be written. Received bytes that are not yet a whole frame take 64 KiB, or as much as the incoming frame
+/// (at most [`max_frame_bytes`](Self::max_frame_bytes)). Each subscription holds at most the items of its
+/// [`Window`] and one frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Name of the client, for people who look at the server.
+    /// Name of the client, shown to operators of the server.
     pub name: String,
-    /// Number of connections. Each costs a socket and a task. More than one helps if one core cannot process all
-    /// requests.
+    /// Number of connections to the server. Each costs a socket and a task. More than one helps if one
+    /// processor core cannot process all requests.
     pub connections: usize,
-    /// Number of channels of each QUIC connection. More than one keeps a large reply from delaying others. TCP and TLS
-    /// connections have one channel.
+    /// Number of channels (independently ordered streams of frames) of each QUIC connection. With more than
+    /// one, a large reply does not delay replies on other channels. TCP and TLS connections have one channel.
     pub channels: usize,
-    /// Windows and buffers of QUIC connections. They cost memory: see [`QuicOptions`].
+    /// Windows and buffers of QUIC connections. Larger ones cost memory: see [`QuicOptions`].
     pub quic: QuicOptions,
-    /// Longest time from dialling to the server's welcome.
+    /// Longest time from dialling the server to the end of the handshake.
     pub connect_timeout: Duration,
-    /// Longest time of a request, retries included; `None` waits forever. See
+    /// Longest time that a request may take, retries included; `None` waits forever. See
     /// [`Client::timeout`](crate::Client::timeout).
     pub timeout: Option<Duration>,
-    /// Retries of failed requests, and pauses between attempts to reconnect.
+    /// Maximum number of retries of a failed request, and the pauses between retries and between attempts to
+    /// reconnect.
     pub retries: Retries,
-    /// Maximum number of requests in progress on one channel; a lower bound of the server takes precedence. At the
-    /// bound callers wait.
+    /// Maximum number of requests in progress on one channel. The server may set a lower maximum. At the
+    /// maximum further callers wait.
     pub max_requests: usize,
-    /// Maximum number of bytes of requests that wait to be written on one channel. At the bound callers wait.
+    /// Maximum number of bytes of requests that wait to be written on one channel. At the maximum further
+    /// callers wait.
     pub max_unsent_bytes: usize,
-    /// Largest frame that the client accepts from the server, in bytes without the header.
+    /// Largest frame that the client accepts from the server, in bytes without the frame's header.
     pub max_frame_bytes: u32,
-    /// Keep-alive interval: either side sends something at least this often, and gives up a peer that is silent three
-    /// times as long. The server may require a shorter interval.
+    /// Keep-alive interval: client and server each send something at least this often. Each treats the
+    /// connection as lost if it receives nothing for three intervals. The server may require a shorter
+    /// interval.
     pub keep_alive: Duration,
-    /// Default amount that the server may send ahead of the application in each subscription.
+    /// Default [`Window`] of each subscription: the numbers of messages and bytes that the server may send
+    /// before the application has taken them.
     pub window: Window,
 }
 
-/// Number of retries and the pauses between them.
+/// Number of retries of a request, and the pauses between them.
 ///
 /// The pause before the n-th retry is random in the upper half of `base * 2^n` and at most `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Maximum number of retries of a request; 0 for none. Reconnecting has no such bound.
+    /// Maximum number of retries of a request; 0 for none. The number of attempts to reconnect has no such
+    /// maximum.
     pub max_attempts: u32,
-    /// First pause.
+    /// Base of the pauses, which double with each retry.
     pub base: Duration,
-    /// Longest pause.
+    /// Longest pause between two retries.
     pub max: Duration,
 }
 
-/// Amount that the server may send ahead of the application in a subscription. The client holds at most this and one
-/// frame.
+/// Numbers of messages and bytes that the server may send in a subscription before the application has taken
+/// them. The client holds at most these and one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Messages, records or changes.
+    /// Number of messages, records or changes, depending on the kind of subscription.
     pub messages: u64,
-    /// Bytes of these.
+    /// Number of bytes of those messages, records or changes.
     pub bytes: u64,
 }
 
@@ -104,12 +110,13 @@ impl Default for Options {
 
 /// Maximum number of connections of a client.
 pub const MAX_POOL: usize = 1024;
-/// Maximum number of channels of a connection. A server permits no more, and opening another one would wait for one to
-/// end.
+/// Maximum number of channels of a connection. The server permits no more: opening another channel would wait
+/// for one to end.
 pub const MAX_CHANNELS: usize = 64;
 
 impl Options {
-    /// Returns the options within their limits: at least one of each, at most [`MAX_POOL`] and [`MAX_CHANNELS`].
+    /// Returns the options with the numbers of connections and channels within their limits: at least one of
+    /// each, at most [`MAX_POOL`] and [`MAX_CHANNELS`].
     pub(crate) fn bounded(mut self) -> Self {
         self.connections = self.connections.clamp(1, MAX_POOL);
         self.channels = self.channels.clamp(1, MAX_CHANNELS);

@@ -1,4 +1,5 @@
-//! Connections of a client: the pool connects, reconnects, and chooses a link for each request.
+//! Connections of a client: the pool connects, reconnects, and chooses a link (one channel of a connection)
+//! for each request.
 //!
 //! Owns: one supervisor task per connection, which connects, runs the connection's channels, and reconnects when they
 //! are lost; and the choice of the link for a request. Does not own requests.
@@ -25,7 +26,7 @@ use crate::{
     options::Options,
 };
 
-/// All links, with or without a connection at present.
+/// All links (channels of connections) of a client, whether connected at present or not.
 pub(crate) struct Pool {
     links: Vec<Arc<Link>>,
     next: AtomicUsize,
@@ -34,7 +35,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Connects all connections. Fails if the first attempt of any of them fails.
+    /// Opens all connections of the client. Fails if the first attempt of any connection fails.
     pub(crate) async fn connect(endpoint: Endpoint, options: Arc<Options>) -> Result<Self, ConnectError> {
         let channels = if endpoint.kind() == Kind::Quic { options.channels } else { 1 };
         let dialer = Dialer::new().connect_timeout(options.connect_timeout).quic(options.quic);
@@ -83,27 +84,27 @@ impl Pool {
         std::iter::once(more).chain(&self.links).find(|link| link.is_up()).unwrap_or(less)
     }
 
-    /// Returns a link for a caller that stays with it. Links take turns.
+    /// Returns a link for a caller that sends all its requests on the same link. Links take turns.
     pub(crate) fn pin(&self) -> Arc<Link> {
         self.pick().clone()
     }
 
-    /// Facts about the server from the last welcome.
+    /// Returns the facts about the server that its last welcome stated.
     pub(crate) fn server(&self) -> Option<ServerInfo> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Number of failed requests without an id, over all links.
+    /// Number of failed requests for which the callers wanted no reply, over all links.
     pub(crate) fn unasked(&self) -> u64 {
         self.links.iter().map(|link| link.unasked()).sum()
     }
 
-    /// Closes all connections and notifies all waiters.
+    /// Closes all connections of the client and notifies all callers that wait for replies.
     pub(crate) fn close(&self) {
         self.links.iter().for_each(|link| link.close());
     }
 
-    /// Waits until everything that was staged before [`close`](Self::close) is written.
+    /// Waits until all frames that were staged before [`close`](Self::close) are written.
     pub(crate) async fn closed(&self) {
         let mut supervisors = std::mem::take(&mut *self.supervisors.lock().unwrap_or_else(PoisonError::into_inner));
         while supervisors.join_next().await.is_some() {}
@@ -157,7 +158,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs the channels until one of them is lost, which ends all of them.
+    /// Connects, and runs the channels of the connection until one of them is lost, which ends all of them.
     async fn begin_and_run(
         &self,
         connected: Connected,
@@ -200,7 +201,7 @@ impl Supervisor {
         self.links.iter().any(|link| link.is_closing())
     }
 
-    /// Waits for the pause to end, or until the client is closed.
+    /// Waits for `pause`, or until the client is closed.
     async fn pause(&self, pause: std::time::Duration) {
         let Some(link) = self.links.first() else { return };
         let waited = tokio::time::sleep(pause);

@@ -1,18 +1,18 @@
 //! Publishing to subjects in batches.
 //!
-//! Owns: [`Publisher`]: gathering messages, the time at which a batch goes out, and the bound on unacknowledged
-//! batches.
+//! Owns: [`Publisher`]: gathering messages, the time at which a batch is sent, and the bound on
+//! unacknowledged batches.
 //!
-//! A batch goes out as soon as it is full (messages or bytes). A batch that is not full goes out immediately if
-//! nothing went out during the last [`delay`](PublisherOptions::delay), so a lone message does not wait; otherwise it
-//! goes out when that time is over. At most one batch that is not full goes out in each `delay`, and no message waits
-//! longer than that.
+//! A batch is sent as soon as it is full (in messages or bytes). A batch that is not full is sent immediately
+//! if the publisher sent no batch during the last [`delay`](PublisherOptions::delay), so a lone message does
+//! not wait. Otherwise the batch is sent when `delay` has passed since the last one. At most one batch that
+//! is not full is sent in each `delay`, and no message waits longer than `delay`.
 //!
 //! Order: a publisher uses one channel, on which its messages keep their order.
 //!
 //! Backpressure: if the channel has no room for a full batch (see
-//! [`max_unsent_bytes`](crate::Options::max_unsent_bytes)), the batch stays here and callers wait. A publisher
-//! therefore holds one batch, besides the channel's own bound.
+//! [`max_unsent_bytes`](crate::Options::max_unsent_bytes)), the batch stays in the publisher and callers
+//! wait. A publisher therefore holds one batch, in addition to the batches that wait on the channel.
 
 use std::{
     collections::VecDeque,
@@ -34,33 +34,34 @@ use crate::{
     subject::{Published, published},
 };
 
-/// Size in bytes from which on batches are shared with the link; copying smaller ones costs less.
+/// Size in bytes from which on batches are sent without a copy; copying smaller ones costs less.
 const SHARE_FROM_BYTES: usize = thalweg_transport::SHARED_FROM_BYTES;
 
 /// Bounds of a publisher's batches, and the acknowledgement that it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublisherOptions {
-    /// Number of messages of a full batch.
+    /// Number of messages at which a batch is full and is sent.
     pub max_messages: u32,
-    /// Size of a full batch in bytes. A larger message goes alone.
+    /// Size in bytes at which a batch is full and is sent. A larger message is sent in a batch of its own.
     pub max_bytes: usize,
-    /// Longest time that a message waits for others. With 0 each message goes out immediately, at the cost of a system
-    /// call each.
+    /// Longest time that a message waits for others to share its batch. With 0 each message is sent
+    /// immediately, which costs a system call for each.
     pub delay: Duration,
-    /// Choice of a checksum that receivers verify.
+    /// Choice whether batches carry a checksum, which receivers verify.
     pub checksum: Checksum,
-    /// Acknowledgements from the server.
+    /// Acknowledgements that the publisher requests from the server.
     pub acks: Acks,
 }
 
 /// Acknowledgements that a publisher requests from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// None. The server reports only failures, which the client counts.
+    /// No acknowledgements. The server reports only failures, which the client counts.
     None,
-    /// One for each batch, when it is in the queues of all subscribers.
+    /// One acknowledgement for each batch, which the server sends when the batch is in the queues of all
+    /// subscribers.
     PerBatch {
-        /// Maximum number of unacknowledged batches. At the bound callers wait.
+        /// Maximum number of unacknowledged batches. At the maximum callers that publish wait.
         max_in_flight: usize,
     },
 }
@@ -77,8 +78,9 @@ impl Default for PublisherOptions {
     }
 }
 
-/// Gathers messages of a subject into batches. Cheap to clone: clones share the batch. Dropping the last clone sends
-/// the gathered messages but cannot wait for them; [`flush`](Self::flush) can.
+/// Gathers the messages for a subject into batches and publishes them. Cheap to clone: clones share the
+/// batch. Dropping the last clone sends the gathered messages but cannot wait for their outcome; to wait for
+/// the outcome, call [`flush`](Self::flush) before the drop.
 #[derive(Clone)]
 pub struct Publisher {
     inner: Arc<Inner>,
@@ -90,9 +92,10 @@ struct Inner {
     options: PublisherOptions,
     subject: Vec<u8>,
     gathered: Mutex<Gathered>,
-    /// Notifies the pump that a batch waits for its time.
+    /// Notifies the background task that a batch has to be sent when its delay has passed.
     begun: Arc<Notify>,
-    /// Notifies tasks that wait for an answer which another task is already waiting for.
+    /// Notifies tasks that wait for the server's answer to a batch while another task is receiving that
+    /// answer.
     settled: Notify,
 }
 
@@ -101,26 +104,26 @@ struct Gathered {
     subject: Vec<u8>,
     last_sent: Option<Instant>,
     pump_waits: bool,
-    /// Generation of the connection in which the publisher last sent. If it has changed since, messages may have been
-    /// lost.
+    /// Number of the connection on which the publisher has sent since the last flush. If the link has another
+    /// connection now, messages may have been lost.
     generation: Option<u64>,
-    /// Number of batches sent.
+    /// Number of batches that the publisher has sent.
     sent: u64,
     in_flight: VecDeque<Reply>,
     /// Number of unacknowledged batches whose answer a task is waiting for.
     awaited: usize,
     acked: Published,
-    /// First error not yet returned to a caller.
+    /// First error that no call to the publisher has returned yet.
     failed: Option<Error>,
 }
 
-/// Function that adds a message to a batch.
+/// Function that adds a message to the batch.
 type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 'a;
 
-/// Reason why a message has to wait.
+/// Event that a message has to wait for before the publisher can take it.
 enum Wait {
     Link,
-    /// The message waits for the answer to the oldest batch.
+    /// The server's answer to the oldest unacknowledged batch.
     Ack,
 }
 
@@ -144,18 +147,19 @@ impl Client {
 }
 
 impl Publisher {
-    /// Publishes a message. The call waits only for backpressure. It returns the error of an earlier message if no
-    /// call has returned that yet.
+    /// Publishes a message. The call waits only for backpressure. The call returns the error of an earlier
+    /// message if no call has returned that error yet.
     pub async fn publish(&self, payload: &[u8]) -> Result<(), Error> {
         self.put(&self.inner.subject, &mut |writer| writer.push_payload(payload)).await
     }
 
-    /// Publishes a message with key and headers, like [`publish`](Self::publish).
+    /// Publishes a message with a key and headers; in all else like [`publish`](Self::publish).
     pub async fn publish_record(&self, record: &Record<'_>) -> Result<(), Error> {
         self.put(&self.inner.subject, &mut |writer| writer.push(record)).await
     }
 
-    /// Publishes a message to another subject, in order with the other messages: the gathered messages go out first.
+    /// Publishes a message to another subject than the publisher's. The messages keep their order: the
+    /// gathered messages are sent first.
     pub async fn publish_to(&self, subject: &[u8], payload: &[u8]) -> Result<(), Error> {
         self.put(subject, &mut |writer| writer.push_payload(payload)).await
     }
@@ -170,11 +174,13 @@ impl Publisher {
         }
     }
 
-    /// Sends the gathered messages, and waits until the server has handed out everything published before.
+    /// Sends the gathered messages, and waits until the server has passed all messages published before to
+    /// the subscribers' queues.
     ///
     /// # Errors
-    /// [`Lost`](Error::Lost), with unknown effect, if a connection was lost since the last flush: messages on the way
-    /// may be lost. With acks also the errors that the server answered.
+    /// [`Lost`](Error::Lost), with unknown effect, if a connection was lost since the last flush: messages on
+    /// the way may be lost. If the publisher requests acks, also the errors that the server returned for
+    /// batches.
     pub async fn flush(&self) -> Result<Published, Error> {
         let inner = &self.inner;
         loop {
@@ -214,7 +220,7 @@ impl Inner {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a message, or returns the event to wait for before it can.
+    /// Adds a message to the batch, or returns the event to wait for before the message can be added.
     #[inline]
     fn put(&self, subject: &[u8], push: &mut Push<'_>) -> Result<Option<Wait>, Error> {
         let mut gathered = self.lock();
@@ -248,7 +254,8 @@ impl Inner {
             || (gathered.writer.byte_len() >= self.options.max_bytes && gathered.writer.count() > 0)
     }
 
-    /// Handles the first message of a batch: it goes out immediately or waits for its time.
+    /// Handles the first message of a batch: sends the batch immediately, or leaves it to the background task
+    /// until its delay has passed.
     fn begin(&self, gathered: &mut Gathered) -> Result<(), Error> {
         let due = gathered.last_sent.map(|sent| sent + self.options.delay);
         if due.is_none_or(|due| due <= Instant::now()) && !matches!(self.send(gathered, Writer::Here), Err(Ok(_))) {
@@ -260,7 +267,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait first.
+    /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait for an event first.
     fn send(&self, gathered: &mut Gathered, writer: Writer) -> Result<(), Result<Wait, Error>> {
         if gathered.writer.count() == 0 {
             return Ok(());
@@ -325,7 +332,7 @@ impl Inner {
         Ok(generation)
     }
 
-    /// Waits for one answer. Returns false if no batch is unacknowledged.
+    /// Waits for the server's answer to one batch. Returns false if no batch is unacknowledged.
     async fn await_answer(&self) -> bool {
         let mut settled = pin!(self.settled.notified());
         settled.as_mut().enable();
@@ -350,7 +357,7 @@ impl Inner {
         true
     }
 
-    /// Waits for the given event, at most for the timeout of requests.
+    /// Waits for the given event, at most for the client's timeout of requests.
     async fn wait(&self, wait: Wait) -> Result<(), Error> {
         let clock = Clock::new(self.client.call_timeout());
         match wait {
@@ -369,7 +376,7 @@ impl Inner {
         }
     }
 
-    /// Returns the time at which the waiting batch is due; `None` if none waits.
+    /// Returns the time at which the gathered batch must be sent; `None` if no batch waits.
     fn due(&self) -> Option<Instant> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.map_or_else(Instant::now, |sent| sent + self.options.delay);
@@ -377,7 +384,7 @@ impl Inner {
         gathered.pump_waits.then_some(due)
     }
 
-    /// Sends the batch that is due. Returns the event to wait for if it cannot be sent.
+    /// Sends the batch whose delay has passed. Returns the event to wait for if the batch cannot be sent now.
     fn send_due(&self) -> Option<Wait> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.is_none_or(|sent| sent + self.options.delay <= Instant::now());
@@ -409,7 +416,7 @@ impl Gathered {
         }
     }
 
-    /// Returns the encoded batch, and replaces the writer with one of similar capacity.
+    /// Returns the encoded batch, and replaces the batch's buffer with an empty one of similar capacity.
     fn take(&mut self, checksum: Checksum) -> Result<bytes::Bytes, Invalid> {
         let next = BatchWriter::with_capacity(&self.subject, b"", self.writer.byte_len())?;
         let full = std::mem::replace(&mut self.writer, next);
@@ -417,7 +424,8 @@ impl Gathered {
     }
 }
 
-/// Answer to a batch that a task waits for. If the task stops waiting, the answer returns to the queue.
+/// The server's answer to a batch, while a task waits for it. If the task stops waiting, the answer returns
+/// to the queue of expected answers.
 struct Awaited<'p> {
     inner: &'p Inner,
     reply: Option<Reply>,
@@ -468,7 +476,7 @@ impl std::fmt::Debug for Publisher {
     }
 }
 
-/// Sends batches when they are due, while the publisher exists.
+/// Sends batches when their delay has passed, as long as the publisher exists. Runs as a background task.
 async fn pump(publisher: Weak<Inner>, begun: Arc<Notify>) {
     let mut timer = Timer::new();
     loop {

@@ -1,4 +1,4 @@
-//! Records of streams without copies: runs of records over the bytes of one frame.
+//! Records of streams without copies: runs of consecutive records that refer to the bytes of one frame.
 //!
 //! Owns: [`Records`] and the iterators over it. The contents are checked on arrival: each record decodes, and their
 //! number is the stated number.
@@ -9,15 +9,16 @@ use thalweg_wire::{List, Message, Messages, RecordRun, SharedFrame};
 
 use crate::error::{Error, ProtocolError};
 
-/// Records of one frame, in order. They keep the whole read buffer of the frame alive.
+/// The records that arrived in one frame, in the order of their offsets. They keep the frame's whole read
+/// buffer alive.
 #[derive(Clone, Debug)]
 pub struct Records {
     pub(crate) payload: Bytes,
     runs: Vec<Run>,
     count: u64,
-    /// Offset to continue reading or tailing at.
+    /// Offset at which to continue reading the stream after these records.
     pub next: Offset,
-    /// Next offset of the stream at the time of reading.
+    /// Offset that the stream's next record would have got at the time of reading.
     pub high_watermark: Offset,
     /// Durability level that all these records have reached.
     pub durability: Durability,
@@ -33,27 +34,29 @@ struct Run {
     end: usize,
 }
 
-/// A borrowed record with its position.
+/// A record of a frame with its offset and its append time. It borrows the frame's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordAt<'a> {
     /// Offset of the record.
     pub offset: Offset,
-    /// Space time of the append.
+    /// Space time at which the record was appended.
     pub time: SpaceTime,
-    /// Number of deliveries by a group, including this one; 0 for records that no group delivered.
+    /// Number of times a consumer group has delivered the record, including this time; 0 if no group
+    /// delivered it.
     pub deliveries: u32,
-    /// Key, headers and payload.
+    /// The record itself: key, headers and payload.
     pub record: Message<'a>,
 }
 
-/// A record that shares the bytes of its frame instead of borrowing them.
+/// A record of a frame that shares the frame's bytes instead of borrowing them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedRecord {
     /// Offset of the record.
     pub offset: Offset,
-    /// Space time of the append.
+    /// Space time at which the record was appended.
     pub time: SpaceTime,
-    /// Number of deliveries by a group, including this one; 0 for records that no group delivered.
+    /// Number of times a consumer group has delivered the record, including this time; 0 if no group
+    /// delivered it.
     pub deliveries: u32,
     /// Key of the record.
     pub key: Option<Bytes>,
@@ -66,7 +69,8 @@ pub struct OwnedRecord {
 }
 
 impl Records {
-    /// Checks the runs of a frame. `parts` yields runs with their number of deliveries.
+    /// Checks the runs of consecutive records in a frame. `parts` yields the runs, each with its number of
+    /// deliveries.
     pub(crate) fn new<'a>(
         frame: &'a SharedFrame,
         parts: impl Iterator<Item = (u32, List<'a, RecordRun<'a>>)>,
@@ -103,14 +107,14 @@ impl Records {
         self.count == 0
     }
 
-    /// Returns the first and the last offset, if there are records.
+    /// Returns the offsets of the first and the last record; `None` if there are no records.
     #[must_use]
     pub fn offsets(&self) -> Option<(Offset, Offset)> {
         let (first, last) = (self.runs.first()?, self.runs.last()?);
         Some((first.first, Offset(last.first.0 + u64::from(last.count) - 1)))
     }
 
-    /// Iterates over the records, borrowed.
+    /// Iterates over the records, which borrow the bytes of the frame.
     pub fn iter(&self) -> impl Iterator<Item = RecordAt<'_>> {
         self.runs.iter().flat_map(|run| {
             let messages = Messages::new(&self.payload[run.begin..run.end]).map_while(Result::ok);
@@ -123,7 +127,7 @@ impl Records {
         })
     }
 
-    /// Iterates over the records, sharing the bytes.
+    /// Iterates over the records, which share the bytes of the frame.
     pub fn owned(&self) -> impl Iterator<Item = OwnedRecord> {
         self.iter().map(|at| at.to_owned(&self.payload))
     }
@@ -144,12 +148,12 @@ impl RecordAt<'_> {
     }
 }
 
-/// Position of an iteration over records that spans several calls.
+/// Position of an iteration over the records of a frame that spans several calls.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     records: Option<Records>,
     run: usize,
-    /// Number of bytes of the run that were returned.
+    /// Number of bytes of the current run of records that were returned already.
     at: usize,
     given: u64,
 }

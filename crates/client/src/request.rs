@@ -4,7 +4,7 @@ use thalweg_wire::{DecodeError, Effect, Failed, Fields, FieldsError, Frame, Kind
 
 use crate::error::{Error, Failure, Lost, ProtocolError};
 
-/// Decodes the body of a frame whose kind is known.
+/// Decodes the body of a frame; the caller has checked the frame's kind.
 pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, DecodeError> {
     let fields = usize::from(frame.header.fields);
     let malformed = |malformed| DecodeError::Malformed { kind: F::NAME, malformed };

@@ -1,4 +1,4 @@
-//! Status of the node.
+//! The client's request for the status of a node.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::{
 /// Status of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Ability of the node to accept writes.
+    /// Health of the node: its ability to accept writes.
     pub health: Health,
-    /// Cause of a failure; empty if the node is healthy.
+    /// Cause of the node's failure; empty if the node is healthy.
     pub reason: String,
-    /// Durability level of acknowledgements for requests that state no level.
+    /// Durability level that the server uses for writes whose request states no level.
     pub durability: Durability,
     /// Id of the node.
     pub node: u64,
@@ -28,9 +28,10 @@ pub struct Status {
     pub space_time: SpaceTime,
     /// Version of the server's software.
     pub version: String,
-    /// Name of the state backend.
+    /// Name of the storage backend of the node's state.
     pub backend: String,
-    /// Further figures. Their names are their paths in `/v1/status`, levels joined by dots.
+    /// Further figures of the node. The name of each is its path in the JSON of `/v1/status`, with levels
+    /// joined by dots.
     pub figures: Vec<(String, u64)>,
 }
 

@@ -28,7 +28,7 @@ use crate::{
     write::{Appended, appended, done},
 };
 
-/// A stream identified by its name. Cheap to clone. It requests the stream's id at the first use.
+/// A stream identified by its name. Cheap to clone. The handle requests the stream's id at the first use.
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<Named>);
 
@@ -39,7 +39,8 @@ impl Client {
         Stream(Arc::new(Named::new(self.clone(), Name::Stream(name.into()))))
     }
 
-    /// Returns a page of streams, ordered by id and beginning after `after`. The flag is true if there are more.
+    /// Returns a page of at most `limit` streams, ordered by id and beginning after the stream `after`. The
+    /// flag is true if more streams follow.
     pub async fn streams(&self, after: StreamId, limit: u32) -> Result<(Vec<StreamInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::StreamList { more, streams } = reply_of(frame)?;
@@ -76,17 +77,17 @@ impl Stream {
         self.client().request(How::READ, wire::FindStream { name: self.name() }, read).await
     }
 
-    /// Replaces the configuration.
+    /// Replaces the configuration of the stream.
     pub async fn configure(&self, config: &StreamConfig) -> Result<(), Error> {
         self.command(|out, stream| encode_configure_stream(out, stream, config)).await
     }
 
-    /// Removes all records before an offset.
+    /// Removes all records of the stream before an offset.
     pub async fn trim(&self, before: Offset) -> Result<(), Error> {
         self.command(|out, stream| encode_trim_stream(out, stream, before)).await
     }
 
-    /// Deletes the stream and everything in it.
+    /// Deletes the stream and all its records.
     pub async fn delete(&self) -> Result<(), Error> {
         let id = self.id().await?;
         let deleted = self.command(encode_delete_stream).await;
@@ -109,14 +110,15 @@ impl Stream {
         self.append_batch(&batch, ExpectedOffset::Any).await
     }
 
-    /// Appends records, all or none. Fails with `offset_conflict` unless the stream's next offset is as expected. If
-    /// the effect is unknown, the client does not retry; use a producer for that.
+    /// Appends records, all or none. Fails with `offset_conflict` unless the stream's next offset is the
+    /// expected one. The client does not retry an append whose effect is unknown, because the records could
+    /// be appended twice; appends of a producer can be retried.
     pub async fn append_batch(&self, batch: &RecordBatch, expected: ExpectedOffset) -> Result<Appended, Error> {
         self.append_with(batch, &expected.into()).await
     }
 
-    /// Appends records with any terms. The client retries appends of a producer even if their effect is unknown,
-    /// because the server detects repetitions.
+    /// Appends records under given terms, such as a producer and its sequence number. The client retries
+    /// appends of a producer even if their effect is unknown, because the server detects repetitions.
     pub async fn append_with(&self, batch: &RecordBatch, terms: &AppendTerms<'_>) -> Result<Appended, Error> {
         if batch.is_empty() {
             return Err(Invalid::NoRecords.into());
@@ -128,8 +130,8 @@ impl Stream {
         Ok(Appended { count, ..appended })
     }
 
-    /// Opens a producer and returns its new epoch, which is above all its earlier ones. Clients that use an earlier
-    /// epoch are fenced.
+    /// Opens a producer and returns its new epoch, which is higher than all its earlier ones. The server
+    /// rejects appends of clients that use an earlier epoch.
     pub async fn open_producer(&self, producer: &str) -> Result<u32, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_open_producer(out, StreamId(id), producer);
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerOpened>(frame)?.epoch);
@@ -143,8 +145,8 @@ impl Stream {
         self.0.request(How::READ, list, read).await
     }
 
-    /// Reads at most `max_records` records and about `max_bytes` bytes from a position on (0 selects the server's
-    /// defaults). At the end of the stream the result is empty.
+    /// Reads at most `max_records` records and about `max_bytes` bytes, beginning at a position; 0 selects
+    /// the server's default for either maximum. At the end of the stream the result is empty.
     pub async fn read(&self, from: Position, max_records: u32, max_bytes: u32) -> Result<Records, Error> {
         let read = |id| wire::Read { stream: StreamId(id), from: from.clone(), max_records, max_bytes };
         let records = |frame: &SharedFrame| {
@@ -154,19 +156,20 @@ impl Stream {
         self.0.request(How::READ, read, records).await
     }
 
-    /// Returns the first offset whose record is not older than `time`.
+    /// Returns the offset of the first record that was appended at `time` or later.
     pub async fn find_offset(&self, time: SpaceTime) -> Result<Offset, Error> {
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::OffsetFound>(frame)?.offset);
         self.0.request(How::READ, |id| wire::FindOffset { stream: StreamId(id), time }, read).await
     }
 
-    /// Subscribes to the existing records from a position on and then to new ones, without gaps or duplicates. The
-    /// tail resumes after a lost connection.
+    /// Subscribes to the stream's records from a position on: first the existing ones, then new ones, without
+    /// gaps or duplicates. The subscription resumes after a lost connection.
     pub async fn tail(&self, from: Position) -> Result<Tail, Error> {
         self.tail_with(from, self.client().options().window).await
     }
 
-    /// Like [`tail`](Self::tail), with a window of its own.
+    /// Subscribes to the stream's records like [`tail`](Self::tail), with a window of its own instead of the
+    /// client's default.
     pub async fn tail_with(&self, from: Position, window: Window) -> Result<Tail, Error> {
         let source = |id| TailSource { stream: StreamId(id), from: from.clone() };
         let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
@@ -192,8 +195,8 @@ impl Source for TailSource {
     }
 }
 
-/// Records of a stream as they arrive. The tail resumes after a lost connection. It returns only errors that a retry
-/// does not help against, such as `trimmed`.
+/// Records of a stream as they arrive. The tail resumes after a lost connection. The tail returns only errors
+/// for which a retry does not help, such as `trimmed`.
 #[derive(Debug)]
 pub struct Tail {
     feed: Feed<TailSource>,
@@ -201,7 +204,8 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Waits for the next records that arrived together; `None` if the tail has ended. Cancel safe.
+    /// Waits for the next records of the stream, which arrived together; `None` if the tail has ended. Cancel
+    /// safe.
     pub async fn next_batch(&mut self) -> Result<Option<Records>, Error> {
         while let Some((frame, _)) = self.feed.next_frame().await? {
             let wire::Tailed { durability, next, high_watermark, runs } = reply_of(&frame)?;
@@ -214,8 +218,8 @@ impl Tail {
         Ok(None)
     }
 
-    /// Waits for the next record; `None` if the tail has ended. Cancel safe. Do not mix it with
-    /// [`next_batch`](Self::next_batch), which skips the remaining records of the current batch.
+    /// Waits for the next record; `None` if the tail has ended. Cancel safe. Do not mix calls of `next` with
+    /// calls of [`next_batch`](Self::next_batch), which skips the remaining records of the current batch.
     pub async fn next(&mut self) -> Result<Option<OwnedRecord>, Error> {
         loop {
             if let Some(record) = self.cursor.next() {
@@ -228,12 +232,14 @@ impl Tail {
         }
     }
 
-    /// Waits at most `patience` for the next record; `None` if none has arrived or the tail has ended.
+    /// Waits at most `patience` for the next record of the stream; `None` if none has arrived or the tail has
+    /// ended.
     pub async fn next_within(&mut self, patience: Duration) -> Result<Option<OwnedRecord>, Error> {
         tokio::time::timeout(patience, self.next()).await.unwrap_or(Ok(None))
     }
 
-    /// Position from which a later tail continues after the last batch that this one has returned.
+    /// Position at which a later tail must begin to continue after the last batch that this tail has
+    /// returned.
     #[must_use]
     pub fn position(&self) -> Position {
         self.feed.source.from.clone()

@@ -1,19 +1,21 @@
-//! Appending to a stream in the background: in batches, several in flight, each exactly once.
+//! Appending to a stream in the background: in batches, several of which may be unanswered at a time, and
+//! each of which is appended exactly once.
 //!
-//! Owns: [`StreamPublisher`]. Its batches carry a producer's stamp. When the publisher resends a batch because its
-//! answer was lost, the server detects that and returns the first result, so a lost connection neither loses nor
-//! repeats records.
+//! Owns: [`StreamPublisher`]. Each of its batches carries the id of a producer, its epoch and a sequence
+//! number. When the publisher resends a batch because its answer was lost, the server detects the repetition
+//! and returns the first result, so a lost connection neither loses nor repeats records.
 //!
-//! A batch goes out immediately while fewer than [`max_in_flight`](StreamPublisherOptions::max_in_flight) batches are
-//! in flight. Otherwise records are gathered until a batch is answered. A lone record therefore does not wait, and
-//! under load batches grow automatically up to their bound, at which callers wait.
+//! A batch is sent immediately while fewer than [`max_in_flight`](StreamPublisherOptions::max_in_flight)
+//! batches are in flight. Otherwise records are gathered until a batch is answered. A lone record therefore
+//! does not wait. Under load batches grow automatically up to their maximum size, at which callers wait.
 //!
 //! ```text
 //!  publish --> gathered --> in flight: [s, s+1, .. s+n) --> answered in order
 //!             one batch      max_in_flight, kept for resending
 //! ```
-//! Invariants: sequences are dense; batches are sent in order on one channel; when a batch is resent, so are all
-//! behind it. Memory: `(max_in_flight + 1) * max_bytes`, and one record.
+//! Invariants: sequence numbers have no gaps; batches are sent in order on one channel; when a batch is
+//! resent, all later batches are resent too. Memory in bytes: `(max_in_flight + 1) * max_bytes`, and one
+//! record.
 
 use std::{
     collections::VecDeque,
@@ -39,17 +41,19 @@ use crate::{
     write::{Appended, appended, put_write},
 };
 
-/// Number of rejections of a batch because of a missing predecessor after which the publisher gives up.
+/// Number of times after which the publisher gives up a batch that the server rejects because an earlier
+/// batch is missing.
 const MAX_GAPS: u32 = 8;
 
-/// Bounds of a stream publisher.
+/// Bounds on the batches of a stream publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPublisherOptions {
-    /// Number of records of a full batch.
+    /// Number of records at which a batch is full.
     pub max_records: u32,
-    /// Size of a full batch in bytes. A larger record goes alone.
+    /// Size in bytes at which a batch is full. A larger record is sent in a batch of its own.
     pub max_bytes: usize,
-    /// Maximum number of batches in flight, at most 64: the server keeps that many results of a producer.
+    /// Maximum number of batches that were sent and have no answer yet, at most 64: the server remembers that
+    /// many results of a producer.
     pub max_in_flight: usize,
 }
 
@@ -59,22 +63,25 @@ impl Default for StreamPublisherOptions {
     }
 }
 
-/// Appends records in the background. Cheap to clone: clones share the batch. After the last clone is dropped, the
-/// published records are still sent, but their outcome is not reported; [`flush`](Self::flush) reports it.
+/// Appends records to a stream in the background. Cheap to clone: clones share the batch. After the last
+/// clone is dropped, the published records are still sent, but no caller learns their outcome. Call
+/// [`flush`](Self::flush) before that to get errors.
 #[derive(Clone)]
 pub struct StreamPublisher {
     inner: Arc<Handle>,
 }
 
-/// Dropped with the last clone, which notifies the worker.
+/// Shared by the clones of a publisher. Dropped with the last clone, which notifies the background task.
 struct Handle(Arc<Inner>);
 
 struct Inner {
     options: StreamPublisherOptions,
     gathered: Mutex<Gathered>,
-    /// Notifies the worker that there are records to send, or that the last clone is gone.
+    /// Notifies the background task that there are records to send, or that the last clone of the publisher
+    /// was dropped.
     begun: Notify,
-    /// Notifies waiting callers that the worker has taken the gathered batch.
+    /// Notifies waiting callers that the background task has taken the gathered batch, so that there is room
+    /// again.
     taken: Notify,
 }
 
@@ -87,7 +94,7 @@ struct Gathered {
     failed: Option<Error>,
 }
 
-/// Outcome of a batch, shared by all callers with a record in it.
+/// Outcome of a batch, shared by all callers that published a record in this batch.
 #[derive(Default)]
 struct Outcome {
     done: OnceLock<Result<Appended, Error>>,
@@ -112,7 +119,8 @@ impl Outcome {
     }
 }
 
-/// Acknowledgement of a published record. The caller may wait for it or drop it.
+/// Future acknowledgement of a published record. The caller may wait for the acknowledgement, or drop this
+/// value.
 #[derive(Clone)]
 pub struct Ack {
     outcome: Arc<Outcome>,
@@ -120,13 +128,13 @@ pub struct Ack {
 }
 
 impl Ack {
-    /// Waits until the record is appended at the client's durability level.
+    /// Waits until the record is appended at the client's durability level, and returns its offset.
     pub async fn wait(&self) -> Result<Appended, Error> {
         let batch = self.outcome.wait().await?;
         Ok(Appended { first: Offset(batch.first.0 + u64::from(self.index)), count: 1, ..batch })
     }
 
-    /// Returns the outcome if it is known.
+    /// Returns the outcome of the append if the server has answered; otherwise `None`, without waiting.
     #[must_use]
     pub fn try_wait(&self) -> Option<Result<Appended, Error>> {
         let batch = self.outcome.done.get()?.clone();
@@ -147,8 +155,9 @@ impl std::fmt::Debug for StreamPublisher {
 }
 
 impl Stream {
-    /// Opens a producer with this id and creates a publisher that appends as that producer. Another publisher with the
-    /// same id is fenced. Requires a durability level of at least `os`.
+    /// Opens a producer with this id and creates a publisher that appends as that producer. The server
+    /// rejects further appends of an earlier publisher with the same id. Requires a durability level of at
+    /// least `os`.
     pub async fn publisher(&self, producer: &str, options: StreamPublisherOptions) -> Result<StreamPublisher, Error> {
         let epoch = self.open_producer(producer).await?;
         let stream = self.id().await?;
@@ -174,8 +183,8 @@ impl Stream {
 }
 
 impl StreamPublisher {
-    /// Publishes a record. The call waits only for backpressure. After an error that a retry does not help against,
-    /// every call returns that error: create a new publisher then.
+    /// Publishes a record. The call waits only for backpressure. After an error for which a retry does not
+    /// help, every call returns that error, and the caller must create a new publisher.
     pub async fn publish(&self, record: &Record<'_>) -> Result<Ack, Error> {
         self.put(&mut |batch| batch.push(record)).await
     }
@@ -199,7 +208,7 @@ impl StreamPublisher {
         }
     }
 
-    /// Waits until everything published before is appended.
+    /// Waits until all records published before the call are appended.
     pub async fn flush(&self) -> Result<(), Error> {
         let last = self.inner.0.lock().last.clone();
         match last {
@@ -209,7 +218,7 @@ impl StreamPublisher {
     }
 }
 
-/// Function that adds a record to a batch.
+/// Function that adds a record to the batch.
 type Push<'a> = dyn FnMut(&mut RecordBatch) -> Result<(), RecordError> + Send + 'a;
 
 impl Drop for Handle {
@@ -234,7 +243,7 @@ impl Inner {
         gathered.failed.is_none() && self.has_no_room(&gathered)
     }
 
-    /// Takes a record; `None` if there is no room now.
+    /// Adds a record to the gathered batch; returns `None` if the batch is full and cannot be sent now.
     fn put(&self, push: &mut Push<'_>) -> Result<Option<Ack>, Error> {
         let mut gathered = self.lock();
         if let Some(error) = &gathered.failed {
@@ -304,7 +313,7 @@ impl Worker {
         }
     }
 
-    /// Takes the gathered batch. Returns false if there is none.
+    /// Takes the gathered batch for sending. Returns false if no records were gathered.
     fn take(&mut self) -> bool {
         let mut gathered = self.inner.lock();
         if gathered.batch.is_empty() {
@@ -332,7 +341,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Processes the answer to the oldest batch.
+    /// Processes the server's answer to the oldest unanswered batch.
     async fn settle(&mut self, came: Result<SharedFrame, Lost>) -> Result<(), Error> {
         let error = match answer_of(came).and_then(|frame| appended(&frame)) {
             Ok(appended) => {
@@ -358,7 +367,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reports the error to all waiting callers and to all later ones.
+    /// Reports the error to all callers that wait for an outcome, and to all later calls.
     fn fail(self, error: &Error) {
         let mut gathered = self.inner.lock();
         gathered.failed = Some(error.clone());

@@ -25,24 +25,29 @@ use crate::{
 /// Result of a publish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Number of subscriptions that queued the message. A queue group counts as one.
+    /// Number of subscriptions whose queues took the message. A queue group counts as one subscription.
     pub delivered: u64,
-    /// Number of subscriptions that had no room. The server reports the loss to them.
+    /// Number of subscriptions that missed the message because their queues were full. The server reports the
+    /// loss to them.
     pub missed: u64,
 }
 
 /// Options of a subscription.
 #[derive(Clone, Debug)]
 pub struct SubscribeOptions {
-    /// Name of the queue group. One subscription of the group gets each message. If empty, this subscription gets all.
+    /// Name of the queue group that the subscription joins. One subscription of a queue group gets each
+    /// message. If the name is empty, this subscription gets every message.
     pub queue: Vec<u8>,
-    /// Behaviour when the server's queue of the subscription is full.
+    /// Policy of the server when the subscription's queue on the server is full.
     pub policy: Policy,
-    /// Maximum number of messages that wait on the server; 0 selects its default.
+    /// Maximum number of messages that wait on the server for this subscription; 0 selects the server's
+    /// default.
     pub queue_messages: u64,
-    /// Maximum number of bytes that wait on the server; 0 selects its default.
+    /// Maximum number of bytes of messages that wait on the server for this subscription; 0 selects the
+    /// server's default.
     pub queue_bytes: u64,
-    /// Amount that the server may send ahead of the application; `None` selects the client's [`Window`].
+    /// Numbers of messages and bytes that the server may send before the application has taken them; `None`
+    /// selects the client's [`Window`].
     pub window: Option<Window>,
 }
 
@@ -52,14 +57,15 @@ impl Default for SubscribeOptions {
     }
 }
 
-/// A batch of messages of one subject, as their publisher encoded them. It keeps the whole read buffer alive.
+/// A batch of messages of one subject, as their publisher encoded them. The batch keeps the whole read buffer
+/// alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageBatch {
     bytes: Bytes,
 }
 
 impl MessageBatch {
-    /// Checks the whole batch, including its checksum if it has one.
+    /// Checks the encoding of the whole batch, including its checksum if it has one.
     fn new(bytes: Bytes) -> Result<Self, Error> {
         let batch = Batch::decode(&bytes)?;
         batch.check()?;
@@ -77,7 +83,8 @@ impl MessageBatch {
         self.batch().count() as usize
     }
 
-    /// Returns false, since a batch has at least one message. It accompanies [`len`](Self::len) by convention.
+    /// Returns false, since a batch has at least one message. Exists because [`len`](Self::len)
+    /// conventionally comes with it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -89,18 +96,18 @@ impl MessageBatch {
         self.batch().subject()
     }
 
-    /// Subject that answers should be published to; empty if the publisher wants none.
+    /// Subject to which answers should be published; empty if the publisher wants no answers.
     #[must_use]
     pub fn reply(&self) -> &[u8] {
         self.batch().reply()
     }
 
-    /// Iterates over the messages in order, borrowed.
+    /// Iterates over the messages in order; each borrows the bytes of the batch.
     pub fn iter(&self) -> impl Iterator<Item = Message<'_>> {
         self.batch().messages().map_while(Result::ok)
     }
 
-    /// Encoded batch, which can be published again unchanged.
+    /// Returns the encoded batch, which can be published again unchanged.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
@@ -123,7 +130,7 @@ impl MessageBatch {
 pub struct OwnedMessage {
     /// Subject of the message.
     pub subject: Bytes,
-    /// Subject that an answer should be published to; empty if the publisher wants none.
+    /// Subject to which an answer should be published; empty if the publisher wants none.
     pub reply: Bytes,
     /// Key of the message.
     pub key: Option<Bytes>,
@@ -138,9 +145,11 @@ pub struct OwnedMessage {
 pub enum Delivered {
     /// A batch of messages of one subject.
     Messages(MessageBatch),
-    /// A gap: the queue on the server was full, and this number of messages is missing here.
+    /// A gap in the messages: the subscription's queue on the server was full, and the server dropped this
+    /// number of messages.
     Dropped(u64),
-    /// A gap: the connection was lost and restored, and messages published in the meantime are missing here.
+    /// A gap in the messages: the connection was lost and restored, and messages published in the meantime
+    /// were not received.
     Gap,
 }
 
@@ -177,8 +186,8 @@ impl Client {
         self.request(how, wire::Publish { batches: List::Items(&[&batch.bytes[..]]) }, published).await
     }
 
-    /// Publishes a batch without waiting for the server. Waits for room if the connection has none. Failures are
-    /// counted, see [`failed_without_reply`](Self::failed_without_reply).
+    /// Publishes a batch without waiting for the server. Waits if too many bytes wait to be written on the
+    /// connection. The client counts failures, see [`failed_without_reply`](Self::failed_without_reply).
     pub async fn send_batch(&self, batch: &SharedBatch) -> Result<(), Error> {
         let (link, clock) = (self.pin(), Clock::new(self.call_timeout()));
         let len = batch.bytes.len();
@@ -190,7 +199,7 @@ impl Client {
         clock.within(wire::Effect::Nothing, until_staged(&link, stage)).await
     }
 
-    /// Publishes one message and waits at most `patience` for one answer.
+    /// Publishes one message as a request, and waits at most `patience` for one answer.
     pub async fn ask(
         &self,
         subject: impl AsRef<[u8]>,
@@ -200,7 +209,8 @@ impl Client {
         self.ask_record(subject, &payload(message), patience).await
     }
 
-    /// Publishes one message with key and headers and waits for an answer, like [`ask`](Self::ask).
+    /// Publishes one message with key and headers as a request, and waits for an answer, like
+    /// [`ask`](Self::ask).
     pub async fn ask_record(
         &self,
         subject: impl AsRef<[u8]>,
@@ -230,7 +240,8 @@ impl Client {
         self.subscribe_with(pattern, SubscribeOptions::default()).await
     }
 
-    /// Like [`subscribe`](Self::subscribe), with a queue group, bounds and a policy.
+    /// Subscribes to subjects like [`subscribe`](Self::subscribe), with a queue group, bounds on the queue,
+    /// and a policy for a full queue.
     pub async fn subscribe_with(
         &self,
         pattern: impl AsRef<[u8]>,
@@ -257,7 +268,8 @@ fn wrong() -> Error {
 struct SubjectSource {
     pattern: Vec<u8>,
     options: SubscribeOptions,
-    /// Bounds in force on the server: messages and bytes.
+    /// Maximum numbers of messages and bytes that wait on the server for this subscription, as the server
+    /// reported them.
     bounds: (u64, u64),
 }
 
@@ -281,20 +293,21 @@ impl Source for SubjectSource {
     }
 }
 
-/// Messages as they arrive. After a lost connection the subscriber subscribes again and reports a gap.
+/// Receives the messages of a subscription as they arrive. After a lost connection the subscriber subscribes
+/// again and reports a gap.
 #[derive(Debug)]
 pub struct Subscriber {
     feed: Feed<SubjectSource>,
     batch: Option<MessageBatch>,
-    /// Number of bytes of the batch's messages that [`next`](Self::next) has returned.
+    /// Number of bytes of the current batch's messages that [`next`](Self::next) has returned.
     at: usize,
     dropped: u64,
     gaps: u64,
 }
 
 impl Subscriber {
-    /// Waits for the next item; `None` if the subscription has ended. After `slow_consumer` the next call subscribes
-    /// again. Cancel safe.
+    /// Waits for the next item of the subscription; `None` if it has ended. After the error `slow_consumer`
+    /// the next call subscribes again. Cancel safe.
     pub async fn next_batch(&mut self) -> Result<Option<Delivered>, Error> {
         let Some(event) = self.feed.next().await? else { return Ok(None) };
         Ok(Some(match event {
@@ -312,8 +325,8 @@ impl Subscriber {
     }
 
     /// Waits for the next message; `None` if the subscription has ended. Gaps are only counted, see
-    /// [`dropped`](Self::dropped) and [`gaps`](Self::gaps). Cancel safe. Do not mix it with
-    /// [`next_batch`](Self::next_batch), which skips the remaining messages of the current batch.
+    /// [`dropped`](Self::dropped) and [`gaps`](Self::gaps). Cancel safe. Do not mix calls of `next` with
+    /// calls of [`next_batch`](Self::next_batch), which skips the remaining messages of the current batch.
     pub async fn next(&mut self) -> Result<Option<OwnedMessage>, Error> {
         loop {
             if let Some(batch) = &self.batch {
@@ -332,7 +345,7 @@ impl Subscriber {
         }
     }
 
-    /// Number of messages that the server has reported as dropped.
+    /// Number of messages that the server has reported as dropped because this subscription's queue was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
@@ -344,7 +357,7 @@ impl Subscriber {
         self.gaps
     }
 
-    /// Maximum numbers of messages and bytes that wait on the server.
+    /// Maximum numbers of messages and of bytes that wait on the server for this subscription.
     #[must_use]
     pub fn bounds(&self) -> (u64, u64) {
         self.feed.source.bounds

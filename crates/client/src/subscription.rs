@@ -1,10 +1,10 @@
 //! Common parts of tails, pushes, watches and subscriptions to subjects: starting, receiving and resuming.
 //!
-//! Owns: returning credit, cancelling, and resuming after a lost connection. Does not own the position to resume at:
-//! each kind of subscription keeps it ([`Source`]).
+//! Owns: returning credit, cancelling, and resuming after a lost connection. Does not own the position to
+//! resume at: each kind of subscription stores its own position ([`Source`]).
 //!
-//! Credit: an item counts as consumed when the application requests the next one. The window therefore bounds the
-//! items that wait here, besides the one that the application has.
+//! Credit: an item counts as consumed when the application requests the next one. The window therefore bounds
+//! the items that wait in the client, in addition to the item that the application has.
 
 use std::sync::Arc;
 
@@ -22,12 +22,14 @@ use crate::{
 
 const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
 
-/// One life of a subscription, on one channel. Dropping it cancels the subscription.
+/// A subscription on one channel, from its begin to its end or the loss of the connection. Dropping this
+/// value cancels the subscription.
 struct Subscription {
     link: Arc<Link>,
     ticket: Ticket,
     mailbox: Arc<Mailbox>,
-    /// Amount of the item that the application has and has not finished with.
+    /// Number of messages and bytes of the item that the application has received and is still working on.
+    /// They are returned to the server as credit when the application requests the next item.
     owed: Permit,
     over: bool,
 }
@@ -81,18 +83,20 @@ impl Drop for Subscription {
     }
 }
 
-/// Position from which a kind of subscription begins and resumes.
+/// Position at which a kind of subscription begins, and at which it resumes after a lost connection.
 pub(crate) trait Source: Send + Sync {
-    /// Appends the request, which continues where the last item ended.
+    /// Appends the request that begins the subscription. The subscription continues where the last item
+    /// ended.
     fn request(&self, out: &mut Vec<u8>, id: u32, permit: Permit) -> Result<(), Invalid>;
-    /// Processes the reply that begins the subscription.
+    /// Processes the server's reply that begins the subscription.
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error>;
 }
 
 /// An event of a subscription.
 pub(crate) enum Event {
     Item(Item),
-    /// The subscription has resumed. Subscriptions without history have a gap here.
+    /// The subscription has resumed after a lost connection. Subscriptions without history, such as those to
+    /// subjects, have missed messages here.
     Resumed,
 }
 
@@ -108,7 +112,7 @@ pub(crate) struct Feed<S> {
 }
 
 impl<S: Source> Feed<S> {
-    /// Begins the subscription. If that fails now, returns the error.
+    /// Begins the subscription. Returns an error if the first attempt fails.
     pub(crate) async fn begin(client: &Client, window: Window, source: S) -> Result<Self, Error> {
         let backoff = Backoff::new(client.options().retries);
         let client = client.clone();

@@ -1,4 +1,5 @@
-//! Watches: changes of keys as they happen, without gaps or duplicates, also after lost connections.
+//! Watches: the client receives changes of keys as they happen, without gaps or duplicates, also after lost
+//! connections.
 
 use bytes::Bytes;
 use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
@@ -19,7 +20,7 @@ pub enum Watched {
     Key(Vec<u8>),
     /// All keys that begin with a prefix. The empty prefix selects all keys.
     Prefix(Vec<u8>),
-    /// All keys of a half-open range.
+    /// All keys of a half-open range, from `start` to below `end`.
     Range {
         /// Lowest key, inclusive; `None` for no lower bound.
         start: Option<Vec<u8>>,
@@ -35,33 +36,35 @@ pub struct Change {
     pub kind: ChangeKind,
     /// Revision of the commit that made the change.
     pub revision: Revision,
-    /// Space time of the commit.
+    /// Space time of the commit that made the change.
     pub time: SpaceTime,
-    /// Key that changed, or the deleted prefix.
+    /// Key that changed; for a deletion by prefix, the prefix.
     pub key: Bytes,
-    /// New value; empty if there is none.
+    /// New value of the key; empty if the key has none any more.
     pub value: Bytes,
 }
 
-/// Changes that arrived together.
+/// Changes of keys that arrived together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// Durability level that all these changes have reached.
     pub durability: Durability,
-    /// Revision from which a new watch continues without a gap.
+    /// Revision at which a new watch must begin to continue without a gap.
     pub next: Revision,
-    /// Changes in the order of their revisions. An empty list reports that nothing below `next` was missed.
+    /// Changes in the order of their revisions. If the list is empty, no change of the watched keys happened
+    /// below revision `next`.
     pub changes: Vec<Change>,
 }
 
 impl Keyspace {
-    /// Subscribes to every change from a revision on (0 for the next one), past and future.
+    /// Subscribes to every change of the keys from a revision on, past and future changes; 0 begins with the
+    /// next change.
     pub async fn watch(&self, keys: Watched, from: Revision) -> Result<Watch, Error> {
         let window = self.client().options().window;
         self.watch_with(keys, from, window).await
     }
 
-    /// Like [`watch`](Self::watch), with a window of its own.
+    /// Watches keys like [`watch`](Self::watch), with a window of its own instead of the client's default.
     pub async fn watch_with(&self, keys: Watched, from: Revision, window: Window) -> Result<Watch, Error> {
         let source = |id| WatchSource { keyspace: KeyspaceId(id), keys: keys.clone(), from, seen: 0, skip: 0 };
         let feed = self.0.with_id(|id| Feed::begin(self.client(), window, source(id))).await?;
@@ -73,11 +76,13 @@ impl Keyspace {
 struct WatchSource {
     keyspace: KeyspaceId,
     keys: Watched,
-    /// Revision to resume at.
+    /// Revision at which to resume the watch after a lost connection.
     from: Revision,
-    /// Number of changes of the commit at `from` that were already returned. A large commit arrives in several frames.
+    /// Number of changes of the commit at revision `from` that were already returned. A large commit arrives
+    /// in several frames.
     seen: u64,
-    /// Number of these changes that have to be skipped after resuming.
+    /// Number of changes of the commit at revision `from` to skip after resuming, because they were returned
+    /// before.
     skip: u64,
 }
 
@@ -102,7 +107,8 @@ impl Source for WatchSource {
 }
 
 impl WatchSource {
-    /// Returns the new changes of a frame, and moves the position on.
+    /// Returns those changes of a frame that were not returned before, and advances the position at which the
+    /// watch would resume.
     fn take(&mut self, frame: &SharedFrame) -> Result<Changes, Error> {
         let wire::Changes { durability, next, changes } = reply_of(frame)?;
         let mut new = Vec::with_capacity(changes.len());
@@ -124,15 +130,16 @@ impl WatchSource {
     }
 }
 
-/// Changes as they arrive. The watch resumes after a lost connection. It returns only errors that a retry does not
-/// help against, such as `compacted`.
+/// Receives changes of keys as they arrive. The watch resumes after a lost connection. It returns only errors
+/// for which a retry does not help, such as `compacted`.
 #[derive(Debug)]
 pub struct Watch {
     feed: Feed<WatchSource>,
 }
 
 impl Watch {
-    /// Waits for the next changes; `None` if the watch has ended. An empty list reports progress. Cancel safe.
+    /// Waits for the next changes of the watched keys; `None` if the watch has ended. An empty list reports
+    /// only that the watch has progressed. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Changes>, Error> {
         while let Some((frame, counts)) = self.feed.next_frame().await? {
             let changes = self.feed.source.take(&frame)?;
@@ -143,7 +150,8 @@ impl Watch {
         Ok(None)
     }
 
-    /// Revision from which a later watch continues after the last changes that this one has returned.
+    /// Revision at which a later watch must begin to continue after the last changes that this watch has
+    /// returned.
     #[must_use]
     pub fn position(&self) -> Revision {
         self.feed.source.from

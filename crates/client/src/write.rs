@@ -1,8 +1,8 @@
-//! Commands: sending them, commits and transactions, and their results.
+//! Write commands: sending them, among them commits and transactions, and decoding their results.
 //!
-//! Owns: the path from a command's bytes to its reply. Does not own the commands (`thalweg_types::command`), which
-//! refer to keyspaces, streams and groups by id. Handles return their ids ([`Keyspace::id`](crate::Keyspace::id) and
-//! so on).
+//! Owns: the way from a command's bytes to its reply. Does not own the commands (`thalweg_types::command`),
+//! which refer to keyspaces, streams and groups by id. Handles return these ids
+//! ([`Keyspace::id`](crate::Keyspace::id) and so on).
 
 use thalweg_types::{
     Durability, Offset, Revision,
@@ -24,11 +24,12 @@ use crate::{
 pub struct Committed {
     /// Durability level that the commit reached.
     pub durability: Durability,
-    /// True if the commit had been carried out before and the producer sent it again.
+    /// True if a producer sent the commit again after the server had already carried it out. The result is
+    /// then that of the first time.
     pub duplicate: bool,
-    /// Revision of the commit; 0 at level `none`.
+    /// Revision of the commit; 0 at durability level `none`.
     pub revision: Revision,
-    /// Positions of the appends, in order; empty at level `none`.
+    /// Positions of the commit's appends to streams, in order; empty at durability level `none`.
     pub appends: Vec<AppendedAt>,
 }
 
@@ -37,17 +38,18 @@ pub struct Committed {
 pub struct Transacted {
     /// Durability level that the transaction reached.
     pub durability: Durability,
-    /// True if the transaction wrote.
+    /// True if the transaction wrote anything.
     pub wrote: bool,
-    /// Revision of the transaction if it wrote, else the last revision before it.
+    /// Revision of the transaction if it wrote; otherwise the last revision before the transaction.
     pub revision: Revision,
-    /// First condition that did not hold; `None` if all held.
+    /// First condition of the transaction that did not hold; `None` if all held.
     pub failed: Option<FailedCondition>,
-    /// Results of the operations of the list that was carried out.
+    /// Results of the list of operations that was carried out: the list for conditions that hold, or the list
+    /// for conditions that don't.
     pub results: Vec<OperationResult>,
 }
 
-/// Appends a write frame whose command `encode` writes in place.
+/// Appends the frame of a write command; `encode` writes the command's bytes directly into the frame.
 pub(crate) fn put_write(
     out: &mut Vec<u8>,
     id: u32,
@@ -69,7 +71,7 @@ pub(crate) fn put_write(
 }
 
 impl Client {
-    /// Sends a command; `read` decodes its reply.
+    /// Sends a write command; `read` decodes its reply.
     pub(crate) async fn write<R>(
         &self,
         repeat: Repeat,
@@ -81,7 +83,8 @@ impl Client {
         self.call(how, |out, id, fields| put_write(out, id, fields, level, &encode), read).await
     }
 
-    /// Carries out a commit, all of it or nothing. A condition that does not hold is the error `condition_failed`.
+    /// Carries out all operations of a commit, or none of them. If a condition of the commit does not hold,
+    /// returns the error `condition_failed`.
     pub async fn commit(&self, commit: &CommitBuilder) -> Result<Committed, Error> {
         let encode = |out: &mut Vec<u8>| {
             commit.encode(out);
@@ -90,8 +93,9 @@ impl Client {
         self.write(Repeat::IfNothing, encode, committed).await
     }
 
-    /// Carries out a commit and then publishes batches: at most once, and not if the server stops in between. Messages
-    /// that must not be lost belong into an append in the same commit.
+    /// Carries out a commit, and then publishes batches of messages. The messages are published at most once,
+    /// and not at all if the server stops between the commit and the publish. A message that must not be lost
+    /// should be appended to a stream in the same commit.
     pub async fn commit_and_publish(
         &self,
         commit: &CommitBuilder,
@@ -104,7 +108,7 @@ impl Client {
         self.request(How::WRITE, frame, committed).await
     }
 
-    /// Carries out one of a transaction's two lists of operations.
+    /// Carries out one of a transaction's two lists of operations, depending on whether the conditions hold.
     pub async fn transact(&self, transaction: &TransactionBuilder) -> Result<Transacted, Error> {
         self.write(Repeat::IfNothing, |out| transaction.encode(out), transacted).await
     }
@@ -167,17 +171,18 @@ fn owned(frame: &SharedFrame, result: &wire::OperationResult<'_>) -> OperationRe
 /// Position of the records of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of the first record; 0 at level `none`, where it is unknown.
+    /// Offset of the first appended record; 0 at durability level `none`, where the client does not learn the
+    /// offset.
     pub first: Offset,
-    /// Number of records.
+    /// Number of appended records.
     pub count: u32,
     /// Durability level that the append reached.
     pub durability: Durability,
-    /// True if a producer had appended the records before.
+    /// True if a producer sent the append again after the server had already appended the records.
     pub duplicate: bool,
 }
 
-/// Decodes the reply to a command with one append.
+/// Decodes the reply to a command with one append to a stream.
 pub(crate) fn appended(frame: &SharedFrame) -> Result<Appended, Error> {
     let done = committed(frame)?;
     let (first, count) = done.appends.first().map_or((Offset(0), 0), |at| (at.first, at.count));

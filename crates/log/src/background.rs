@@ -4,7 +4,7 @@
 use crate::{shared::Shared, syncer::DueAction};
 
 impl Shared {
-    /// Body of the thread. A failed sync fails the log, where callers see it.
+    /// Body of the background sync thread. A failed sync fails the log, and callers of the log get the error.
     pub fn run_syncer(&self) {
         loop {
             let core = match self.syncer.wait(&*self.clock) {

@@ -34,7 +34,8 @@ fn parity(number: u64) -> usize {
 }
 
 impl Shared {
-    /// Returns when all records below `lsn` are durable. Leads a sync unless another caller is about to.
+    /// Blocks until all records below `lsn` are durable. The caller leads a sync, unless another caller is
+    /// about to lead one.
     pub fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -42,8 +43,9 @@ impl Shared {
         self.sync_files(core, lsn)
     }
 
-    /// Commits like [`commit`](Self::commit), but takes part in a sync even if `lsn` is already durable.
-    /// Needed for markers and footers, which have no LSN.
+    /// Blocks until all records below `lsn` are durable, like [`commit`](Self::commit), but takes part in a
+    /// sync even if they already are. Needed to make marker batches and footers durable, because these have
+    /// no LSN.
     pub fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         self.check_not_failed()?;
         let number = match core.role.phase {
@@ -70,7 +72,8 @@ impl Shared {
         if self.durable() >= lsn { Ok(()) } else { self.check_not_failed() }
     }
 
-    /// Runs one sync as its leader, then hands over the role.
+    /// Runs one fsync for all waiting callers as their leader, then hands over the sync role to the next
+    /// leader.
     fn lead<'a>(&'a self, mut core: MutexGuard<'a, Core>, lsn: Lsn) -> Result<(), AppendError> {
         let number = core.role.last + 1;
         if !self.options.commit_delay.is_zero() {
@@ -137,9 +140,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes an idle batch that attests the durable records, unless a sync is in progress. Returns `None` if
-    /// the write failed, which also fails the log. A failed write is final, but the records that the caller
-    /// needed are durable all the same.
+    /// Writes an idle marker, a batch without records that attests the durable records, unless a sync is in
+    /// progress. Returns `None` if the write failed, which also fails the log. The log accepts no writes
+    /// after this failure, but the records that the caller needed are durable all the same.
     pub fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
         if core.role.phase == Phase::Free && self.durable() == core.next {
             core.mark_idle();
@@ -173,7 +176,7 @@ impl Shared {
         AppendError::Failed { reason }
     }
 
-    /// Wakes futures that wait for an LSN up to `reach`.
+    /// Wakes the futures that wait until records up to `reach` are durable.
     pub fn wake_durable(&self, reach: Lsn) {
         let mut wakers = self.gates.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         if wakers.waiting.is_empty() {
@@ -187,7 +190,7 @@ impl Shared {
 }
 
 impl Log {
-    /// Blocks until a sync by another caller has made all records below `lsn` durable.
+    /// Blocks until a sync by another caller has made all records below `lsn` durable. Does not start a sync.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
@@ -223,7 +226,7 @@ impl Wake for Unpark {
 struct DurableWait {
     shared: Arc<Shared>,
     lsn: Lsn,
-    /// `Some` while a waker is registered.
+    /// Key of the registered waker; `Some` while a waker is registered.
     id: Option<u64>,
 }
 

@@ -1,13 +1,14 @@
 //! CRC32C, the only checksum of the log.
 //!
-//! Owns: how parts and seeds enter the checksum. Does not own: which bytes are covered (see `format`).
+//! Owns: how the parts of a record and the seed of a segment enter the checksum. Does not own: which bytes
+//! are covered (see `format`).
 
 use std::io::IoSlice;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// Maximum total bytes of parts that are copied together and summed in one call, because a streaming digest
-/// costs more to set up.
+/// Maximum total bytes of a record's parts that are copied together and checksummed in one call. Above this
+/// size, a streaming digest is used, which costs more to set up.
 const GATHER_BYTES: usize = 256;
 
 /// CRC32C of `bytes`.
@@ -17,7 +18,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC32C of `head` followed by all parts.
+/// CRC32C of `head` followed by all parts of a record.
 #[must_use]
 pub(crate) fn crc32c_parts(head: &[u8], parts: &[IoSlice<'_>]) -> u32 {
     let total = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();

@@ -2,7 +2,7 @@
 //! headers.
 //!
 //! Owns: the verification of a batch. Readers, recovery and the offline tools all use it, so they agree on
-//! which batches are valid. Does not own: the reaction to an invalid one.
+//! which batches are valid. Does not own: the reaction to an invalid batch.
 
 use std::{io, sync::Arc};
 
@@ -19,14 +19,14 @@ use crate::{
     segment::SegmentKey,
 };
 
-/// Bytes of one read; a larger batch is read in one piece.
+/// Number of bytes that one read loads from a segment file; a larger batch is loaded in one piece.
 pub(crate) const CHUNK_BYTES: usize = 1024 * 1024;
 
-/// A part of a file in memory.
+/// A range of a segment file's bytes, held in memory.
 #[derive(Debug)]
 pub(crate) struct Window {
     file: Arc<dyn File>,
-    /// Exclusive end of the readable part of the file.
+    /// Position at which the readable part of the segment file ends.
     end: u32,
     chunk: usize,
     start: u32,
@@ -42,8 +42,8 @@ impl Window {
         self.end
     }
 
-    /// Extends the readable part of the file. The bytes in memory stay valid, because bytes below an end
-    /// never change.
+    /// Extends the readable part of the file to `end`. The bytes in memory stay valid, because bytes of
+    /// complete batches never change.
     pub fn raise_end(&mut self, end: u32) {
         self.end = self.end.max(end);
     }
@@ -70,7 +70,7 @@ impl Window {
     }
 
     /// Returns the window's memory if it is not shared any more. Readers that follow the end of a log load a
-    /// little at a time, often, and reuse it.
+    /// few bytes at a time, often, and reuse this memory.
     fn take_buffer(&mut self) -> BytesMut {
         std::mem::take(&mut self.bytes).try_into_mut().unwrap_or_default()
     }
@@ -79,7 +79,7 @@ impl Window {
         (at - self.start) as usize
     }
 
-    /// Borrows `len` bytes from `at`; fewer if the end comes first.
+    /// Borrows `len` bytes of the file from position `at`; fewer if the readable part of the file ends first.
     pub fn view(&mut self, at: u32, len: usize) -> io::Result<&[u8]> {
         let len = len.min(self.end.saturating_sub(at) as usize);
         if len == 0 {
@@ -90,7 +90,7 @@ impl Window {
         Ok(&self.bytes[from..from + len])
     }
 
-    /// Returns the bytes of [`view`](Self::view), sharing the window's memory.
+    /// Returns the same bytes as [`view`](Self::view), as a reference-counted slice of the window's memory.
     pub fn share(&mut self, at: u32, len: usize) -> io::Result<Bytes> {
         let len = self.view(at, len)?.len();
         if len == 0 {
@@ -101,7 +101,7 @@ impl Window {
     }
 }
 
-/// First LSN and chain that the next batch must have after the previous one.
+/// LSN and chain value (body checksum of the previous batch) that the next batch must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub first: Lsn,
@@ -126,13 +126,13 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Values that the next batch must have.
+    /// Returns the LSN and the chain value that the next batch must have.
     pub fn expects(&self) -> Expected {
         Expected { first: self.header.next(), chain: self.header.body_crc }
     }
 }
 
-/// Reads the header at `at`, without reading the body.
+/// Reads the batch header at position `at` without reading the batch's body.
 pub(crate) fn read_header(window: &mut Window, key: SegmentKey, at: u32) -> io::Result<Result<BatchHeader, Damage>> {
     let limit = key.limit.min(window.end());
     let view = window.view(at, BATCH_HEADER_BYTES)?;
@@ -142,7 +142,8 @@ pub(crate) fn read_header(window: &mut Window, key: SegmentKey, at: u32) -> io::
     Ok(BatchHeader::decode(bytes, key.id, at, limit))
 }
 
-/// Reads and verifies the whole batch at `at`: header, order, chain, padding, every record.
+/// Reads and verifies the whole batch at position `at`: header, order of LSNs, chain of checksums, padding,
+/// and every record.
 pub(crate) fn read_batch(
     window: &mut Window,
     key: SegmentKey,
@@ -178,7 +179,8 @@ struct Body {
     truncates: bool,
 }
 
-/// Verifies the records in `body`, which ends with the padding. The error contains its position in the body.
+/// Verifies the records in `body`, which ends with the padding. An error contains the position of the damage
+/// in the body.
 fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<Body, (usize, Damage)> {
     let len = header.body_len as usize;
     if body.len() < len {
@@ -254,8 +256,8 @@ impl Iterator for BatchRecords {
     }
 }
 
-/// Returns the first valid header at or after `from`. The header's checksum covers the segment's id and the
-/// header's position, so payload bytes are never mistaken for a header.
+/// Returns the first valid batch header at or after position `from`. A header's checksum covers the segment's
+/// id and the header's position, so payload bytes are never mistaken for a header.
 pub(crate) fn find_header(window: &mut Window, key: SegmentKey, from: u32) -> io::Result<Option<(u32, BatchHeader)>> {
     let tag = key.id.tag().to_le_bytes();
     let end = window.end().min(key.limit);

@@ -16,19 +16,20 @@ use crate::{
     record_kind::RecordKind,
 };
 
-/// Maximum bytes of a batch that may be written through the mapped segment. At about this size a system call
-/// becomes cheaper than the page faults of the mapping.
+/// Maximum bytes of a batch that may be written through the memory-mapped segment. At about this size a
+/// system call becomes cheaper than the page faults of the mapping.
 pub(crate) const MAPPED_MAX_BYTES: u64 = 32 * 1024;
 
-/// Minimum average record size for a gathered write. Larger batches are written with one vectored write,
-/// directly from the caller's memory. If their records are shorter on average, a copy costs less than the
-/// kernel's work for each slice.
+/// Minimum average record size in bytes for a gathered write: one vectored write directly from the caller's
+/// memory, used for batches above `MAPPED_MAX_BYTES`. If the records are shorter on average, a copy costs
+/// less than the kernel's work for each slice.
 const GATHERED_MIN_RECORD_BYTES: u64 = 4 * 1024;
 
-/// Minimum bytes of a streamed batch. Larger batches of many short records are written piece by piece, the header
-/// last. The kernel then copies each piece from the processor's cache, where it was assembled a moment before.
+/// Minimum bytes of a streamed batch. A batch above this size with many short records is written piece by
+/// piece, the header last. The kernel then copies each piece from the processor's cache, where the piece was
+/// assembled a moment before.
 const STREAMED_MIN_BYTES: u64 = 256 * 1024;
-/// Approximate bytes of a piece; the last record can exceed it.
+/// Approximate bytes of one piece of a streamed batch; its last record can exceed this size.
 const PIECE_BYTES: usize = 96 * 1024;
 
 const PADDING: [u8; 8] = [0; 8];
@@ -38,9 +39,9 @@ const PADDING: [u8; 8] = [0; 8];
 pub(crate) struct Measure {
     pub body_len: u64,
     pub payload_len: u64,
-    /// Time of the first record and highest time.
+    /// Space time of the batch's first record, and the highest space time of its records.
     pub times: (SpaceTime, SpaceTime),
-    /// True if some records are of kind `Truncate`.
+    /// True if some records of the batch are of kind `Truncate`.
     pub truncates: bool,
 }
 
@@ -63,20 +64,21 @@ impl Measure {
     }
 }
 
-/// Reusable memory of an appending thread.
+/// Buffers of an appending thread, reused from append to append.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Space for the batch header, followed by records and padding (small batches), or by the record headers
-    /// only.
+    /// Space for the batch header, followed by records and padding (small batches), or followed by the record
+    /// headers only (large batches, whose payloads are not copied).
     bytes: Vec<u8>,
-    /// Four bytes of space for the chain, followed by the records' checksums.
+    /// Four bytes of space for the previous batch's body checksum (the chain), followed by the checksums of
+    /// the batch's records.
     sums: Vec<u8>,
 }
 
-/// Maximum bytes that a thread keeps between appends.
+/// Maximum bytes of buffers that a thread keeps between appends.
 const SCRATCH_KEEP_BYTES: usize = 2 * 1024 * 1024;
 
-/// A batch without its header.
+/// A batch encoded up to its header, which the writer adds under its lock.
 #[derive(Debug)]
 pub(crate) struct Encoded<'a> {
     pub count: u32,
@@ -91,24 +93,24 @@ pub(crate) struct Encoded<'a> {
 pub(crate) enum Body<'a> {
     /// The whole batch in one slice, which begins with space for the batch header.
     Flat(&'a mut [u8]),
-    /// Slices that follow the batch header.
+    /// The slices that are written after the batch header.
     Parts(Vec<IoSlice<'a>>),
-    /// Records to encode and write piece by piece. Their checksums are known only afterwards.
+    /// Records to encode and write piece by piece. Their checksums are known only after the last piece.
     Streamed(Stream<'a>),
 }
 
-/// State of a streamed body.
+/// Progress of encoding a streamed batch, piece by piece.
 #[derive(Debug)]
 pub(crate) struct Stream<'a> {
     drafts: std::slice::Iter<'a, Draft<'a>>,
-    /// Bytes of the body that are not encoded yet, including padding.
+    /// Bytes of the body, including padding, that are not encoded yet.
     left: usize,
     piece: &'a mut Vec<u8>,
 }
 
 impl Stream<'_> {
-    /// Encodes the next piece, and stores its records' checksums at `done` in `sums`. Returns an empty slice
-    /// at the end.
+    /// Encodes the next piece of a streamed batch. Stores the checksums of its records in `sums` from
+    /// position `done` on, and advances `done`. Returns an empty slice if no piece is left.
     pub fn next_piece(&mut self, sums: &mut [u8], done: &mut usize) -> &[u8] {
         self.piece.clear();
         while self.piece.len() < PIECE_BYTES
@@ -204,7 +206,7 @@ impl Scratch {
     }
 }
 
-/// Slices of a large batch, in order.
+/// Returns the slices of a large batch, in the order in which they are written.
 fn gather<'a>(headers: &'a [u8], drafts: &'a [Draft<'a>], body_len: u32) -> Vec<IoSlice<'a>> {
     let pieces: usize = drafts.iter().map(|draft| draft.payload.len() + 1).sum();
     let mut parts = Vec::with_capacity(pieces + 1);

@@ -6,7 +6,8 @@ use thalweg_types::{Action, Classified, Generation, Lsn};
 
 use crate::format::Damage;
 
-/// Damage in bytes of the log that were attested as durable.
+/// Damage in bytes of the log that were attested as durable: a later batch header reports that they were
+/// synced.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file} is corrupt at byte {offset}: {what}: expected {expected:#x}, found {got:#x}")]
 pub struct Corruption {
@@ -53,14 +54,14 @@ impl DiskFault {
         Self { operation, file: file.to_owned(), kind: error.kind(), message: error.to_string() }
     }
 
-    /// Returns true if the disk had no space.
+    /// Returns true if the operation failed because the disk had no space left.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self.kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 }
 
-/// Adds the operation and the file to an I/O error.
+/// Extension trait that adds the operation and the file to an I/O error.
 pub(crate) trait Explain<T> {
     fn explain(self, operation: &'static str, file: &str) -> Result<T, DiskFault>;
 }
@@ -89,9 +90,9 @@ pub enum OpenError {
         crate::format::FORMAT_VERSION
     )]
     Version {
-        /// Path of the segment file.
+        /// Path of the segment file that another version of the program wrote.
         file: String,
-        /// Format version in the file.
+        /// Format version of the segment file.
         version: u64,
     },
     /// An option is outside its range.
@@ -99,9 +100,9 @@ pub enum OpenError {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// Value of the option.
+        /// Value of the option, which is outside its range.
         got: u64,
-        /// Permitted values.
+        /// Description of the permitted values.
         expected: String,
     },
     /// A disk operation failed while the log was opened.
@@ -151,18 +152,19 @@ pub enum AppendError {
     /// The log has been closed.
     #[error("the log is closed")]
     Closed,
-    /// The disk has less free space than the reserve; no bytes were written. Deletes and trims still work.
+    /// The disk has less free space than the log's reserve; no bytes were written. Deletes and trims are
+    /// still accepted.
     #[error("disk full: {free_bytes} bytes free, {reserve_bytes} are kept in reserve; free space or delete data")]
     DiskFull {
-        /// Free bytes of the disk.
+        /// Free bytes on the disk.
         free_bytes: u64,
-        /// Reserve in bytes.
+        /// Number of bytes that must stay free on the disk.
         reserve_bytes: u64,
     },
     /// The batch does not fit in a segment; no bytes were written.
     #[error("batch of {got} bytes does not fit in a segment, which has room for {max}: split it")]
     TooLarge {
-        /// Bytes of the batch, with framing.
+        /// Bytes of the rejected batch, including headers and padding.
         got: u64,
         /// Maximum bytes of a batch.
         max: u64,
@@ -170,24 +172,24 @@ pub enum AppendError {
     /// The batch has no records.
     #[error("a batch needs at least one record")]
     Empty,
-    /// No prepared segment became ready in time; no bytes were written.
+    /// No prepared segment file became ready in time; no bytes were written.
     #[error("no prepared segment after {waited:?}{}", reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default())]
     NoSegment {
         /// Time that the append waited.
         waited: Duration,
-        /// Last failure of the preparer thread, if any.
+        /// Last failure of the preparer thread, which creates segment files, if there was one.
         reason: Option<String>,
     },
-    /// The segment is the active one, or has unreleased records.
+    /// The segment to free is the active one, or has records that the log's user has not released.
     #[error("segment {generation} is still needed: only sealed and released segments can be freed")]
     StillNeeded {
-        /// Generation of the segment.
+        /// Generation of the segment that was to be freed.
         generation: Generation,
     },
     /// The segment does not exist.
     #[error("there is no segment {generation}")]
     NoSuchSegment {
-        /// Generation of the segment.
+        /// Generation that was requested.
         generation: Generation,
     },
 }
@@ -218,16 +220,16 @@ impl Classified for AppendError {
 /// Error returned when a read fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The segment has been freed. Look up the pointer again.
+    /// The segment has been freed. The reader must look up the pointer to the value again.
     #[error("segment {generation} was freed: look up the pointer again")]
     Gone {
-        /// Generation of the segment.
+        /// Generation of the segment that was freed.
         generation: Generation,
     },
-    /// Records below `oldest` have been freed.
+    /// The requested records were freed: the log starts at `oldest`.
     #[error("records below LSN {oldest} have been freed")]
     Compacted {
-        /// First LSN that is readable in order.
+        /// First LSN from which records can be read in order.
         oldest: Lsn,
     },
     /// The LSN is beyond the end of the log.
@@ -235,13 +237,13 @@ pub enum ReadError {
     PastEnd {
         /// LSN that was requested.
         lsn: Lsn,
-        /// Exclusive end of the log.
+        /// LSN after the last record of the log.
         end: Lsn,
     },
     /// The bytes in the log do not match their checksum.
     #[error("{0}; run `thalweg log verify`")]
     Corrupt(#[from] Corruption),
-    /// A disk operation failed during the read.
+    /// A disk operation failed while the log was read.
     #[error("{0}")]
     Disk(#[from] DiskFault),
 }

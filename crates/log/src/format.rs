@@ -17,34 +17,35 @@ use thalweg_types::{Generation, Index, Lsn, SpaceId, SpaceTime, Term};
 
 use crate::{crc::crc32c, record_kind::RecordKind};
 
-/// Version of the format, in every segment header.
+/// Version of the format of segment files, stored in every segment header.
 pub const FORMAT_VERSION: u32 = 1;
 /// First bytes of a segment file.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"THALWSEG";
-/// Size of the block of a segment header. The block contains only the header, so that no batch shares a
-/// sector with it.
+/// Bytes of the block that holds one copy of a segment header. The block contains nothing else, so no batch
+/// shares a disk sector with the header.
 pub const HEADER_BLOCK_BYTES: u32 = 4096;
-/// Position of the first batch, after two copies of the header.
+/// Byte position of a segment's first batch, after two copies of the segment header.
 pub const DATA_START: u32 = 2 * HEADER_BLOCK_BYTES;
-/// Size of a segment header; the rest of its block is zero.
+/// Bytes of a segment header; the remaining bytes of its block are zero.
 pub const SEGMENT_HEADER_BYTES: usize = 64;
-/// Size of a batch header.
+/// Bytes of a batch header.
 pub const BATCH_HEADER_BYTES: usize = 48;
-/// Size of a record header; the payload follows immediately.
+/// Bytes of a record header; the payload follows immediately.
 pub const RECORD_HEADER_BYTES: usize = 40;
-/// Size of the footer in the last bytes of a sealed segment.
+/// Bytes of the footer, which ends the file of a sealed segment.
 pub const FOOTER_BYTES: usize = 64;
-/// Batches begin at multiples of this.
+/// Alignment of batches: each begins at a multiple of this number of bytes.
 pub const BATCH_ALIGN: u32 = 8;
-/// Smallest segment size.
+/// Smallest permitted segment size in bytes.
 pub const MIN_SEGMENT_BYTES: u32 = 16 * 1024;
-/// Largest segment size: offsets within a segment fit in 31 bits.
+/// Largest permitted segment size in bytes: positions within a segment fit in 31 bits.
 pub const MAX_SEGMENT_BYTES: u32 = 1024 * 1024 * 1024;
-/// Room that batches of records leave before the footer, for the small batches that only attest.
+/// Bytes that batches of records leave free before the footer, for marker batches, which have no records and
+/// only attest durability.
 pub const MARKER_ROOM: u32 = 4 * BATCH_HEADER_BYTES as u32;
 
-/// Exclusive bound of generations and LSNs. They grow by one from zero and never reach it, so adding to a
-/// decoded number cannot overflow.
+/// Exclusive bound of generations and LSNs. Both grow by one from zero and never reach this bound, so adding
+/// to a decoded number cannot overflow.
 pub const MAX_NUMBER: u64 = 1 << 62;
 
 const FOOTER_TAG: u32 = 0x544f_4f46;
@@ -55,7 +56,7 @@ const _: () = assert!(DATA_START.is_multiple_of(BATCH_ALIGN));
 const _: () = assert!(512 % FOOTER_BYTES == 0, "a footer must lie in one sector");
 const _: () = assert!(MIN_SEGMENT_BYTES > DATA_START + MARKER_ROOM + FOOTER_BYTES as u32);
 
-/// Bytes that don't decode: the failed check, the expected value and the value found.
+/// Bytes that don't decode: which check failed, the value that it expected, and the value that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Name of the failed check.
@@ -72,8 +73,8 @@ impl Damage {
     }
 }
 
-/// Random id of a segment, which seeds all checksums in the segment together with the position. Neither an
-/// old batch in a recycled file nor a copy of a log in a payload matches both the id and the position.
+/// Random id of a segment. The id and the position of the bytes seed every checksum in the segment. Neither
+/// an old batch in a recycled file nor a copy of a log in a payload matches both the id and the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SegmentId(pub u64);
 
@@ -95,14 +96,14 @@ impl SegmentId {
         }
     }
 
-    /// First four bytes of every batch header of the segment.
+    /// Returns the first four bytes of every batch header of the segment: the low half of the segment's id.
     #[inline]
     #[must_use]
     pub fn tag(self) -> u32 {
         self.0 as u32
     }
 
-    /// CRC32C of the id, the position and `bytes`, which are at most 56.
+    /// CRC32C of the segment's id, the position and `bytes`. At most 56 bytes are permitted.
     #[inline]
     fn seeded_crc(self, position: u32, bytes: &[u8]) -> u32 {
         let mut buffer = [0; 72];
@@ -116,35 +117,39 @@ impl SegmentId {
 /// State of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentState {
-    /// Prepared; its content is void.
+    /// The file is prepared for later use; its bytes after the header have no meaning.
     Spare,
-    /// Contains a part of the log.
+    /// The file contains a part of the log.
     Live,
 }
 
-/// The header of a segment file, written twice: at 0 and at 4096.
+/// The header of a segment file, written twice: at byte 0 and at byte 4096.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// State of the file: spare or live.
     pub state: SegmentState,
     /// Random id, generated again each time the file is prepared.
     pub id: SegmentId,
-    /// Strictly increasing over the directory; determines the order of segments.
+    /// Number of the segment, strictly increasing over all segments of the directory; it determines their
+    /// order.
     pub generation: Generation,
-    /// LSN of the first record, if live.
+    /// LSN of the segment's first record, if the segment is live.
     pub base: Lsn,
-    /// Body checksum of the batch before the first one, if live.
+    /// Body checksum of the last batch of the previous segment, if this segment is live. It starts the chain
+    /// of checksums.
     pub base_chain: u32,
     /// Size of the file in bytes.
     pub segment_bytes: u32,
-    /// Number in the file's name.
+    /// Number in the file's name, such as 3 in `00000003.seg`.
     pub slot: u32,
-    /// Generation of the previous segment, if live; zero if there was none. Distinguishes a segment that was
-    /// freed in between from one that a power loss destroyed.
+    /// Generation of the segment before this one, if this segment is live; zero if there was none. Open uses
+    /// it to distinguish a segment that was freed from a segment that a power loss destroyed.
     pub previous: Generation,
 }
 
 impl SegmentHeader {
+    /// Encodes the header. The layout lists its fields with their types; `|` separates words of 8 bytes.
+    ///
     /// ```text
     /// magic [8] | version u32, state u32 | id u64 | generation u64 | base LSN u64 | base chain u32, segment bytes u32
     /// | slot u32, low half of the previous generation | its high half, crc32c of the bytes before u32
@@ -175,7 +180,7 @@ impl SegmentHeader {
         crc32c(&bytes[..SEGMENT_HEADER_BYTES - 4])
     }
 
-    /// Returns the header's block: the header, followed by zeroes.
+    /// Returns the header as a whole block: the header bytes, followed by zeroes.
     #[must_use]
     pub fn encode_block(&self) -> [u8; HEADER_BLOCK_BYTES as usize] {
         let mut block = [0; HEADER_BLOCK_BYTES as usize];
@@ -222,43 +227,49 @@ impl SegmentHeader {
     }
 }
 
-/// The damage that means "written by another version", which is not corruption.
+/// Name of the failed check for a segment header that another program version wrote. Such a header is not
+/// corruption.
 pub(crate) const VERSION_DAMAGE: &str = "format version";
 
-/// Kind of a batch: records or a marker.
+/// Kind of a batch: a batch of records, or a marker, which has no records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
 pub enum BatchKind {
-    /// Carries records.
+    /// The batch carries records.
     #[default]
     Records,
-    /// Attests that the log was durable up to here and idle.
+    /// A marker: all records before it were durable when it was written, and the log had no pending writes.
     Idle,
-    /// Written by open, before anything else: what follows belongs to a new run.
+    /// A marker that open writes before any record: the batches after it belong to a new run of the process.
     Opened,
-    /// Written by close: nothing follows until the next open.
+    /// A marker that close writes: no batch follows it until the next open.
     Closed,
 }
 
-/// The header of a batch.
+/// The header of a batch. It attests which earlier records are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct BatchHeader {
-    /// Bytes of the records, without the padding that follows them.
+    /// Number of bytes of the batch's records, without the padding after them.
     pub body_len: u32,
-    /// Number of records; 0 in a batch that only attests.
+    /// Number of records; 0 in a marker.
     pub count: u32,
-    /// LSN of the first record, or of the next record if there are none.
+    /// LSN of the batch's first record; in a marker, the LSN that the next record will get.
     pub first: Lsn,
-    /// Exclusive bound of the records that were durable when the batch was written; `attested <= first`.
+    /// Attested bound: when the batch was written, all records below this LSN were durable. `attested <=
+    /// first`.
     pub attested: Lsn,
-    /// Body checksum of the previous batch.
+    /// Body checksum of the previous batch. It chains the batches, so that a missing or exchanged batch is
+    /// found.
     pub chain: u32,
-    /// CRC32C of `chain` and the records' checksums in order.
+    /// Body checksum: CRC32C of `chain` and the checksums of the batch's records in order.
     pub body_crc: u32,
     /// Kind of the batch: records, or a kind of marker.
     pub kind: BatchKind,
 }
 
 impl BatchHeader {
+    /// Encodes the header for a batch at `position` of segment `id`. The layout lists its fields with their
+    /// types; `|` separates words of 8 bytes.
+    ///
     /// ```text
     /// tag u32 = low half of the segment id, crc32c of (id u64, position u64, the words that follow) u32
     /// | body len u32, count u32 | first LSN u64 | attested LSN u64 | chain u32, body crc u32 | kind u32, zero u32
@@ -281,8 +292,8 @@ impl BatchHeader {
         bytes_of(words)
     }
 
-    /// Decodes and verifies a header written by [`encode`](Self::encode), at `position` of the segment `id`, whose batches
-    /// end before `limit`.
+    /// Decodes and verifies a batch header written by [`encode`](Self::encode). `position` is its byte
+    /// position in the segment `id`, whose batches end before `limit`.
     pub fn decode(bytes: &[u8; BATCH_HEADER_BYTES], id: SegmentId, position: u32, limit: u32) -> Result<Self, Damage> {
         let [check, sizes, first, attested, sums, kind] = words_of(bytes);
         let ([tag, stored_crc], [body_len, count]) = (halves(check), halves(sizes));
@@ -323,7 +334,7 @@ impl BatchHeader {
         Ok(())
     }
 
-    /// Exclusive bound of the batch's records.
+    /// LSN after the batch's last record.
     #[must_use]
     pub fn next(&self) -> Lsn {
         self.first.plus(u64::from(self.count))
@@ -350,7 +361,7 @@ pub struct RecordHeader {
     pub crc: u32,
     /// Length of the payload in bytes.
     pub payload_len: u32,
-    /// Space of the record.
+    /// Space of the record: the state machine to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
@@ -358,11 +369,13 @@ pub struct RecordHeader {
     pub term: Term,
     /// Index of the record.
     pub index: Index,
-    /// Space time of the record.
+    /// Space time of the record, in microseconds.
     pub time: SpaceTime,
 }
 
 impl RecordHeader {
+    /// Encodes the header. The layout lists its fields with their types; `|` separates words of 8 bytes.
+    ///
     /// ```text
     /// crc32c of all that follows u32, payload len u32 | space u32, kind u8, zero [3] | term u64 | index u64
     /// | space time u64 | payload
@@ -414,22 +427,23 @@ impl RecordHeader {
     }
 }
 
-/// The last bytes of a sealed segment. They contain what open needs, so it need not read the segment.
+/// The last bytes of a sealed segment. They summarize the segment, so that open need not read the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
-    /// Position at which the last batch ends.
+    /// Byte position in the segment at which the last batch ends.
     pub end: u32,
-    /// Body checksum of the last batch.
+    /// Body checksum of the segment's last batch.
     pub chain: u32,
-    /// LSN of the first record.
+    /// LSN of the segment's first record.
     pub first: Lsn,
-    /// Exclusive bound of the records.
+    /// LSN after the segment's last record.
     pub next: Lsn,
-    /// Space time of the first record.
+    /// Space time of the segment's first record.
     pub first_time: SpaceTime,
-    /// Highest space time of a record.
+    /// Highest space time of the segment's records.
     pub last_time: SpaceTime,
-    /// True if the segment has records of kind truncate; a reader that needs those must read the segment.
+    /// True if the segment has records of kind `Truncate`. A reader that needs these records must read the
+    /// segment.
     pub truncates: bool,
 }
 
@@ -437,6 +451,9 @@ pub struct Footer {
 const HOLDS_TRUNCATIONS: u32 = 1;
 
 impl Footer {
+    /// Encodes the footer for `position` of segment `id`. The layout lists its fields with their types; `|`
+    /// separates words of 8 bytes.
+    ///
     /// ```text
     /// "FOOT" u32, crc32c of (id u64, position u64, the words that follow) u32 | end u32, chain u32 | first LSN u64
     /// | next LSN u64 | first time u64 | last time u64 | flags u32, zero u32 | zero u64
@@ -490,8 +507,8 @@ impl Footer {
 /// Computes the body checksum of a batch: CRC32C of the previous batch's body checksum and the records'
 /// checksums, in order.
 ///
-/// A record's checksum covers its header and payload, so this covers the whole batch without reading it
-/// twice. `sums` begins with four bytes of space for the previous checksum.
+/// A record's checksum covers its header and payload, so the body checksum covers the whole batch without
+/// reading it twice. `sums` begins with four bytes of space for the previous checksum.
 #[inline]
 pub(crate) fn body_crc(sums: &mut [u8], chain: u32) -> u32 {
     if let [_, _, _, _, sum @ ..] = &*sums
@@ -503,9 +520,9 @@ pub(crate) fn body_crc(sums: &mut [u8], chain: u32) -> u32 {
     crc32c(sums)
 }
 
-/// Combines two numbers into one word. Written as one word, they can also be read as one immediately. If a
-/// processor must combine a word from two stores in progress, it waits for both; and the checksum reads
-/// words.
+/// Combines two 32-bit numbers into one 64-bit word, so that the checksum can read the word immediately after
+/// it was written. If the two halves were written separately, the processor would delay the read until both
+/// writes have finished.
 #[inline]
 fn word(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
@@ -536,13 +553,13 @@ fn halves(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
 }
 
-/// File name of a slot.
+/// Returns the file name of the segment file with this number.
 #[must_use]
 pub fn segment_name(slot: u32) -> String {
     format!("{slot:08}.seg")
 }
 
-/// Returns the slot of a file name, or `None` if it does not name a segment.
+/// Returns the number in a segment file's name, or `None` if the name is not that of a segment file.
 #[must_use]
 pub fn parse_segment_name(name: &str) -> Option<u32> {
     let digits = name.strip_suffix(".seg")?;

@@ -53,7 +53,7 @@ fn what_is_encoded_decodes_and_every_flip_is_found() {
     assert!(BatchHeader::decode(&batch.encode(id, 8192), other, 8192, limit).is_err(), "in another segment");
 }
 
-/// A correct checksum over invalid values, as a broken program would write it.
+/// Invalid header values with a correct checksum, as a broken program would write them, are rejected.
 #[test]
 fn nonsense_with_a_right_checksum_is_refused() {
     let id = header().id;

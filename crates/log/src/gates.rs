@@ -14,24 +14,27 @@ use thalweg_types::Lsn;
 pub(crate) enum Phase {
     #[default]
     Free,
-    /// The sync with this number has a leader, which has not decided yet how far it will reach.
+    /// The sync with this number has a leader, which has not yet fixed the LSN up to which it makes records
+    /// durable.
     HandedOver(u64),
-    /// The sync with this number is in progress; it makes all records below the LSN durable.
+    /// The sync with this number is in progress; it makes all records below this LSN durable.
     Running(u64, Lsn),
 }
 
-/// State of the sync role, under the core's lock. Syncs are numbered.
+/// State of the sync role: one caller at a time runs fsync for all waiting callers. Protected by the core's
+/// lock. Syncs are numbered.
 #[derive(Debug, Default)]
 pub(crate) struct SyncRole {
     pub phase: Phase,
     pub last: u64,
-    /// True if a caller waits to lead the next sync.
+    /// True if a caller already waits to lead the next sync.
     pub has_successor: bool,
-    /// Number of callers that wait for the sync with an even and with an odd number.
+    /// Number of callers that wait for a sync, in two counters: one for syncs with even numbers, one for
+    /// syncs with odd numbers.
     pub followers: [u32; 2],
 }
 
-/// A gate at which callers sleep until a numbered sync has ended, or until they may lead it.
+/// A gate blocks callers until a sync with a given number has ended, or until they may lead that sync.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     reached: Mutex<u64>,
@@ -54,12 +57,12 @@ impl Gate {
     }
 }
 
-/// All gates, and the registered wakers.
+/// The gates at which callers block while they wait for a sync, and the wakers of tasks that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     pub leader: Gate,
     pub followers: [Gate; 2],
-    /// Number of callers asleep at any gate.
+    /// Number of callers that are blocked while they wait for a sync.
     pub waiting: AtomicUsize,
     pub wakers: Mutex<Wakers>,
 }
@@ -67,7 +70,7 @@ pub(crate) struct Gates {
 #[derive(Debug, Default)]
 pub(crate) struct Wakers {
     pub last_id: u64,
-    /// Wakers by LSN, so that a sync wakes a prefix. Bounded: one for each pending future or blocked
-    /// `wait_durable`.
+    /// Wakers of tasks that wait until an LSN is durable, ordered by that LSN, so that a sync wakes a prefix.
+    /// Bounded: one waker for each pending future or blocked `wait_durable`.
     pub waiting: BTreeMap<(Lsn, u64), Waker>,
 }

@@ -1,4 +1,4 @@
-//! Lists the files of a log's directory, from the segment headers alone. Reads only.
+//! Lists the files of a log's directory and reads their segment headers, but no other bytes. Writes nothing.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct Found {
     pub slot: Slot,
     pub header: SegmentHeader,
-    /// Damage of one header copy while the other copy is valid.
+    /// Damage of one copy of the segment header, if the other copy is valid.
     pub damaged_copy: Option<Corruption>,
 }
 
@@ -33,7 +33,7 @@ impl Found {
         &self.slot.path
     }
 
-    /// Reads the footer. The inner result is an error if there is no valid footer.
+    /// Reads the footer of the segment. The inner result is an error if there is no valid footer.
     pub fn footer(&self) -> Result<Result<Footer, Damage>, DiskFault> {
         let key = self.key();
         let mut bytes = [0; FOOTER_BYTES];
@@ -53,19 +53,20 @@ impl Found {
 #[derive(Clone, Debug)]
 pub(crate) struct Unreadable {
     pub corruption: Corruption,
-    /// Version in a header that is otherwise valid.
+    /// Format version in the header, if another version of the program wrote it; `None` if the header is
+    /// damaged.
     pub version: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
-    /// Live segments, ordered by generation.
+    /// Segment files that contain the log, ordered by generation.
     pub live: Vec<Found>,
     pub spares: Vec<Found>,
     pub unreadable: Vec<Unreadable>,
-    /// Leftover files of unfinished preparations.
+    /// Names of the leftover files of unfinished preparations.
     pub unfinished: Vec<String>,
-    /// Highest generation in any header.
+    /// Highest generation in any segment header.
     pub generation: Generation,
     pub slots: BTreeSet<u32>,
 }
@@ -141,8 +142,8 @@ fn read_copy(
     }))
 }
 
-/// Returns the newer of two header copies: the one with the higher generation, and of equal generations the
-/// live one. A crash may have left one copy in an older state.
+/// Returns the newer of the two copies of a segment header: the one with the higher generation, and of equal
+/// generations the live one. A crash may have left one copy in an older state.
 fn newer(first: SegmentHeader, second: SegmentHeader) -> SegmentHeader {
     let rank = |header: &SegmentHeader| (header.generation, header.state == SegmentState::Live);
     if rank(&second) > rank(&first) { second } else { first }

@@ -1,7 +1,8 @@
 //! The single durable log of a node: segments, framing, checksums, group commit, recovery, space.
 //!
-//! Owns: `<root>/log/*.seg`, LSNs, durability and its watermark, the set of segments. Does not own: the
-//! meaning of records, the decision which segments are still needed (its user releases them), time.
+//! Owns: the segment files `<root>/log/*.seg`, the LSNs of records, the watermark below which records are
+//! durable, and the set of segments. Does not own: the meaning of records; the decision which segments are
+//! still needed, which the log's user makes; the clock.
 //!
 //! [`Log`] is the complete interface to an open log; [`offline`] inspects a directory that no process has
 //! open. `docs/formats/log.md` describes the bytes.

@@ -73,16 +73,17 @@ impl Drop for Handle {
 /// A handle to the node's log; cheap to clone. Dropping the last handle without [`close`](Self::close) has
 /// the effect of a process crash: no written record is lost, and the next open reads the tail.
 ///
-/// Waiting: `append` at `disk`, `sync` and `sync_through` lead a sync unless another caller is about to.
-/// `wait_durable` and `durable_at` only observe. [`request_sync`](Self::request_sync) makes the background
-/// thread sync, without waiting for it.
+/// Waiting: `append` at level `disk`, `sync` and `sync_through` lead an fsync, unless another caller is about
+/// to lead one. `wait_durable` and `durable_at` only wait for the syncs of other callers.
+/// [`request_sync`](Self::request_sync) makes the background thread sync, without waiting for it.
 #[derive(Clone, Debug)]
 pub struct Log {
     handle: Arc<Handle>,
 }
 
 impl Log {
-    /// Opens or creates `dir` (e.g. `log`) on the disk. `seed` generates segment ids and should be random.
+    /// Opens the log in `dir` (e.g. `log`) on the disk, or creates it. `seed` generates segment ids and
+    /// should be random.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -98,25 +99,25 @@ impl Log {
         &self.handle.shared
     }
 
-    /// Exclusive bound of the durable records.
+    /// Returns the LSN after the last durable record: all records below it are fsynced.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.shared().durable()
     }
 
-    /// Exclusive bound of the written records.
+    /// Returns the LSN after the last written record.
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.shared().end.load(Ordering::Acquire))
     }
 
-    /// First LSN that is readable in order.
+    /// Returns the first LSN from which records can be read in order, without a gap, to the end of the log.
     #[must_use]
     pub fn start(&self) -> Lsn {
         self.shared().table.load().contiguous()[0].first
     }
 
-    /// Makes all records written before the call durable. Returns the new watermark.
+    /// Makes all records written before the call durable. Returns the LSN after the last durable record.
     pub fn sync(&self) -> Result<Lsn, AppendError> {
         let core = self.shared().core();
         let next = core.next;
@@ -124,7 +125,7 @@ impl Log {
         Ok(self.durable())
     }
 
-    /// Makes all records below `lsn` durable. They must have been written.
+    /// Makes all records below `lsn` durable. These records must have been written.
     pub fn sync_through(&self, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -139,9 +140,9 @@ impl Log {
         self.shared().syncer.due_now();
     }
 
-    /// Truncations that come after a readable record, ordered by LSN, and for each space also by index. A
-    /// truncation that a later one covers is left out. The call costs a few nanoseconds, and the list is
-    /// usually empty.
+    /// Returns the truncations (records that void later entries of a space from an index on) that come after
+    /// a readable record, ordered by LSN, and for each space also by index. A truncation that a later one
+    /// covers is left out. The call costs a few nanoseconds, and the list is usually empty.
     #[must_use]
     pub fn truncations(&self) -> Arc<Vec<Truncation>> {
         self.shared().truncations.load()
@@ -153,14 +154,15 @@ impl Log {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()
     }
 
-    /// Bytes that must become free on the disk before the log accepts data for a further segment; 0 if it
-    /// does already.
+    /// Number of bytes that must become free on the disk before the log accepts data for a further segment; 0
+    /// if the log accepts data already.
     #[must_use]
     pub fn short_bytes(&self) -> u64 {
         self.shared().spares.short_bytes()
     }
 
-    /// Returns counters since the log was opened, and current gauges.
+    /// Returns counters of events since the log was opened, and current values such as the number of
+    /// segments.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let shared = self.shared();
@@ -188,15 +190,16 @@ impl Log {
         stats
     }
 
-    /// Returns the reason why the log rejects appends, or `None`.
+    /// Returns the reason why the log rejects all appends after a failed write or sync, or `None` if it has
+    /// not failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         let shared = self.shared();
         shared.failed.load(Ordering::Acquire).then(|| shared.failure.get().cloned().unwrap_or_default())
     }
 
-    /// Syncs, writes a closing marker, and stops the background threads. Further appends fail; reads
-    /// continue. Closing twice is allowed.
+    /// Syncs the log, writes a marker that reports a clean close, and stops the background threads. Further
+    /// appends fail; reads continue. Closing twice is allowed.
     pub fn close(&self) -> Result<(), AppendError> {
         let shared = self.shared();
         if shared.closed.swap(true, Ordering::AcqRel) {

@@ -1,15 +1,15 @@
 //! Recovery writes: makes the disk match the result of a survey, before the log is served.
 //!
-//! Owns: the writes of recovery. They depend only on what was attested, so repeating them after a crash in
-//! between gives the same result. They touch bytes below the last attested record only by rewriting them
-//! unchanged.
+//! Owns: the writes of recovery. They depend only on which records were attested as durable, so repeating
+//! them after a crash in between gives the same result. These writes touch bytes below the last attested
+//! record only by rewriting them unchanged.
 //!
 //! 1. Every batch beyond the attested LSN is rewritten unchanged: after a failed fsync a page can be clean in
 //!    the cache but missing on the disk.
 //! 2. The unused end of the last segment is zeroed, so that no stale batch, valid at its position, can
 //!    reappear after a later, shorter log.
 //! 3. These writes are synced.
-//! 4. Later segments get a new identity, which voids all batches in them, and are synced.
+//! 4. Segments after the end of the log get a new identity, which voids all batches in them, and are synced.
 
 use std::io;
 
@@ -26,7 +26,8 @@ use crate::{
 
 const PIECE_BYTES: u32 = 64 * 1024;
 
-/// Makes the disk match a survey. `generation` is the highest in use; returns the highest in use afterwards.
+/// Makes the disk match the result of a survey. `generation` is the highest segment generation in use before
+/// the call; the function returns the highest one in use afterwards.
 pub(crate) fn mend(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
     if !survey.clean {
         let last = survey.kept.len() - 1;
@@ -54,7 +55,8 @@ pub(crate) fn mend(survey: &Survey, seed: u64, mut generation: Generation) -> Re
     Ok(generation)
 }
 
-/// Position of the first batch that is not completely attested.
+/// Returns the byte position of the first batch that has records at or above the attested LSN, which may not
+/// be durable.
 fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     let key = kept.found.key();
     let until = kept.extent.written;
@@ -71,7 +73,7 @@ fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     Ok(at)
 }
 
-/// Rewrites the headers, and the batches from `from` on, unchanged.
+/// Rewrites the segment's headers, and its batches from byte position `from` on, with unchanged content.
 fn rewrite(kept: &Surveyed, from: u32) -> Result<(), DiskFault> {
     let file = &*kept.found.slot.file;
     let block = kept.found.header.encode_block();

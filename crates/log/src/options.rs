@@ -1,4 +1,4 @@
-//! Options of a log, and the reports of open and `stats`.
+//! Options of a log, the report that open returns, and the counters that `stats` returns.
 
 use std::time::Duration;
 
@@ -14,32 +14,35 @@ use crate::{
 pub struct LogOptions {
     /// Size of a segment file in bytes: 16 KiB to 1 GiB, a multiple of 4096. A batch must fit in one segment.
     pub segment_bytes: u32,
-    /// Number of prepared segments kept ready, at least 2. The last one is reserved for
-    /// [`crate::Purpose::Reclaim`]. Costs `spare_segments * segment_bytes` of disk. In addition, as many
-    /// recycled segments are kept as were used in the last minute, up to 64 or 2 GiB.
+    /// Number of empty segment files kept ready for the writer, at least 2. The last of them is reserved for
+    /// [`crate::Purpose::Reclaim`]. The files take `spare_segments * segment_bytes` bytes of disk. In
+    /// addition, the log keeps as many recycled segments as the writer used in the last minute, up to 64
+    /// segments or 2 GiB.
     pub spare_segments: u32,
-    /// Maximum time between an `interval` write and its fsync. A power loss can discard writes of this time.
+    /// Maximum time between a write of durability level `interval` and its fsync. A power loss can discard
+    /// the writes of this time.
     pub sync_interval: Duration,
     /// Free disk bytes below which the log rejects data with `DiskFull`.
     pub reserve_bytes: u64,
-    /// History floor: segments within this many bytes of the end are kept, if they are also within
-    /// `history_age`.
+    /// Bytes of kept history: segments within this many bytes of the log's end are kept, if they are also
+    /// young enough for `history_age`.
     pub history_bytes: u64,
-    /// History floor: segments with a record younger than this are kept, if they are also within
-    /// `history_bytes`.
+    /// Age of kept history: segments with a record younger than this are kept, if they are also within
+    /// `history_bytes` of the log's end.
     pub history_age: Duration,
-    /// Time that the leader of a sync waits for further callers. Adds to the latency of every durable append.
-    /// Zero by default, because groups already form while the previous sync runs.
+    /// Time that the leader of a sync waits for further callers before it starts the fsync. Adds to the
+    /// latency of every durable append. Zero by default, because callers already form groups while the
+    /// previous sync runs.
     pub commit_delay: Duration,
-    /// Delay of the *idle* batch, which is written after a sync that leaves nothing to do, unless another
-    /// batch attests the sync before. With zero it is written immediately, which costs each lone durable
-    /// append a write of 3 µs in addition to its fsync. If a process is killed within this time, its last
-    /// group stays undecided, as after a power loss.
+    /// Delay of the *idle* batch, which attests the last sync when no further write follows. Another batch
+    /// written within the delay attests the sync instead. With zero the idle batch is written immediately,
+    /// which costs each lone durable append a write of 3 µs in addition to its fsync. If a process is killed
+    /// within this time, its last group stays undecided, as after a power loss.
     pub idle_mark_after: Duration,
     /// Reaction to corruption at open.
     pub repair: Repair,
-    /// LSN of the first record of a new log, below 2^62. Use it for a log that continues the numbering of a
-    /// lost log. Ignored for an existing log.
+    /// LSN of the first record of a new log, below 2^62. Set it for a log that continues the numbering of a
+    /// lost log. Ignored if the log already exists.
     pub first_lsn: Lsn,
 }
 
@@ -91,7 +94,7 @@ impl Default for LogOptions {
     }
 }
 
-/// Reaction to corruption at open.
+/// Reaction of open to corruption in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Repair {
     /// Returns an error and leaves the log unchanged.
@@ -104,23 +107,23 @@ pub enum Repair {
 /// Report of what open found and changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Bytes cut from the end: torn and never attested, or discarded by a repair. Counted up to the end of
-    /// the last batch header found there.
+    /// Bytes that open cut from the end of the log: torn and never attested as durable, or discarded by a
+    /// repair. Counted up to the end of the last batch header found there.
     pub cut_bytes: u64,
-    /// Exclusive bound of the records attested as durable. Records in `attested..end` are the last, undecided
-    /// group: they are kept, but may not have been acknowledged.
+    /// LSN below which all records were attested as durable. Records in `attested..end` are the last,
+    /// undecided group: open keeps them, but their writers may not have received an acknowledgement.
     pub attested: Lsn,
-    /// Exclusive bound of the records.
+    /// LSN after the last record that open kept.
     pub end: Lsn,
     /// Number of live segments.
     pub segments: u32,
-    /// True if the log was closed cleanly.
+    /// True if the last run closed the log cleanly.
     pub clean: bool,
-    /// Description of discarded data, if a repair was needed.
+    /// Description of the data that a repair discarded; `None` without a repair.
     pub repaired: Option<String>,
 }
 
-/// Description of a live segment.
+/// Description of a segment that contains a part of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Generation of the segment.
@@ -129,11 +132,11 @@ pub struct SegmentInfo {
     pub file: String,
     /// LSN of the first record.
     pub first: Lsn,
-    /// Exclusive bound of the records.
+    /// LSN after the segment's last record.
     pub next: Lsn,
-    /// Space time of the first record.
+    /// Space time of the segment's first record.
     pub first_time: SpaceTime,
-    /// Highest space time of a record.
+    /// Highest space time of the segment's records.
     pub last_time: SpaceTime,
     /// Total bytes of the segment's batches.
     pub bytes: u32,
@@ -141,36 +144,36 @@ pub struct SegmentInfo {
     pub active: bool,
 }
 
-/// Counters since the log was opened, and current gauges.
+/// Counters of a log's events since it was opened, and current values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
     /// Number of record batches appended.
     pub appends: u64,
     /// Number of records appended.
     pub records: u64,
-    /// Bytes written by appends, with framing and markers.
+    /// Bytes written by appends, including headers, padding and marker batches.
     pub bytes: u64,
     /// Payload bytes of appended records.
     pub payload_bytes: u64,
-    /// Number of syncs; a sync can cover several files.
+    /// Number of syncs. A sync makes all written records durable; it can call fsync on several files.
     pub syncs: u64,
     /// Total microseconds spent in syncs.
     pub sync_micros: u64,
     /// Maximum number of batches that shared one sync.
     pub batches_per_sync_max: u64,
-    /// Histogram of the microseconds of each fsync.
+    /// Histogram of the duration of each sync, in microseconds.
     pub sync_latency: Log2Histogram,
-    /// Histogram of the batches that each fsync made durable.
+    /// Histogram of the number of batches that each sync made durable.
     pub batches_per_sync: Log2Histogram,
     /// Number of live segments.
     pub segments: u64,
-    /// Number of prepared segments.
+    /// Number of empty segment files that are ready for the writer.
     pub spare_segments: u64,
     /// Free bytes of the disk.
     pub free_disk_bytes: u64,
-    /// Number of segments recycled.
+    /// Number of freed segments that were recycled.
     pub recycled: u64,
-    /// Number of segments created.
+    /// Number of segment files created.
     pub created: u64,
     /// Number of callers that currently wait for a sync.
     pub waiting_writers: u64,

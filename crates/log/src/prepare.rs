@@ -1,7 +1,8 @@
 //! Prepared segments and the preparer thread, so that the write path never creates, renames or extends files.
 //!
-//! Owns: the slots and generations in use; creating, zero-filling, recycling and removing segment files. Does
-//! not own: live segments. A freed segment returns here when its last reader drops it.
+//! Owns: the file numbers (slots) and generations in use; creating, zero-filling, recycling and removing
+//! segment files. Does not own: live segments. A freed segment's file returns to this module when its last
+//! reader drops it.
 //!
 //! Order of a creation, and the state that a crash leaves: `.tmp` created and zero-filled (a `.tmp`, deleted
 //! at open), header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare), handed
@@ -29,28 +30,31 @@ use crate::{
     record::Purpose,
 };
 
-/// Bytes of one write of zeroes. Larger writes create large folios in the page cache, which halve the speed
-/// of small writes later.
+/// Number of bytes of zeroes in one write. Larger writes create large folios in the page cache, which halve
+/// the speed of small writes later.
 const ZERO_PIECE_BYTES: usize = 64 * 1024;
-/// Bytes of zeroes written to the disk in one step. The writer's syncs can wait for one step; with 8 MiB they
-/// would wait 4 ms.
+/// Number of bytes of zeroes written to a new segment file in one step and then synced. A sync of the writer
+/// may have to wait for one step; with steps of 8 MiB it would wait 4 ms.
 const PACE_STEP_BYTES: u64 = 1024 * 1024;
-/// Minimum time of a step while no writer waits for a segment: 256 MiB/s.
+/// Minimum duration of one step of zero-filling (`PACE_STEP_BYTES`) while no writer waits for a segment. It
+/// limits the speed to 256 MiB/s.
 const PACE_STEP: Duration = Duration::from_millis(4);
-/// Minimum time of a step while segments are used slowly: 64 MiB/s, so that one in twenty syncs of the writer
-/// meets a step.
+/// Minimum duration of one step of zero-filling while the writer uses up segments slowly. It limits the speed
+/// to 64 MiB/s, so that only one in twenty syncs of the writer has to wait for a step.
 const EASY_PACE_STEP: Duration = Duration::from_millis(16);
-/// Recycled segments kept in addition to `spare_segments` while there is room, which saves writing their
-/// zeroes again.
+/// Minimum number of recycled segments kept in addition to `spare_segments` while the disk has room. Keeping
+/// them saves writing zeroes into new files.
 const EXTRA_SPARES: usize = 2;
-/// Period for the number of extra recycled segments: as many are kept as were used within it. Segments are
-/// freed many at a time, whenever the state has been flushed; a log with a constant write rate uses all of
-/// them before the next flush.
+/// Length of the recent past that determines how many recycled segments are kept in addition: as many as the
+/// writer used in that time. Segments are freed many at a time, whenever the state has been flushed; a log
+/// with a constant write rate uses all of them before the next flush.
 const RECENT: Duration = Duration::from_secs(60);
-/// Maximum number of those extra segments, and maximum of their bytes together.
+/// Maximum number of recycled segments kept because the writer used as many recently. `MAX_RECENT_BYTES`
+/// bounds their total bytes.
 const MAX_RECENT: u64 = 64;
 const MAX_RECENT_BYTES: u64 = 2 << 30;
-/// Interval between checks of the segments kept beyond `spare_segments + EXTRA_SPARES`.
+/// Interval between checks of the disk's free space while more than `spare_segments + EXTRA_SPARES` segments
+/// are kept.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// An open segment file, with its path and slot.
@@ -62,7 +66,7 @@ pub(crate) struct Slot {
     pub segment_bytes: u32,
 }
 
-/// A segment that is ready for writing.
+/// A segment file that is empty and ready for writing.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub slot: Slot,
@@ -76,23 +80,23 @@ struct State {
     /// Ready segments, ordered by generation.
     ready: VecDeque<Prepared>,
     freed: Vec<Slot>,
-    /// Number of writers that wait for a segment.
+    /// Number of writers that wait for an empty segment.
     waiting: u32,
-    /// Last failure of an attempt, and the number of failed attempts.
+    /// Last failure to prepare a segment. `faults` is the number of failed attempts.
     fault: Option<DiskFault>,
     faults: u64,
-    /// True if an attempt is due although the last one failed.
+    /// True if another attempt to create a segment is due although the last one failed.
     retry: bool,
     stop: bool,
     generation: u64,
     slots: BTreeSet<u32>,
-    /// Times of the latest takes, as many as can matter, and the time between the last two.
+    /// Times at which the writer took its latest segments. `lasted` is the time between the last two of them.
     taken: VecDeque<Instant>,
     lasted: Duration,
 }
 
 impl State {
-    /// Records a take by the writer. Keeps the times of the latest `most` takes.
+    /// Records that the writer took a segment at `now`. Keeps the times of the latest `most` takes.
     fn note_taken(&mut self, now: Instant, most: usize) {
         self.lasted = self.taken.back().map_or(Duration::ZERO, |before| now - *before);
         self.taken.push_back(now);
@@ -101,19 +105,20 @@ impl State {
         }
     }
 
-    /// Number of segments taken within [`RECENT`].
+    /// Number of segments that the writer took within [`RECENT`].
     fn taken_recently(&self, now: Instant) -> usize {
         self.taken.len() - self.taken.partition_point(|taken| now.duration_since(*taken) > RECENT)
     }
 
-    /// Minimum time of a step: segments are prepared in half the time in which they are used, within limits.
+    /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
+    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
         let steps = (u64::from(segment_bytes) / PACE_STEP_BYTES).max(1) as u32;
         (self.lasted / 2 / steps).clamp(PACE_STEP, EASY_PACE_STEP)
     }
 }
 
-/// Counters of the preparer thread.
+/// Counters of the thread that prepares segments.
 #[derive(Debug, Default)]
 pub(crate) struct PrepareCounters {
     pub created: AtomicU64,
@@ -130,16 +135,16 @@ pub(crate) struct Spares {
     reserve_bytes: u64,
     seed: u64,
     state: Mutex<State>,
-    /// Notified when a segment is ready, or an attempt failed.
+    /// Notified when a segment is ready, or an attempt to prepare one failed.
     ready: Condvar,
-    /// Notified when there may be work.
+    /// Notified when there may be work for the preparer thread.
     work: Condvar,
-    /// True if the last check found less free space than the reserve.
+    /// True if the last check of the disk found less free space than the reserve.
     low: AtomicBool,
     pub counters: PrepareCounters,
 }
 
-/// Reason why no segment became ready.
+/// Reason why a writer that waited got no segment.
 #[derive(Debug)]
 pub(crate) enum NoSpare {
     Failed(DiskFault),
@@ -155,8 +160,8 @@ enum Job {
 }
 
 impl Spares {
-    /// Creates the set of spares. `generation` is the highest one ever seen in the directory; `slots` are the
-    /// numbers in use.
+    /// Creates the set of prepared segments. `generation` is the highest one ever seen in the directory;
+    /// `slots` are the file numbers in use.
     pub fn new(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -186,7 +191,8 @@ impl Spares {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a ready segment, if `purpose` permits: the last one is reserved for deletes and trims.
+    /// Takes a prepared segment for the writer, if `purpose` permits: the last prepared segment is reserved
+    /// for deletes and trims.
     pub fn take(&self, purpose: Purpose) -> Option<Prepared> {
         let mut state = self.state();
         let kept_back = match purpose {
@@ -236,7 +242,7 @@ impl Spares {
         result
     }
 
-    /// Accepts a file that is not in use any more.
+    /// Accepts a segment file that is not in use any more, for recycling.
     pub fn give_back(&self, slot: Slot) {
         let mut state = self.state();
         state.freed.push(slot);
@@ -248,14 +254,14 @@ impl Spares {
         self.state().ready.len()
     }
 
-    /// Returns true if the last check found less free space than the reserve.
+    /// Returns true if the last check of the disk found less free space than the reserve.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
     }
 
     /// Checks the disk: returns its free bytes, and true if they are below the reserve. A disk that cannot
-    /// report counts as full.
+    /// report its free bytes counts as full.
     pub fn look(&self) -> (u64, bool) {
         let free = self.disk.free_bytes().unwrap_or(0);
         let low = free < self.reserve_bytes;
@@ -263,8 +269,9 @@ impl Spares {
         (free, low)
     }
 
-    /// Bytes that must become free before the log accepts data for a further segment: those missing from the
-    /// reserve, and those of missing spares (data leaves the last spare). 0 if it accepts data already.
+    /// Number of bytes that must become free on the disk before the log accepts data for a further segment.
+    /// It is the sum of the bytes missing from the reserve and the bytes of prepared segments still to be
+    /// created. 0 if the log accepts data already.
     pub fn short_bytes(&self) -> u64 {
         let missing = 2_u64.saturating_sub(self.ready_count() as u64);
         let wanted = self.reserve_bytes.saturating_add(missing * u64::from(self.segment_bytes));
@@ -277,7 +284,7 @@ impl Spares {
         self.ready.notify_all();
     }
 
-    /// Body of the preparer thread.
+    /// Body of the thread that prepares segments.
     pub fn run(&self) {
         loop {
             let outcome = match self.next_job() {
@@ -290,7 +297,7 @@ impl Spares {
         }
     }
 
-    /// Hands over a prepared segment, or reports the failure.
+    /// Hands over a prepared segment to the waiting writers, or reports the failure to prepare one.
     fn done(&self, outcome: Result<Option<Prepared>, DiskFault>) {
         let mut state = self.state();
         match outcome {
@@ -332,7 +339,7 @@ impl Spares {
         }
     }
 
-    /// Waits until there may be work.
+    /// Blocks the preparer thread until there may be work for it.
     fn rest<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.ready.len() <= self.target + EXTRA_SPARES {
             return self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -342,7 +349,7 @@ impl Spares {
         state
     }
 
-    /// Number of ready segments that are kept if there are more than `spare_segments`.
+    /// Number of ready segments to keep; the preparer thread removes further ones.
     fn keep(&self, state: &State) -> usize {
         if self.is_low() {
             return self.target;
@@ -350,7 +357,7 @@ impl Spares {
         self.target + state.taken_recently(Instant::now()).clamp(EXTRA_SPARES, self.most_extra())
     }
 
-    /// Maximum number of segments kept beyond `spare_segments`.
+    /// Maximum number of recycled segments kept beyond `spare_segments`.
     fn most_extra(&self) -> usize {
         EXTRA_SPARES.max((MAX_RECENT_BYTES / u64::from(self.segment_bytes)).min(MAX_RECENT) as usize)
     }
@@ -361,8 +368,9 @@ impl Spares {
             .ok_or_else(|| DiskFault::new("prepare", &self.dir, &std::io::Error::other("the log is closing")))
     }
 
-    /// Creates the spares of a new log on the caller's thread, so that its first writes don't share the disk
-    /// with their zeroes. Leaves failures to the preparer thread, which reports them.
+    /// Creates all prepared segments of a new log on the caller's thread, so that the log's first writes
+    /// don't share the disk with the writing of zeroes. Ignores failures; the preparer thread tries again and
+    /// reports them.
     pub fn stock_up(&self) {
         while self.ready_count() < self.target {
             let free = self.look().0;
@@ -438,7 +446,7 @@ impl Spares {
         Ok(Some(Prepared { slot, id, generation, mapping }))
     }
 
-    /// Writes zeroes up to the segment's size. Returns false if the thread must stop.
+    /// Writes zeroes into a segment file up to its size. Returns false if the thread must stop.
     fn zero_fill(&self, file: &dyn File, path: &str, pace: Pace) -> Result<bool, DiskFault> {
         let zeroes = [0; ZERO_PIECE_BYTES];
         let total = u64::from(self.segment_bytes);
@@ -461,8 +469,8 @@ impl Spares {
         Ok(true)
     }
 
-    /// Waits until a step that began at `began` has taken its minimum time, unless a writer waits for a
-    /// segment. Returns false if the thread must stop.
+    /// Waits until a step of zero-filling that began at `began` has taken its minimum duration, unless a
+    /// writer waits for a segment. Returns false if the thread must stop.
     fn pause(&self, began: Instant) -> bool {
         let mut state = self.state();
         loop {
@@ -474,8 +482,8 @@ impl Spares {
         }
     }
 
-    /// Recycles freed segments while another segment is being filled, so that a waiting writer need not wait
-    /// for the zeroes.
+    /// Recycles freed segments while a new segment file is being filled with zeroes, so that a waiting writer
+    /// need not wait for the zeroes.
     fn recycle_freed(&self) {
         loop {
             let slot = {
@@ -492,7 +500,7 @@ impl Spares {
         }
     }
 
-    /// Gives a freed segment a new identity, which voids all batches in it.
+    /// Gives a freed segment file a new id and generation, which makes all batches in it invalid.
     pub fn recycle(&self, slot: Slot) -> Result<Prepared, DiskFault> {
         let generation = Self::next_generation(&mut self.state());
         let id = SegmentId::draw(self.seed, generation);
@@ -513,13 +521,14 @@ impl Spares {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// Full speed of the disk.
+    /// Zeroes are written at the full speed of the disk.
     Urgent,
-    /// Limited speed, which leaves the disk to the writer, unless a writer waits for a segment.
+    /// Zeroes are written at a limited speed, which leaves the disk to the writer, unless a writer waits for
+    /// a segment.
     Bounded,
 }
 
-/// Overwrites both headers without syncing.
+/// Overwrites both headers of a segment file with those of a prepared segment, without syncing.
 pub(crate) fn write_spare_header(slot: &Slot, id: SegmentId, generation: Generation) -> std::io::Result<()> {
     let header = SegmentHeader {
         state: SegmentState::Spare,

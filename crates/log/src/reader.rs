@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Log {
-    /// Iterates over records from `lsn` to the end as of the call.
+    /// Iterates over the records from `lsn` to the end that the log has at the time of the call.
     pub fn records_from(&self, lsn: Lsn) -> Result<Records, ReadError> {
         let table = self.shared().table.load_full();
         let segments = table.contiguous();
@@ -30,9 +30,9 @@ impl Log {
         Ok(Records::new(&segments[at..], lsn))
     }
 
-    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. It reads
-    /// no record twice, so it can follow the log, if it is called before the segments it still needs are
-    /// freed.
+    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. The
+    /// extended iteration reads no record twice. A reader can follow the log by calling this repeatedly,
+    /// before the segments that it still needs are freed.
     ///
     /// # Errors
     /// [`ReadError::Compacted`] if segments between the end of the iteration and the next existing segment
@@ -41,14 +41,14 @@ impl Log {
         records.extend(&self.shared().table.load_full())
     }
 
-    /// Iterates over the records of one segment that can be read.
+    /// Iterates over the readable records of one segment.
     pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
         let table = self.shared().table.load_full();
         let segment = table.find(generation).ok_or(ReadError::Gone { generation })?;
         Ok(Records::of_segment(segment))
     }
 
-    /// Reads bytes by reference and verifies their checksum.
+    /// Reads the bytes to which a reference points, and verifies their checksum.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
         let table = self.shared().table.load();
         let segment = table.find(blob.generation).ok_or(ReadError::Gone { generation: blob.generation })?;

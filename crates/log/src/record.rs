@@ -1,4 +1,4 @@
-//! Records as passed to the log and as read back.
+//! Records as callers pass them to the log and as readers get them back.
 
 use std::io::IoSlice;
 
@@ -7,18 +7,18 @@ use thalweg_types::{Index, LogPosition, Lsn, SpaceId, SpaceTime, Term};
 
 use crate::{format::RECORD_HEADER_BYTES, record_kind::RecordKind};
 
-/// A record to append. The parts of its payload are written one after the other.
+/// A record to append to the log. The parts of its payload are written one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
-    /// Space of the record.
+    /// Space of the record: the state machine to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
-    /// Term of the record, or zero.
+    /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record, or zero.
+    /// Index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record.
+    /// Space time of the record, in microseconds.
     pub time: SpaceTime,
     /// Payload of the record, in parts.
     pub payload: &'a [IoSlice<'a>],
@@ -36,37 +36,38 @@ impl Draft<'_> {
 /// the log and have its index or a higher one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncation {
-    /// Space of the record.
+    /// Space (replicated state machine) whose entries the truncation voids.
     pub space: SpaceId,
-    /// Position of the record in the log.
+    /// LSN of the truncation record, its position in the log.
     pub lsn: Lsn,
     /// First index that the truncation voids.
     pub index: Index,
 }
 
-/// Purpose of an append, which determines the behaviour on a nearly full disk.
+/// Purpose of an append. It determines whether the append is accepted on a nearly full disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Purpose {
-    /// New data: rejected below the reserve.
+    /// The append adds new data: rejected if the disk has less free space than the reserve.
     #[default]
     Data,
-    /// Deletes, trims, moves: continue in the space reserved for them.
+    /// The append is a delete, trim or move, which frees space later: accepted in the disk space reserved for
+    /// such appends.
     Reclaim,
 }
 
-/// Positions of an appended batch.
+/// Positions in the log of a batch that was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// LSN of the first record.
+    /// LSN of the batch's first record.
     pub first: Lsn,
     /// Exclusive bound: LSN after the last record.
     pub next: Lsn,
-    /// Position of the first record's payload.
+    /// Position of the payload of the batch's first record.
     pub payload_at: LogPosition,
 }
 
 impl Appended {
-    /// Positions of the payloads, for the drafts that were appended.
+    /// Positions of the payloads of a batch's records. `drafts` must be the records that were appended.
     pub fn payload_positions<'a>(&self, drafts: &'a [Draft<'_>]) -> impl Iterator<Item = LogPosition> + use<'a> {
         let mut at = self.payload_at;
         drafts.iter().map(move |draft| {
@@ -80,21 +81,21 @@ impl Appended {
 
 /// A record read from the log, with a verified checksum.
 ///
-/// The payload shares the buffer into which it was read (about 1 MiB). Copy a payload that lives long,
-/// instead of keeping the `Bytes`.
+/// The payload shares the buffer into which it was read (about 1 MiB). A caller that keeps a payload for long
+/// should copy it, because a `Bytes` keeps the whole buffer in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogRecord {
     /// LSN of the record, its position in the log.
     pub lsn: Lsn,
-    /// Space of the record.
+    /// Space of the record: the state machine to which the record belongs.
     pub space: SpaceId,
     /// Kind of the record.
     pub kind: RecordKind,
-    /// Term of the record, or zero.
+    /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record, or zero.
+    /// Index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
-    /// Space time of the record.
+    /// Space time of the record, in microseconds.
     pub time: SpaceTime,
     /// Payload of the record.
     pub payload: Bytes,

@@ -1,27 +1,28 @@
 //! Kinds of records.
 
-/// Kind of a record.
+/// Kind of a record. Records belong to a space, a state machine with its own sequence of numbered entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RecordKind {
-    /// Commands of a space. Has term and index.
+    /// Commands for the state machine of a space. The record has a term and an index.
     Entry = 1,
-    /// Membership of a space. Has term and index.
+    /// Membership of a space: the nodes that replicate it. The record has a term and an index.
     Membership = 2,
-    /// Vote of a space.
+    /// Vote of this node in an election of a space's leader.
     Vote = 3,
-    /// Bytes copied forward on this node. Has no term or index.
+    /// Bytes that this node copied from an old segment to the end of the log, so that the segment can be
+    /// freed. The record has no term or index.
     Move = 4,
-    /// Voids a suffix of a space's entries (Raft only).
+    /// Voids the entries of a space from an index on (Raft only).
     Truncate = 5,
-    /// Declares that a space's entries up to an index are no longer needed.
+    /// Declares that the entries of a space up to an index are no longer needed.
     Purged = 6,
-    /// An empty entry of a space (the blank of a new leader). Has term and index.
+    /// An empty entry of a space, which a new leader appends first. The record has a term and an index.
     Blank = 7,
 }
 
 impl RecordKind {
-    /// All kinds of records.
+    /// All kinds of records in the log.
     pub const ALL: [Self; 7] =
         [Self::Entry, Self::Membership, Self::Vote, Self::Move, Self::Truncate, Self::Purged, Self::Blank];
 
@@ -47,7 +48,7 @@ impl RecordKind {
         matches!(self, Self::Entry | Self::Membership | Self::Blank)
     }
 
-    /// Name of the kind, as `log dump` prints it.
+    /// Name of the record kind, as the command `log dump` prints it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

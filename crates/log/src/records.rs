@@ -18,11 +18,11 @@ use crate::{
 /// so none of them is recycled in the meantime. Ends after the first error.
 #[derive(Debug)]
 pub struct Records {
-    /// Segments to read, each with its exclusive end position.
+    /// Segments still to read, each with the byte position at which reading ends.
     ahead: VecDeque<(Arc<Segment>, u32)>,
     place: Option<Place>,
     batch: Option<BatchRecords>,
-    /// Records below this LSN are skipped.
+    /// LSN at which the iteration begins; records below it are skipped.
     from: Lsn,
     sums: Vec<u8>,
 }
@@ -32,7 +32,8 @@ struct Place {
     segment: Arc<Segment>,
     window: Window,
     at: u32,
-    /// Values that the next batch must have; `None` if the iteration begins in the middle of a segment.
+    /// LSN and chain value that the next batch must have; `None` if the iteration begins in the middle of a
+    /// segment.
     expected: Option<Expected>,
 }
 
@@ -81,7 +82,7 @@ impl Records {
         record
     }
 
-    /// Extends the iteration to all records that are now written and in the table.
+    /// Extends the iteration to all records that are now written in the segments of `table`.
     pub(crate) fn extend(&mut self, table: &Table) -> Result<(), ReadError> {
         let Some(place) = &mut self.place else { return Ok(()) };
         place.window.raise_end(place.segment.written());

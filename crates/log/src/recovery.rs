@@ -1,4 +1,5 @@
-//! Opening a log: inventory, survey, decision, mending, and the first marker.
+//! Opening a log: list the files, find the end of the log, decide whether to open, make the disk match the
+//! decision, and write the marker of a new run.
 //!
 //! Owns: the order of these steps. No byte is written before the decision to open is made.
 
@@ -92,8 +93,8 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Renames files that a repair discarded, so that the next open needs no repair. Runs last: all other changes
-/// of the repair are durable by then.
+/// Renames segment files that a repair discarded, so that the next open needs no repair. Runs last: all other
+/// changes of the repair are durable by then.
 fn put_aside(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), OpenError> {
     for path in files {
         disk.rename(path, &format!("{path}.bad")).explain("rename", path)?;
@@ -104,7 +105,8 @@ fn put_aside(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), OpenErr
     Ok(())
 }
 
-/// Checks files without a valid header: they are of another version, or corrupt.
+/// Checks the segment files without a valid header: another version of the program wrote them, or they are
+/// corrupt.
 fn unreadable(inventory: &Inventory, repair: Repair) -> Result<Vec<Corruption>, OpenError> {
     let mut given_up = Vec::new();
     for file in &inventory.unreadable {
@@ -134,7 +136,7 @@ fn report(survey: &Survey, given_up: &[Corruption]) -> Recovery {
     }
 }
 
-/// Continues a log at its surveyed end.
+/// Continues a log at the end that the survey found.
 fn resume(survey: Survey, spares: &Arc<Spares>) -> Result<(Table, Core), OpenError> {
     let mut chain = 0;
     let mut segments = Vec::with_capacity(survey.kept.len());
@@ -181,8 +183,8 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<Spares>) -> 
     Ok((Table(vec![segment]), core))
 }
 
-/// Writes and syncs the marker of a new run. From now on an earlier `Closed` marker has no effect, and all
-/// records below the marker are attested.
+/// Writes and syncs the marker of a new run. From now on the `Closed` marker of an earlier run has no effect,
+/// and all records before the new marker are attested as durable.
 fn mark_opened(shared: &Shared) -> Result<(), OpenError> {
     let mut core = shared.core();
     let next = core.next;

@@ -19,8 +19,8 @@ use crate::{
     prepare::{Slot, Spares},
 };
 
-/// Distance in bytes between entries of a segment's sparse index. A read from an LSN reads at most this many
-/// unneeded bytes.
+/// Distance in bytes between entries of a segment's sparse index. A read that starts at an LSN reads at most
+/// this many unneeded bytes.
 const INDEX_STEP_BYTES: u32 = 256 * 1024;
 
 /// Values that a reader needs to verify the batches of a segment.
@@ -28,7 +28,7 @@ const INDEX_STEP_BYTES: u32 = 256 * 1024;
 pub(crate) struct SegmentKey {
     pub id: SegmentId,
     pub generation: Generation,
-    /// Exclusive bound of the batches: the footer's position.
+    /// Byte position at which the footer begins; all batches of the segment end before it.
     pub limit: u32,
 }
 
@@ -40,16 +40,16 @@ impl SegmentKey {
 
 const _: () = assert!((FOOTER_BYTES as u32).is_multiple_of(BATCH_ALIGN));
 
-/// Filled part of a segment, and the ranges of its records.
+/// Byte position up to which a segment is filled, and the ranges of LSNs and times of its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// End of the last complete batch.
+    /// Byte position at which the last complete batch ends.
     pub written: u32,
-    /// Exclusive bound of the records.
+    /// LSN after the segment's last record.
     pub next: Lsn,
     pub first_time: SpaceTime,
     pub last_time: SpaceTime,
-    /// True if there are records of kind `Truncate`.
+    /// True if the segment has records of kind `Truncate`, which void earlier entries.
     pub truncates: bool,
 }
 
@@ -62,14 +62,14 @@ impl Extent {
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub file: Arc<dyn File>,
-    /// Path relative to the disk's root.
+    /// Path of the segment file, relative to the disk's root.
     pub path: String,
     pub slot: u32,
     pub segment_bytes: u32,
     pub key: SegmentKey,
-    /// LSN of the first record.
+    /// LSN of the segment's first record.
     pub first: Lsn,
-    /// Body checksum of the batch before the first.
+    /// Body checksum of the batch before the segment's first batch.
     pub base_chain: u32,
     written: AtomicU32,
     next: AtomicU64,
@@ -78,7 +78,7 @@ pub(crate) struct Segment {
     truncates: AtomicBool,
     sealed: AtomicBool,
     freed: AtomicBool,
-    /// First LSN and position of some batches, ascending.
+    /// Sparse index: the first LSN and the byte position of some batches, ascending.
     index: Mutex<Vec<(Lsn, u32)>>,
     home: Arc<Spares>,
 }
@@ -105,7 +105,7 @@ impl Segment {
         }
     }
 
-    /// End of the last complete batch; readers may read below it.
+    /// Byte position at which the last complete batch ends; readers may read the bytes below it.
     #[inline]
     pub fn written(&self) -> u32 {
         self.written.load(Ordering::Acquire)
@@ -128,8 +128,8 @@ impl Segment {
         }
     }
 
-    /// Records that a published batch has records of kind `Truncate`. Only the holder of the writer role
-    /// calls this.
+    /// Records that the segment now has records of kind `Truncate`. Only the holder of the writer role calls
+    /// this.
     pub fn note_truncations(&self) {
         self.truncates.store(true, Ordering::Relaxed);
     }
@@ -138,7 +138,8 @@ impl Segment {
         self.truncates.load(Ordering::Relaxed)
     }
 
-    /// Publishes a batch written from `at` to `end`. Only the holder of the writer role calls this.
+    /// Makes a batch visible to readers; it was written at byte positions `at` to `end`. Only the holder of
+    /// the writer role calls this.
     #[inline]
     pub fn publish(&self, at: u32, end: u32, first: Lsn, next: Lsn, times: Option<(SpaceTime, SpaceTime)>) {
         debug_assert_eq!(at, self.written.load(Ordering::Relaxed));
@@ -164,7 +165,7 @@ impl Segment {
         }
     }
 
-    /// Returns a position at or before the batch that contains `lsn`.
+    /// Returns the byte position of a batch at or before the batch that contains `lsn`.
     pub fn seek(&self, lsn: Lsn) -> u32 {
         let index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         match index.partition_point(|entry| entry.0 <= lsn) {
@@ -173,12 +174,12 @@ impl Segment {
         }
     }
 
-    /// Installs an index that was built while scanning the file.
+    /// Installs a sparse index that was built while the segment file was read.
     pub fn remember(&self, index: Vec<(Lsn, u32)>) {
         *self.index.lock().unwrap_or_else(PoisonError::into_inner) = index;
     }
 
-    /// Clears the sealed state of a reopened log's newest segment, which is written again.
+    /// Marks the newest segment of a reopened log as not sealed, because the writer continues in it.
     pub fn reopen(&self) {
         self.sealed.store(false, Ordering::Release);
     }
@@ -191,7 +192,7 @@ impl Segment {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// Frees the segment: when its last holder drops it, its file returns to the spares.
+    /// Frees the segment: when its last holder drops it, its file is returned for recycling.
     pub fn give_up(&self) {
         self.freed.store(true, Ordering::Release);
     }
@@ -234,7 +235,7 @@ impl Table {
         Some(&self.0[at])
     }
 
-    /// The last segments that follow each other without a gap up to the end.
+    /// Returns the newest segments whose records follow each other without a gap up to the end of the log.
     pub fn contiguous(&self) -> &[Arc<Segment>] {
         let mut from = self.0.len() - 1;
         while from > 0 && self.0[from - 1].next() == self.0[from].first {

@@ -21,21 +21,21 @@ pub(crate) struct Shared {
     pub options: LogOptions,
     pub clock: Arc<dyn Clock>,
     pub spares: Arc<Spares>,
-    /// Changed only under the core's lock; read without it.
+    /// The live segments. Changed only under the core's lock; read without a lock.
     pub table: ArcSwap<Table>,
     core: Mutex<Core>,
-    /// `durable <= end`, both exclusive.
+    /// LSN after the last written record. `durable`, the LSN after the last durable record, never exceeds it.
     pub end: AtomicU64,
     pub durable: AtomicU64,
     pub released: AtomicU64,
-    /// Changed only under the core's lock; read without it.
+    /// Table of truncations. Changed only under the core's lock; read without a lock.
     pub truncations: Truncations,
     pub failed: AtomicBool,
     pub failure: OnceLock<String>,
     pub closed: AtomicBool,
     pub gates: Gates,
     pub syncer: Syncer,
-    /// Lock on the directory, held while this value exists.
+    /// Lock on the log's directory, held while this value exists.
     _lock: Box<dyn LockGuard>,
 }
 

@@ -1,7 +1,8 @@
 //! Selection of segments that can be freed.
 //!
-//! Owns: the released bound and the history floor. Does not own: references into a segment; the log's user
-//! tracks those.
+//! Owns: the LSN below which the log's user has released records, and the history floor: the point below
+//! which segments are not kept for history. Does not own: references into a segment; the log's user tracks
+//! those.
 
 use std::sync::atomic::Ordering;
 
@@ -9,18 +10,20 @@ use thalweg_types::{Generation, Lsn, SpaceTime};
 
 use crate::{errors::AppendError, log::Log, options::SegmentInfo};
 
-/// Side of the history floor on which a segment is.
+/// Side of the history floor on which a segment lies. The floor separates segments kept for history, which
+/// are young and near the end of the log, from older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum History {
-    /// The segment is below the floor: only references into it keep it.
+    /// The segment is older than the kept history: only references into the segment keep it.
     Past,
-    /// The segment is above the floor.
+    /// The segment belongs to the kept history.
     Kept,
 }
 
 impl Log {
-    /// Declares that all records below `lsn` are persisted in the state; the caller guarantees this. Segments
-    /// completely below it, and outside the history floor, become candidates for `free`.
+    /// Declares that the state machine has persisted all records below `lsn`; the caller guarantees this.
+    /// Segments that lie completely below `lsn`, and are too old or too far from the end for the kept
+    /// history, become candidates for `free`.
     pub fn release(&self, lsn: Lsn) {
         self.shared().released.fetch_max(lsn.0, Ordering::AcqRel);
     }
@@ -29,22 +32,24 @@ impl Log {
         Lsn(self.shared().released.load(Ordering::Acquire))
     }
 
-    /// Sealed segments that are completely released and below the history floor at `now`. They may be freed
-    /// when no pointer refers to them.
+    /// Returns the sealed segments that the log does not need any more at `now`, oldest first: their records
+    /// were passed to [`release`](Self::release), and they are older than the history that the options keep.
+    /// They may be freed when no pointer refers to them.
     #[must_use]
     pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.released_segments(now, History::Past)
     }
 
-    /// Sealed segments that are completely released and kept only by the history floor, oldest first. A
-    /// caller that must regain space may free them like those of [`freeable`](Self::freeable).
+    /// Returns the sealed segments, oldest first, that only the options `history_bytes` and `history_age`
+    /// still keep: all their records were passed to [`release`](Self::release). A caller that must regain
+    /// space may free them like those of [`freeable`](Self::freeable).
     #[must_use]
     pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.released_segments(now, History::Kept)
     }
 
-    /// Sealed segments that are completely released, oldest first: either those below the history floor, or
-    /// those that the floor keeps.
+    /// Sealed segments whose records were all released, oldest first: those older than the kept history, or
+    /// those that only the kept history still needs, as `kept` selects.
     fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
         let released = self.released();
         let oldest_kept = now.minus(self.shared().options.history_age);
@@ -64,8 +69,9 @@ impl Log {
         found
     }
 
-    /// Frees a sealed and released segment for recycling. Readers that hold it continue; later reads return
-    /// `Gone`. A crash soon afterwards can restore the segment unchanged; then it can be freed again.
+    /// Frees a sealed segment whose records were all released, so that its file can be recycled. Readers that
+    /// hold the segment continue; later reads return the error `Gone`. A crash soon afterwards can restore
+    /// the segment unchanged; then it can be freed again.
     pub fn free(&self, generation: Generation) -> Result<(), AppendError> {
         let shared = self.shared();
         let core = shared.writable_core()?;

@@ -19,37 +19,38 @@ use crate::{
     segment::Extent,
 };
 
-/// A live segment and its valid part.
+/// A segment that contains a part of the log, and how much of the segment is valid.
 #[derive(Clone, Debug)]
 pub(crate) struct Surveyed {
     pub found: Found,
     pub extent: Extent,
-    /// Body checksum of its last valid batch.
+    /// Body checksum of the segment's last valid batch.
     pub chain: u32,
-    /// First LSN and position of some batches.
+    /// First LSN and byte position of some of the segment's batches.
     pub index: Vec<(Lsn, u32)>,
 }
 
-/// Result of a survey; the log ends in the last segment of `kept`.
+/// Result of a survey, which finds the end of the log. The log ends in the last segment of `kept`.
 #[derive(Debug)]
 pub(crate) struct Survey {
     pub kept: Vec<Surveyed>,
-    /// Live segments beyond the end, whose content must be voided.
+    /// Segments after the end of the log, whose content must be made invalid.
     pub cut: Vec<Found>,
-    /// Position in `kept` of the first segment that was read; earlier segments are known to be durable.
+    /// Index in `kept` of the first segment that the survey read; earlier segments are known to be durable.
     pub walked_from: usize,
     pub attested: Lsn,
     pub cut_bytes: u64,
-    /// True if the last batch is a `Closed` marker.
+    /// True if the last batch of the log is a `Closed` marker.
     pub clean: bool,
-    /// Corruption at which the log ends although later records were attested.
+    /// Corruption that ends the log although later records were attested as durable.
     pub corruption: Option<Corruption>,
 }
 
-/// Amount of a log that a survey reads.
+/// Choice of how much of a log a survey reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// The part that may not be durable: from the segment that holds the last attested record on.
+    /// The part that may not be durable: from the segment that holds the last record attested as durable to
+    /// the end.
     Tail,
     /// The whole log, for a repair, which must find the first damage.
     Whole,
@@ -60,7 +61,7 @@ impl Survey {
         self.kept.last().map_or(Lsn::ZERO, |last| last.extent.next)
     }
 
-    /// Surveys a directory that has live segments.
+    /// Finds the end of the log in a directory that has live segments.
     pub fn of(inventory: &Inventory, depth: Depth) -> Result<Self, DiskFault> {
         let live = &inventory.live;
         let mut attested = newest_attestation(live)?;
@@ -120,8 +121,8 @@ impl Survey {
     }
 }
 
-/// Returns the highest LSN attested in the newest segment that begins with a valid header, up to its first
-/// invalid one. A lower value than the real one, because of damage, only makes the survey begin earlier.
+/// Returns the highest LSN attested in the newest segment that begins with a valid header, reading headers up
+/// to the first invalid one. If damage makes this value too low, the survey only begins earlier.
 fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
     for found in live.iter().rev() {
         let mut window = Window::new(found.slot.file.clone(), found.key().limit, CHUNK_BYTES);
@@ -134,8 +135,8 @@ fn newest_attestation(live: &[Found]) -> Result<Lsn, DiskFault> {
     Ok(Lsn::ZERO)
 }
 
-/// Calls `visit` with each header from `from` on, skipping bodies, up to the first invalid one. Returns its
-/// position.
+/// Calls `visit` with each batch header from byte position `from` on, skipping the batches' bodies, up to the
+/// first invalid header. Returns the position of that header.
 fn hop(
     found: &Found,
     window: &mut Window,
@@ -150,7 +151,8 @@ fn hop(
     Ok(at)
 }
 
-/// Calls `visit` with every valid header from `from` on. Searches for the next header after an invalid one.
+/// Calls `visit` with every valid batch header from byte position `from` on. After an invalid header,
+/// searches for the next valid one.
 fn each_header(found: &Found, from: u32, mut visit: impl FnMut(u32, &BatchHeader)) -> Result<(), DiskFault> {
     let key = found.key();
     let mut window = Window::new(found.slot.file.clone(), key.limit, CHUNK_BYTES);
@@ -161,8 +163,8 @@ fn each_header(found: &Found, from: u32, mut visit: impl FnMut(u32, &BatchHeader
     Ok(())
 }
 
-/// Surveys a segment completely below the attested LSN by its footer, or by reading it if it has no valid
-/// footer.
+/// Finds the valid part of a segment whose records are all attested as durable. Uses its footer, or reads the
+/// whole segment if it has no valid footer.
 fn settled(found: &Found) -> Result<Result<Surveyed, (Surveyed, BadAt)>, DiskFault> {
     if let Ok(footer) = found.footer()? {
         let extent = Extent {
@@ -180,18 +182,18 @@ fn settled(found: &Found) -> Result<Result<Surveyed, (Surveyed, BadAt)>, DiskFau
     Ok(if later { Err((walk.surveyed, walk.bad)) } else { Ok(walk.surveyed) })
 }
 
-/// Result of reading a segment.
+/// Result of reading the batches of a segment up to the first invalid one.
 struct Walk {
     surveyed: Surveyed,
     attested: Lsn,
     last_kind: Option<BatchKind>,
     /// True if a valid footer marks the end of the segment.
     sealed: bool,
-    /// The position and damage that ended the walk.
+    /// Position and damage of the first invalid batch, which ends the reading.
     bad: BadAt,
 }
 
-/// Verifies the batches of a segment completely, up to the first invalid one.
+/// Verifies the batches of a segment, including their records, up to the first invalid batch.
 fn walk(found: &Found) -> Result<Walk, DiskFault> {
     let key = found.key();
     let mut window = Window::new(found.slot.file.clone(), key.limit, CHUNK_BYTES);
@@ -227,14 +229,15 @@ fn walk(found: &Found) -> Result<Walk, DiskFault> {
     Ok(Walk { surveyed, attested, last_kind, sealed, bad })
 }
 
-/// Content beyond the end of the log.
+/// Valid batch headers found after the end of the log.
 struct Tail {
     attested: Lsn,
-    /// Bytes up to the end of the last batch with a valid header.
+    /// Number of bytes from the end of the log to the end of the last batch with a valid header.
     bytes: u64,
 }
 
-/// Searches segment `at` from `from` on, and all later segments, for valid headers.
+/// Searches the segment at index `at`, from byte position `from` on, and all later segments for valid batch
+/// headers.
 fn search(live: &[Found], at: usize, from: u32) -> Result<Tail, DiskFault> {
     let mut tail = Tail { attested: Lsn::ZERO, bytes: 0 };
     for (number, found) in live[at..].iter().enumerate() {

@@ -12,15 +12,16 @@ use thalweg_types::Clock;
 
 #[derive(Debug, Default)]
 struct Due {
-    /// Monotonic time of the next sync.
+    /// Monotonic time at which the next sync is due.
     at: Option<Duration>,
-    /// Monotonic time at which the log is marked idle.
+    /// Monotonic time at which an idle marker is due, which attests that the log is durable and has no
+    /// pending writes.
     mark: Option<Duration>,
     now: bool,
     stop: bool,
 }
 
-/// Deadlines on which the thread waits.
+/// Deadlines for which the background sync thread waits.
 #[derive(Debug, Default)]
 pub(crate) struct Syncer {
     due: Mutex<Due>,
@@ -33,17 +34,18 @@ impl Syncer {
         self.changed.notify_one();
     }
 
-    /// Sets the deadline of the next sync to `at`, unless it is earlier already.
+    /// Sets the deadline of the next background sync to `at`, unless an earlier deadline is set.
     pub fn due_at(&self, at: Duration) {
         self.change(|due| due.at = Some(due.at.map_or(at, |earlier| earlier.min(at))));
     }
 
-    /// Schedules an idle marker at `at`, if the log is idle then.
+    /// Requests that the sync thread write an idle marker at time `at`, if the log has no pending writes
+    /// then.
     pub fn mark_at(&self, at: Duration) {
         self.change(|due| due.mark = Some(at));
     }
 
-    /// Requests a sync as soon as possible.
+    /// Requests a background sync as soon as possible.
     pub fn due_now(&self) {
         self.change(|due| due.now = true);
     }
@@ -52,7 +54,7 @@ impl Syncer {
         self.change(|due| due.stop = true);
     }
 
-    /// Sleeps until an action is due.
+    /// Sleeps until the sync thread has an action to perform.
     pub fn wait(&self, clock: &dyn Clock) -> DueAction {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -81,13 +83,13 @@ impl Syncer {
     }
 }
 
-/// Action that is due.
+/// Action that the background sync thread has to perform.
 pub(crate) enum DueAction {
     Stop,
     /// All records written so far must be synced.
     Everything,
-    /// The `interval` writes past their deadline must be synced.
+    /// The writes of durability level `interval` past their deadline must be synced.
     Interval,
-    /// The log must be marked idle, if it is idle.
+    /// The log must be marked as durable and idle, if it has no pending writes.
     Mark,
 }

@@ -1,14 +1,16 @@
-//! Table of the truncations in the log.
+//! Table of the truncations in the log. A truncation is a record that voids entries of its space from an
+//! index on.
 //!
-//! Owns: the table, from open to close. Does not own: the effects of a truncation (see the log's user).
+//! Owns: the table, from open to close. Does not own: the effects of a truncation, which the log's user
+//! applies.
 //!
 //! A reader of an entry must know of later truncations, which can be far ahead. So the table is complete
 //! before any record is read. It costs nothing if there are none: the footer of a sealed segment reports
 //! whether the segment has any, recovery reads the active segment anyway, and appends update the table. Only
 //! segments with truncations are read a second time at open.
 //!
-//! Invariants: ordered by LSN; the truncations of one space are also ordered by index, because a later
-//! truncation at the same or a lower index covers an earlier one. So there are never more truncations than
+//! Invariants: truncations are ordered by LSN. Those of one space are also ordered by index, because a later
+//! truncation at the same or a lower index replaces an earlier one. So there are never more truncations than
 //! entries that were kept in between.
 //!
 //! The table contains all truncations after a record that is readable in order. For other records some
@@ -35,7 +37,7 @@ impl Truncations {
         self.0.load_full()
     }
 
-    /// Adds the truncations among records appended from `first` on. The caller holds the core's lock.
+    /// Adds the truncations among records appended from LSN `first` on. The caller holds the core's lock.
     pub fn add_appended(&self, drafts: &[Draft<'_>], first: Lsn) {
         let mut table = (*self.load()).clone();
         for (draft, number) in drafts.iter().zip(0..) {
@@ -46,7 +48,8 @@ impl Truncations {
         self.0.store(Arc::new(table));
     }
 
-    /// Removes the truncations of a freed segment. The caller holds the core's lock.
+    /// Removes the truncations in a freed segment, which held the LSNs from `from` to below `below`. The
+    /// caller holds the core's lock.
     pub fn forget(&self, from: Lsn, below: Lsn) {
         let table = self.load();
         if table.iter().any(|known| from <= known.lsn && known.lsn < below) {
@@ -55,7 +58,7 @@ impl Truncations {
         }
     }
 
-    /// Reads the segments that have truncations.
+    /// Adds the truncations in all segments that have some; reads these segments.
     pub fn read(&self, segments: &Table) -> Result<(), OpenError> {
         let mut table = Vec::new();
         for segment in segments.contiguous().iter().filter(|segment| segment.holds_truncations()) {
@@ -76,7 +79,8 @@ fn add(table: &mut Vec<Truncation>, new: Truncation) {
     table.push(new);
 }
 
-/// Converts a read error. Without the truncations, void entries could not be recognised, so the open fails.
+/// Converts a read error into an error of open. Without the truncations, void entries could not be
+/// recognised, so the open fails.
 fn unreadable(error: ReadError) -> OpenError {
     match error {
         ReadError::Corrupt(corruption) => corruption.into(),

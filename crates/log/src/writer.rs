@@ -21,10 +21,10 @@ use crate::{
     writer_role::{Core, Through},
 };
 
-/// Maximum number of sealed segments that wait for their sync. A writer that would seal another one syncs
+/// Maximum number of sealed segments that are not yet synced. A writer that would seal another one syncs
 /// first.
 const MAX_UNSYNCED_SEGMENTS: usize = 4;
-/// Maximum time that a writer waits for a prepared segment.
+/// Maximum time that a writer waits for an empty segment.
 const SPARE_PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -32,12 +32,12 @@ thread_local! {
 }
 
 impl Log {
-    /// Appends records as one batch and returns once `level` is reached. `None` behaves like `Os` here; its
-    /// caller defines when such a record is accepted. Group commit: a caller that finds the writer role free
-    /// takes it.
+    /// Appends records as one batch and returns once durability `level` is reached. Level `None` behaves like
+    /// `Os` here: the records are written to the kernel before the call returns, and the caller decides when
+    /// it acknowledges them. Group commit: a caller that finds the writer role free takes it.
     ///
-    /// There is no queue: callers wait inside the call and keep their own records. After `Failed`, the
-    /// records may or may not exist after a restart. After any other error, no bytes were written.
+    /// There is no queue: callers wait inside the call and keep their own records. After the error `Failed`,
+    /// the records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
         let shared = self.shared();
         let measure = Measure::of(drafts)?;
@@ -79,7 +79,8 @@ impl Log {
 }
 
 impl Shared {
-    /// Checks the disk again, after the last check found it nearly full.
+    /// Checks the disk's free space again, if the last check found it nearly full. Returns an error if it is
+    /// still below the reserve.
     #[cold]
     fn admit(&self) -> Result<(), AppendError> {
         match self.spares.look() {
@@ -88,7 +89,8 @@ impl Shared {
         }
     }
 
-    /// Writes a batch, switching segments as needed, and stores its positions. Keeps the lock.
+    /// Writes a batch, continuing in a new segment if needed, and stores the batch's positions. Keeps the
+    /// lock.
     #[inline]
     fn place(
         &self,
@@ -121,14 +123,14 @@ impl Shared {
         Ok(core)
     }
 
-    /// Takes the lock. Returns an error if the log has failed or is closed.
+    /// Takes the lock that gives the writer role. Returns an error if the log has failed or is closed.
     pub fn writable_core(&self) -> Result<MutexGuard<'_, Core>, AppendError> {
         let core = self.core();
         self.check_writable()?;
         Ok(core)
     }
 
-    /// Continues in the next segment. Releases the lock while it waits for one.
+    /// Continues in a new segment. Releases the lock while it waits for an empty segment file.
     pub fn roll<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,

@@ -37,11 +37,11 @@ pub(crate) struct WriteCounters {
     pub batches_per_sync: Log2Histogram,
 }
 
-/// Path of a small batch to the kernel.
+/// Way in which a batch is written: copied into the memory-mapped segment, or written with a system call.
 ///
-/// A copy into the mapped tail needs no system call. But the next fsync must remove every page touched this
-/// way from the page tables of all processors, and the next copy faults it in again: 10 to 25 µs for each
-/// sync on our machines. So a batch that is fsynced immediately is written with a system call.
+/// A copy into the mapping needs no system call. But the next fsync must remove every page touched this way
+/// from the page tables of all processors, and the next copy faults it in again: 10 to 25 µs for each sync on
+/// our machines. So a batch that is fsynced immediately is written with a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Through {
     Mapping,
@@ -54,7 +54,7 @@ impl Through {
     }
 }
 
-/// State of the writer role, under its lock.
+/// State that the writer needs to append batches. The holder of its lock has the writer role.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub active: Arc<Segment>,
@@ -62,21 +62,22 @@ pub(crate) struct Core {
     offset: u32,
     pub next: Lsn,
     chain: u32,
-    /// Bound that the last batch attests.
+    /// LSN below which all records are durable according to the last batch written.
     attested: Lsn,
     /// Sealed segments that need a sync, oldest first.
     pub unsynced: Vec<Arc<Segment>>,
     pub role: SyncRole,
-    /// Time of the oldest `interval` write that no sync covers yet.
+    /// Monotonic time of the oldest write of durability level `interval` that no sync covers yet.
     pub interval_since: Option<Duration>,
-    /// True if the syncer was told to mark the log idle.
+    /// True if the background sync thread was requested to write an idle marker.
     pub mark_due: bool,
-    /// Time at which the last sync ended.
+    /// Monotonic time at which the last sync ended.
     pub synced_at: Duration,
     /// Number of record batches since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
-    /// True after a partly failed write; no batch may follow it.
+    /// True after a partly failed write; no further batch may be written, because the segment ends with a
+    /// torn one.
     pub torn: bool,
 }
 
@@ -105,7 +106,8 @@ impl Core {
         u64::from(self.offset) + u64::from(total) + u64::from(MARKER_ROOM) <= u64::from(self.active.key.limit)
     }
 
-    /// Writes one batch at the end. After an error the segment's tail is torn.
+    /// Writes one batch after the last one in the active segment. After an error the segment ends with a torn
+    /// batch.
     pub fn write(
         &mut self,
         batch: &mut Encoded<'_>,
@@ -163,7 +165,8 @@ impl Core {
         Ok((at, first))
     }
 
-    /// Writes the body of a batch at `at`, piece by piece. The batch is void until its header is written.
+    /// Writes the body of a batch at byte position `at`, piece by piece. The batch is invalid until its
+    /// header is written.
     fn stream(&mut self, stream: &mut Stream<'_>, sums: &mut [u8], at: u32) -> io::Result<()> {
         let mut to = u64::from(at) + BATCH_HEADER_BYTES as u64;
         let mut done = 4;
@@ -180,8 +183,8 @@ impl Core {
         }
     }
 
-    /// Writes a batch without records that attests `attested`. Returns false if the segment has no room for
-    /// it.
+    /// Writes a marker, a batch without records that attests that all records below `attested` are durable.
+    /// Returns false if the segment has no room for the marker.
     pub fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
         if self.torn || self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
             return false;
@@ -198,15 +201,15 @@ impl Core {
         self.write(&mut batch, kind, attested, Through::File).is_ok()
     }
 
-    /// Writes a marker that attests an idle and durable log, unless the last batch already does. The last
-    /// room is reserved for the markers of open and close.
+    /// Writes a marker which attests that the log is durable and idle, unless the last batch already does.
+    /// The last bytes reserved for markers are left to those of open and close.
     pub fn mark_idle(&mut self) {
         if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
             self.mark(BatchKind::Idle, self.next);
         }
     }
 
-    /// Seals the active segment and continues in a prepared one.
+    /// Seals the active segment (ends writing to it) and continues in a prepared, empty one.
     pub fn switch(&mut self, prepared: Prepared, table: &ArcSwap<Table>, spares: &Arc<Spares>) {
         let old = &self.active;
         let extent = old.extent();
@@ -247,8 +250,9 @@ impl Core {
 
 const _: () = assert!(FOOTER_BYTES < HEADER_BLOCK_BYTES as usize);
 
-/// Turns a spare into a live segment, without a sync. A power loss that destroys the header destroys no
-/// attested batch, because the sync that makes a batch durable makes the header durable too.
+/// Turns a prepared segment into a live one by writing its header, without a sync. A power loss that destroys
+/// the header destroys no attested batch, because the sync that makes a batch durable makes the header
+/// durable too.
 pub(crate) fn write_live_header(mapping: &mut dyn Mapping, header: &SegmentHeader) {
     let bytes = header.encode();
     mapping.write(&bytes, 0);

@@ -1,26 +1,28 @@
-//! The interface through which the recipes use a database.
+//! The interface through which the recipes (locks, semaphores and elections) use a database.
 
 use std::time::Duration;
 
 use thalweg_types::{LeaseId, Revision};
 
-/// Key of a contender and the revision of its write.
+/// Key of a contender (a client that waits for or holds a lock, slot or leadership) and the revision at which
+/// the key was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contender {
     /// Key of the contender.
     pub key: Vec<u8>,
-    /// Revision of the write, which is the contender's position: the lowest is first.
+    /// Revision at which the contender's key was written. It is the contender's position in the queue: the
+    /// contender with the lowest revision is first.
     pub revision: Revision,
 }
 
-/// Result of entering the queue.
+/// Result of writing a contender's key, by which the contender enters the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// The key was written at this revision.
+    /// The key was written at this revision, which is the contender's position.
     At(Revision),
-    /// The lease ended before the write.
+    /// The contender's lease ended before the key was written.
     LeaseEnded,
-    /// The key exists already.
+    /// A key of this name exists already.
     Taken,
 }
 
@@ -33,12 +35,12 @@ pub enum Watched<'a> {
     Prefix(&'a [u8]),
 }
 
-/// Result of waiting on a watch.
+/// Result of waiting for a watch to report changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Noticed {
-    /// The timeout has passed without a change.
+    /// The timeout has passed without a change of the watched keys.
     Nothing,
-    /// These keys have changed, in this order: written, deleted or expired.
+    /// Keys that were written, deleted or have expired, in the order of these changes.
     Keys(Vec<Vec<u8>>),
     /// The watch has ended and may have missed changes. Read the keys and create another watch.
     Unknown,
@@ -46,40 +48,43 @@ pub enum Noticed {
 
 /// A watch that reports changes since its creation.
 pub trait Watching {
-    /// Waits for changes, at most for `timeout`. Can return [`Noticed::Nothing`] earlier.
+    /// Waits until watched keys change, at most for `timeout`. Can return [`Noticed::Nothing`] earlier.
     fn wait(&mut self, timeout: Duration) -> Noticed;
 }
 
-/// The operations of a keyspace that the recipes need. Clones are handles to the same keyspace.
+/// The operations of a keyspace that the recipes need. Clones are handles of the same keyspace.
 ///
-/// Every read must return the current state, never an older one, because contenders decide by it who holds.
+/// Every read must return the current state, never an older one, because contenders decide by the returned
+/// keys which of them holds the lock.
 pub trait Coordinator: Clone {
     /// Error of a failed operation.
     type Error: std::error::Error;
-    /// Type of the watches.
+    /// Type of the watches that this database creates.
     type Watch: Watching;
 
-    /// Maximum wait before a waiter reads the awaited key again. The end of a lease hides its keys before
-    /// they are removed, and watches report only the removal. Each check costs one [`get`](Self::get).
+    /// Maximum time after which a waiting contender reads the key again whose removal it waits for. The end
+    /// of a lease hides its keys before they are removed, and watches report only the removal. Each check
+    /// costs one [`get`](Self::get).
     const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-    /// Returns true if a retry may succeed a moment later.
+    /// Returns true if the operation that failed with this error may succeed when it is repeated a moment
+    /// later.
     fn is_transient(error: &Self::Error) -> bool;
 
-    /// Monotonic time that runs at the same speed as the time of leases. A holder uses it to compute how long
-    /// its lease certainly lives.
+    /// Monotonic time that runs at the same speed as the time of leases. A holder uses this time to compute
+    /// how long its lease certainly lives.
     fn now(&self) -> Duration;
 
     /// Grants a lease that lives for `ttl`.
     fn grant(&self, ttl: Duration) -> Result<LeaseId, Self::Error>;
 
-    /// Extends a lease by another TTL. Returns `false` if it has ended.
+    /// Extends a lease by another TTL (time to live). Returns `false` if the lease has ended.
     fn keep_alive(&self, lease: LeaseId) -> Result<bool, Self::Error>;
 
-    /// Ends a lease and deletes its keys. Succeeds if it has ended already.
+    /// Ends a lease and deletes the keys attached to it. Succeeds if the lease has ended already.
     fn revoke(&self, lease: LeaseId) -> Result<(), Self::Error>;
 
-    /// Writes a key attached to the lease, if the key does not exist.
+    /// Writes a key and attaches it to the lease, unless the key exists already.
     fn enter(&self, key: &[u8], value: &[u8], lease: LeaseId) -> Result<Entered, Self::Error>;
 
     /// Returns a key's revision and value, or `None` if it does not exist.
@@ -88,6 +93,6 @@ pub trait Coordinator: Clone {
     /// Lists up to `limit` keys with a prefix, in any order, as of one point in time.
     fn list(&self, prefix: &[u8], limit: usize) -> Result<Vec<Contender>, Self::Error>;
 
-    /// Creates a watch. It reports every change made after this call returns.
+    /// Creates a watch of keys. The watch reports every change made after this call returns.
     fn watch(&self, watched: Watched<'_>) -> Result<Self::Watch, Self::Error>;
 }

@@ -11,7 +11,7 @@ use crate::{
     standing::prefix_of,
 };
 
-/// Wait before an observer creates another watch.
+/// Pause of an observer before it creates another watch after one has ended.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The leader of an election.
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Leader {
     /// Value that the leader published in its campaign.
     pub value: Vec<u8>,
-    /// Fencing token of the leader.
+    /// Fencing token of the leader, which is higher than the tokens of earlier leaders.
     pub token: FencingToken,
 }
 
@@ -32,20 +32,20 @@ pub struct Election<C> {
 }
 
 impl<C: Coordinator> Election<C> {
-    /// Creates a handle to the election with that name. All clients of the same keyspace that use the name
-    /// share it.
+    /// Creates a handle of the election with that name. All clients that use this name in the same keyspace
+    /// take part in the same election.
     pub fn new(coordinator: C, name: &str) -> Result<Self, RecipeError<C::Error>> {
         let lock = Lock::new(coordinator.clone(), name)?;
         Ok(Self { coordinator, name: name.to_owned(), lock })
     }
 
-    /// Joins the election and waits until this contender leads. Observers then see `how.value`, which stays
-    /// unchanged until the leader resigns by releasing the returned hold.
+    /// Joins the election and waits until this contender leads. Observers then see the value `how.value` of
+    /// the leader. The value stays the same until the leader resigns by releasing the returned hold.
     pub fn campaign(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         self.lock.acquire(how)
     }
 
-    /// Returns the current leader.
+    /// Returns the current leader of the election; `None` if there is none.
     pub fn leader(&self) -> Result<Option<Leader>, RecipeError<C::Error>> {
         loop {
             let contenders = contenders(&self.coordinator, &self.name)?;
@@ -59,26 +59,27 @@ impl<C: Coordinator> Election<C> {
         }
     }
 
-    /// Creates an observer of the leader.
+    /// Creates an observer, which reports the leader of this election whenever it changes.
     #[must_use]
     pub fn observe(&self) -> Observer<C> {
         Observer { election: self.clone(), watch: None, told: None }
     }
 }
 
-/// Reports the leader whenever it changes.
+/// Reports the leader of an election whenever it changes.
 #[derive(Debug)]
 pub struct Observer<C: Coordinator> {
     election: Election<C>,
     watch: Option<C::Watch>,
-    /// Token reported last; `None` before the first report.
+    /// Fencing token of the leader that the observer reported last; the outer `None` means that nothing was
+    /// reported yet.
     told: Option<Option<FencingToken>>,
 }
 
 impl<C: Coordinator> Observer<C> {
-    /// Waits until the leader differs from the one reported last, at most for `timeout`. The first call
-    /// returns the leader immediately. Returns `Ok(None)` at the timeout, and `Ok(Some(None))` if there is no
-    /// leader. If leaders change quickly, some may not be reported, but the last one always is.
+    /// Waits until the leader differs from the leader that was reported last, at most for `timeout`. The
+    /// first call returns the leader immediately. Returns `Ok(None)` at the timeout, and `Ok(Some(None))` if
+    /// there is no leader. If leaders change quickly, some may not be reported, but the last one always is.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Option<Leader>>, RecipeError<C::Error>> {
         let coordinator = self.election.coordinator.clone();
         let until = coordinator.now().checked_add(timeout);

@@ -7,7 +7,7 @@ use thalweg_types::{
     limits::{MAX_CONTENDERS, MAX_RECIPE_NAME_BYTES},
 };
 
-/// Error returned by a recipe; `E` is the database's own error.
+/// Error returned by a lock, semaphore or election; `E` is the database's own error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecipeError<E: Error> {
     /// The name of a lock, a semaphore or an election is empty or too long.
@@ -19,21 +19,21 @@ pub enum RecipeError<E: Error> {
     /// A semaphore was created without slots.
     #[error("a semaphore has at least one slot")]
     NoSlots,
-    /// The contender's turn did not come before the timeout. It has left the queue.
+    /// Other contenders did not let this one acquire before its timeout. The contender has left the queue.
     #[error("held {} (waited {})", Ahead(*ahead), Waited(*waited))]
     TimedOut {
         /// Time that the contender waited.
         waited: Duration,
-        /// Number of contenders before it, including holders.
+        /// Number of contenders before this one in the queue, including those that hold.
         ahead: usize,
     },
-    /// The lease has ended. The hold is lost and may belong to another contender by now.
+    /// The lease of a hold has ended. The hold is lost, and another contender may have acquired it by now.
     #[error("lease {lease} has ended and the hold is lost: stop the work, then acquire again")]
     Lost {
         /// The lease that ended.
         lease: LeaseId,
     },
-    /// There are too many contenders. This one has left the queue.
+    /// The queue has too many contenders. This contender has left the queue.
     #[error("more than {MAX_CONTENDERS} clients are waiting already: retry later")]
     TooMany,
     /// The database returned an error.
@@ -83,7 +83,7 @@ impl<E: Error + Classified> Classified for RecipeError<E> {
 }
 
 impl<E: Error> RecipeError<E> {
-    /// Returns the error code, except for the database's errors.
+    /// Returns the stable code of the error; `None` if it is an error of the database.
     #[must_use]
     pub fn own_code(&self) -> Option<&'static str> {
         match self {

@@ -1,4 +1,4 @@
-//! A held lock, slot or leadership.
+//! A lock, semaphore slot or leadership that a contender has acquired.
 
 use std::{fmt, time::Duration};
 
@@ -6,13 +6,14 @@ use thalweg_types::{LeaseId, Revision, command::Expect};
 
 use crate::{coordinator::Coordinator, error::RecipeError, place::Place};
 
-/// Identifies a holder: a later holder's token is higher. A resource that stores the highest token it has
-/// seen, and rejects lower ones, is safe from a holder that does not know yet that it has lost its hold.
+/// Number that identifies one holder of a lock, slot or leadership: a later holder's token is higher. A
+/// resource that stores the highest token it has seen, and rejects lower ones, is safe from a holder that
+/// does not know yet that it has lost its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(pub u64);
 
 impl FencingToken {
-    /// The token as a number.
+    /// Returns the fencing token as a number.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0
@@ -25,10 +26,10 @@ impl fmt::Display for FencingToken {
     }
 }
 
-/// A held lock, slot of a semaphore, or leadership.
+/// A hold: a lock, slot of a semaphore, or leadership that the caller has acquired.
 ///
-/// It is held while its lease lives. Call [`keep_alive`](Self::keep_alive) well before
-/// [`remaining`](Self::remaining) is over, or start a thread that does ([`keep`](Self::keep)). Dropping a
+/// It lasts while its lease lives. Call [`keep_alive`](Self::keep_alive) well before
+/// [`remaining`](Self::remaining) is over, or start a thread that calls it ([`keep`](Self::keep)). Dropping a
 /// hold releases it.
 #[derive(Debug)]
 pub struct Hold<C: Coordinator> {
@@ -40,26 +41,26 @@ impl<C: Coordinator> Hold<C> {
         Self { place }
     }
 
-    /// Name of the lock, semaphore or election.
+    /// Name of the lock, semaphore or election that is held.
     #[must_use]
     pub fn name(&self) -> &str {
         self.place.name()
     }
 
-    /// Fencing token of the hold.
+    /// Fencing token of the hold: a number that is higher than the tokens of earlier holders.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         FencingToken(self.place.revision.0)
     }
 
-    /// Key that represents the hold in the keyspace.
+    /// Key of the holder in the keyspace, which exists while the lock, slot or leadership is held.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.place.key
     }
 
-    /// Condition on [`key`](Self::key) that is true while this is held. A commit to the same space with this
-    /// condition is fenced.
+    /// Condition on [`key`](Self::key) that is true while the hold lasts. A commit with this condition in the
+    /// same space fails if the hold is lost.
     #[must_use]
     pub fn expect(&self) -> Expect<'static> {
         Expect::Revision(Revision(self.place.revision.0))
@@ -71,19 +72,19 @@ impl<C: Coordinator> Hold<C> {
         self.place.lease
     }
 
-    /// Database that stores the hold.
+    /// Database that stores the key of the hold.
     #[must_use]
     pub fn coordinator(&self) -> &C {
         &self.place.coordinator
     }
 
-    /// Time for which the hold is certainly still held, by this side's clock; zero afterwards.
+    /// Time for which the hold certainly still lasts, by this side's clock; zero afterwards.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.place.keeping.remaining(self.place.coordinator.now())
     }
 
-    /// Time until the next keepalive is due.
+    /// Time until the next keepalive of the hold is due.
     #[must_use]
     pub fn keep_alive_in(&self) -> Duration {
         self.place.keeping.due_in(self.place.coordinator.now())
@@ -93,8 +94,8 @@ impl<C: Coordinator> Hold<C> {
         self.place.keeping.until()
     }
 
-    /// Checks by the local clock that the hold is certainly still held, without a request; see
-    /// [`remaining`](Self::remaining).
+    /// Returns an error unless the hold certainly still lasts by the local clock, without a request to the
+    /// database; see [`remaining`](Self::remaining).
     pub fn check(&self) -> Result<(), RecipeError<C::Error>> {
         if self.place.keeping.is_live(self.place.coordinator.now()) {
             Ok(())
@@ -103,17 +104,19 @@ impl<C: Coordinator> Hold<C> {
         }
     }
 
-    /// Extends the hold by another TTL. Returns the remaining time.
+    /// Extends the hold's lease by another TTL (time to live). Returns the time for which the hold certainly
+    /// lasts.
     ///
     /// # Errors
     /// [`RecipeError::Lost`] if the hold is lost, or if its state could not be determined in time. After any
-    /// other error, retry while time [remains](Self::remaining).
+    /// other error, the caller should retry while time [remains](Self::remaining).
     pub fn keep_alive(&mut self) -> Result<Duration, RecipeError<C::Error>> {
         self.place.keep_alive()?;
         Ok(self.remaining())
     }
 
-    /// Releases the hold; the next contender acquires it. Succeeds if the hold was lost before.
+    /// Releases the hold, so that the next contender acquires the lock, slot or leadership. Succeeds if the
+    /// hold was lost before.
     ///
     /// # Errors
     /// If the release fails, the lease ends on its own because it is no longer kept alive.

@@ -1,7 +1,7 @@
-//! A thread that keeps a hold alive, and reports its loss.
+//! A thread that keeps a hold (an acquired lock, slot or leadership) alive, and reports its loss.
 //!
-//! A hold that could not be kept alive in time counts as lost too. A hanging attempt cannot hide that,
-//! because every query compares the clock with the known end.
+//! A hold that could not be kept alive in time counts as lost too. A keepalive request that hangs cannot hide
+//! the loss, because [`Kept::is_lost`] compares the clock with the end of the known lifetime.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -15,13 +15,13 @@ use crate::{
     hold::{FencingToken, Hold},
 };
 
-/// Maximum wait between two checks of the coordinator's clock, which can differ from the clock of thread
-/// waits.
+/// Maximum time that the keepalive thread waits between two checks of the coordinator's clock. That clock can
+/// differ from the clock by which the thread waits.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Minimum wait between two attempts.
+/// Minimum pause between two attempts to keep the hold alive.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A hold that a thread keeps alive. Dropping it releases the hold.
+/// A hold that a background thread keeps alive. Dropping this value releases the hold.
 #[derive(Debug)]
 pub struct Kept<C: Coordinator + Send + Sync + 'static>
 where
@@ -31,7 +31,7 @@ where
     coordinator: C,
     token: FencingToken,
     key: Vec<u8>,
-    /// The keepalive thread, which returns the hold when it stops.
+    /// The keepalive thread, which returns the hold when the thread stops.
     thread: Option<JoinHandle<Hold<C>>>,
 }
 
@@ -56,7 +56,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// End of the time for which it is certainly held, by the coordinator's clock.
+    /// Time until which the hold certainly lasts, by the coordinator's clock.
     until: Duration,
     lost: bool,
 }
@@ -86,19 +86,20 @@ where
         Self { shared, coordinator, token, key, thread: Some(thread) }
     }
 
-    /// Fencing token of the hold.
+    /// Fencing token of the hold: a number that is higher than the tokens of earlier holders.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.token
     }
 
-    /// Key that represents the hold in the keyspace.
+    /// Key of the holder in the keyspace, which exists while the hold lasts.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Returns true if the hold is no longer certainly held. Once true, it stays true.
+    /// Returns true if the hold may be lost: the time for which it certainly lasts is over. Once true, the
+    /// result stays true.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let mut state = self.shared.lock();
@@ -106,7 +107,7 @@ where
         state.lost
     }
 
-    /// Waits until the hold is lost, at most for `timeout`. Returns true if it is lost.
+    /// Waits until the hold is lost, at most for `timeout`. Returns true if the hold is lost.
     #[must_use]
     pub fn wait_lost(&self, timeout: Duration) -> bool {
         let began = self.coordinator.now();
@@ -128,7 +129,8 @@ where
         }
     }
 
-    /// Releases the hold; the next contender acquires it. Waits for a keepalive request in progress.
+    /// Releases the hold, so that the next contender acquires the lock, slot or leadership. Waits for a
+    /// keepalive request in progress.
     pub fn release(mut self) -> Result<(), RecipeError<C::Error>> {
         match self.stop() {
             Some(hold) => hold.release(),

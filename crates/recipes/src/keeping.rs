@@ -1,21 +1,22 @@
-//! Certain lifetime of a lease, from its holder's point of view.
+//! Computes until when a lease certainly lives, from its holder's point of view.
 //!
-//! Pure: time is an argument. The database counts a lease's TTL from when it orders the command, which is not
-//! before the command was sent. So the lease lives at least until the sending time plus the TTL, if both
-//! clocks run at the same speed and no other client revokes it. Afterwards the holder cannot know, and must
-//! treat the lease as lost until the database reports otherwise.
+//! The module reads no clock: time is an argument. The database counts a lease's TTL (time to live) from the
+//! moment at which it orders the command that grants or extends the lease. That moment is not before the
+//! command was sent. So the lease lives at least until the sending time plus the TTL, if both clocks run at
+//! the same speed and no other client revokes it. Afterwards the holder cannot know whether the lease lives,
+//! and must treat the lease as lost until the database reports otherwise.
 
 use std::time::Duration;
 
-/// A keepalive is due after this fraction of the TTL (1/3), so that two attempts can fail.
+/// Divisor of a lease's TTL: after a third of the TTL a keepalive is due, so that two attempts can fail.
 const KEEP_AFTER: u32 = 3;
-/// After a failure, the next attempt is due after this fraction of the TTL (1/10).
+/// Divisor of a lease's TTL: after a failed keepalive, the next attempt is due after a tenth of the TTL.
 const AGAIN_AFTER: u32 = 10;
 
-/// End of a held lease, and time of its next keepalive.
+/// Time at which a held lease ends, and time at which its next keepalive is due.
 ///
-/// `next <= until` unless a failed attempt has moved `next` beyond the end. Both are within a TTL of the last
-/// command that the database has confirmed.
+/// `next <= until` unless a failed attempt has moved `next` beyond the end. Both times are at most a TTL
+/// after the last command for the lease that the database has confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keeping {
     ttl: Duration,
@@ -24,12 +25,12 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    /// Creates the state of a lease granted by a command sent at `sent`.
+    /// Creates the state of a lease that was granted by a command sent at time `sent`.
     pub(crate) fn granted(sent: Duration, ttl: Duration) -> Self {
         Self { ttl, until: sent + ttl, next: sent + ttl / KEEP_AFTER }
     }
 
-    /// Records a successful keepalive by a command sent at `sent`.
+    /// Records that the lease was extended by a keepalive command sent at time `sent`.
     pub(crate) fn kept(&mut self, sent: Duration) {
         let next = Self::granted(sent, self.ttl);
         if next.until > self.until {
@@ -37,7 +38,7 @@ impl Keeping {
         }
     }
 
-    /// Schedules the next attempt after a failed keepalive.
+    /// Schedules the next attempt to keep the lease alive after an attempt failed.
     pub(crate) fn put_off(&mut self, now: Duration) {
         self.next = now + self.ttl / AGAIN_AFTER;
     }
@@ -59,7 +60,7 @@ impl Keeping {
         self.until.saturating_sub(now)
     }
 
-    /// Time until the next keepalive is due; zero if it is due now.
+    /// Time until the next keepalive of the lease is due; zero if it is due now.
     pub(crate) fn due_in(&self, now: Duration) -> Duration {
         self.next.saturating_sub(now)
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns: the order of contenders, and the rule when a holder must assume that its hold is lost. Does not own:
 //! the storage of the keys. The trait [`Coordinator`] is the interface to a database: the engine implements
-//! it, and a client over any protocol can do so too.
+//! this trait, and a client over any protocol can implement it too.
 //!
 //! ```text
 //!   NAME/LEASE, attached to that lease, at a revision          one key for each contender
@@ -12,17 +12,17 @@
 //!            [holds]   [holds] ◄───[waits]────[waits]          a semaphore of 2: each counts departures
 //! ```
 //! A contender's key is written once, so its revision is its position in the queue. The contender with the
-//! lowest revision holds (for a semaphore, those with the N lowest). That revision is the *fencing token*: a
-//! later holder's token is higher.
+//! lowest revision holds the lock (for a semaphore with N slots, those with the N lowest revisions hold a
+//! slot). The holder's revision is the *fencing token*: a later holder's token is higher.
 //!
-//! A holder can be paused for longer than its lease lives, without knowing it. So everything it does under a
+//! A holder can be paused for longer than its lease lives, without noticing. So everything it does under a
 //! lock should be fenced. A write to the same space with the condition [`Hold::expect`] on [`Hold::key`]
 //! succeeds only while the lock is really held. Any other resource should receive the token and reject a
 //! token lower than the highest it has seen. Therefore this crate has no lock without a token.
 //!
 //! All calls block. Async code should call them on a thread that may block, for example of the runtime's
-//! blocking pool. [`Hold::keep`] keeps a hold alive on a separate thread; then [`Kept::is_lost`] only reads a
-//! clock and can be called anywhere.
+//! blocking pool. [`Hold::keep`] keeps a hold alive on a separate thread. Its result has the method
+//! [`Kept::is_lost`], which only reads a clock and can be called anywhere.
 //!
 //! Invariants: a contender never rewrites its key; a holder holds until its key is gone; for all conditions
 //! and reads, a key is gone from the moment its lease ends, even before it is removed.

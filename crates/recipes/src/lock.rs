@@ -9,9 +9,11 @@ use crate::{coordinator::Coordinator, error::RecipeError, hold::Hold, place::Pla
 /// Options of acquiring a lock, a slot or the leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquire<'a> {
-    /// Lifetime of the hold without a keepalive. Other contenders wait this long for a holder that has died.
+    /// Time for which a hold lasts without a keepalive. If a holder dies, other contenders have to wait this
+    /// long.
     pub ttl: Duration,
-    /// Maximum time to wait. Zero: do not wait. `None`: wait without limit.
+    /// Maximum time to wait for the lock, slot or leadership. Zero means not to wait, `None` means to wait
+    /// without limit.
     pub wait: Option<Duration>,
     /// Value of the contender's key, which identifies the contender to observers.
     pub value: &'a [u8],
@@ -24,7 +26,7 @@ impl Default for Acquire<'_> {
 }
 
 impl Acquire<'_> {
-    /// Acquires only if it is free now.
+    /// Returns options that acquire the lock, slot or leadership only if it is free now.
     #[must_use]
     pub fn now_or_never() -> Self {
         Self { wait: Some(Duration::ZERO), ..Self::default() }
@@ -46,14 +48,14 @@ pub struct Lock<C> {
 }
 
 impl<C: Coordinator> Lock<C> {
-    /// Creates a handle to the lock with that name. All clients of the same keyspace that use the name share
-    /// it.
+    /// Creates a handle of the lock with that name. All clients that use this name in the same keyspace share
+    /// the lock.
     pub fn new(coordinator: C, name: &str) -> Result<Self, RecipeError<C::Error>> {
         check_name(name)?;
         Ok(Self { coordinator, name: name.to_owned() })
     }
 
-    /// Waits for the lock and acquires it.
+    /// Waits until this contender is first in the queue, and acquires the lock.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(1, how.wait)?;
@@ -61,7 +63,7 @@ impl<C: Coordinator> Lock<C> {
     }
 }
 
-/// A semaphore: up to `slots` contenders hold it at a time, in order of arrival.
+/// A semaphore: up to `slots` contenders hold a slot at a time, in order of arrival.
 #[derive(Clone)]
 pub struct Semaphore<C> {
     coordinator: C,
@@ -70,8 +72,8 @@ pub struct Semaphore<C> {
 }
 
 impl<C: Coordinator> Semaphore<C> {
-    /// Creates a handle to the semaphore with that name. All its users must pass the same number of slots,
-    /// because each of them checks only its own number.
+    /// Creates a handle to the semaphore with that name. All users of the semaphore must pass the same number
+    /// of slots, because each of them checks only the number that it passed.
     pub fn new(coordinator: C, name: &str, slots: usize) -> Result<Self, RecipeError<C::Error>> {
         check_name(name)?;
         if slots == 0 {
@@ -80,7 +82,7 @@ impl<C: Coordinator> Semaphore<C> {
         Ok(Self { coordinator, name: name.to_owned(), slots })
     }
 
-    /// Waits for a slot and acquires it.
+    /// Waits until one of the semaphore's slots is free for this contender, and acquires the slot.
     pub fn acquire(&self, how: &Acquire<'_>) -> Result<Hold<C>, RecipeError<C::Error>> {
         let mut place = Place::enter(&self.coordinator, &self.name, how.value, how.ttl)?;
         place.wait_turn(self.slots, how.wait)?;

@@ -2,7 +2,7 @@
 //!
 //! A waiter keeps its own lease alive while it waits. A waiter of a lock watches only the previous contender,
 //! so each departure wakes one waiter. A waiter of a semaphore watches all contenders and counts the
-//! departures before it: each waiter is notified of every departure, but none has to read.
+//! departures before it: each waiter is notified of every departure, but no waiter has to read keys then.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     standing::{ahead_of, in_order, key_of, prefix_of},
 };
 
-/// Wait before a retry after a transient error.
+/// Pause before an operation is retried after a transient error.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Lists all contenders for a name, in queue order.
@@ -28,7 +28,8 @@ pub(crate) fn contenders<C: Coordinator>(coordinator: &C, name: &str) -> Result<
     Ok(in_order(&prefix, listed))
 }
 
-/// A contender's key in the queue. Dropping it leaves the queue.
+/// A contender's place in the queue, which is a key attached to its lease. Dropping this value removes the
+/// contender from the queue.
 #[derive(Debug)]
 pub(crate) struct Place<C: Coordinator> {
     pub(crate) coordinator: C,
@@ -37,14 +38,14 @@ pub(crate) struct Place<C: Coordinator> {
     pub(crate) revision: Revision,
     pub(crate) lease: LeaseId,
     pub(crate) keeping: Keeping,
-    /// Time at which the contender began to enter; its maximum wait counts from there.
+    /// Time at which the contender began to enter the queue; its maximum wait counts from then on.
     began: Duration,
-    /// True while there is a key to remove.
+    /// True while the contender may have a key to remove.
     entered: bool,
 }
 
 impl<C: Coordinator> Place<C> {
-    /// Grants a lease and enters the end of the queue with it.
+    /// Grants a lease, and writes a key attached to it at the end of the queue.
     pub(crate) fn enter(
         coordinator: &C,
         name: &str,
@@ -86,7 +87,7 @@ impl<C: Coordinator> Place<C> {
         RecipeError::Lost { lease: self.lease }
     }
 
-    /// Extends the lease by another TTL.
+    /// Extends the contender's lease by another TTL (time to live).
     pub(crate) fn keep_alive(&mut self) -> Result<(), RecipeError<C::Error>> {
         let sent = self.coordinator.now();
         match self.coordinator.keep_alive(self.lease) {
@@ -107,7 +108,7 @@ impl<C: Coordinator> Place<C> {
         }
     }
 
-    /// Leaves the queue by revoking the lease.
+    /// Removes the contender from the queue by revoking its lease.
     pub(crate) fn leave(&mut self) -> Result<(), RecipeError<C::Error>> {
         if !self.entered {
             return Ok(());
@@ -184,7 +185,7 @@ impl<C: Coordinator> Place<C> {
         }
     }
 
-    /// Confirms that the contender's own key still exists; otherwise its turn is void.
+    /// Checks that the contender's own key still exists. If it does not, the contender has lost its turn.
     fn confirm(&mut self) -> Result<(), RecipeError<C::Error>> {
         let found = self.coordinator.get(&self.key).map_err(RecipeError::Store)?;
         if found.is_some_and(|(revision, _)| revision == self.revision) {
@@ -200,7 +201,7 @@ impl<C: Coordinator> Place<C> {
         Ok(watch.wait(left.min(self.keeping.due_in(now)).min(C::LOOK_EVERY)))
     }
 
-    /// Keeps the lease alive if that is due. Returns an error if the wait has timed out.
+    /// Keeps the contender's lease alive if a keepalive is due. Returns an error if the wait has timed out.
     fn look_after(&mut self, wait: &Wait) -> Result<(), RecipeError<C::Error>> {
         if self.keeping.due_in(self.coordinator.now()).is_zero() {
             match self.keep_alive() {
@@ -221,11 +222,11 @@ impl<C: Coordinator> Place<C> {
     }
 }
 
-/// Limit and progress of a wait.
+/// Limit and progress of a contender's wait in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
     began: Duration,
-    /// End of the wait; `None` without a limit.
+    /// Time at which the wait ends without success; `None` without a limit.
     until: Option<Duration>,
     /// Number of contenders before this one at the last check.
     ahead: usize,

@@ -1,36 +1,38 @@
-//! Order of holders and waiters, computed from a list of contenders. Pure.
+//! Order of the contenders that hold or wait, computed from a list of their keys, without any request to the
+//! database.
 
 use thalweg_types::{LeaseId, Revision};
 
 use crate::coordinator::Contender;
 
-/// Hexadecimal digits of a lease in a contender's key.
+/// Number of hexadecimal digits of the lease id in a contender's key.
 const LEASE_DIGITS: usize = 16;
 
-/// Common key prefix of all contenders for a name.
+/// Prefix of the keys of all contenders for the lock, semaphore or election with this name.
 pub(crate) fn prefix_of(name: &str) -> Vec<u8> {
     format!("{name}/").into_bytes()
 }
 
-/// Key of a contender.
+/// Key of the contender with this lease, for the lock, semaphore or election with this name.
 pub(crate) fn key_of(name: &str, lease: LeaseId) -> Vec<u8> {
     format!("{name}/{:0LEASE_DIGITS$x}", lease.0).into_bytes()
 }
 
-/// Returns true if a key with the prefix is a contender's, and not a key of a longer name.
+/// Returns true if a key with the prefix belongs to a contender, and not to a name that begins with the same
+/// bytes.
 fn is_contender(prefix: &[u8], key: &[u8]) -> bool {
     let lease = key.strip_prefix(prefix).unwrap_or_default();
     lease.len() == LEASE_DIGITS && lease.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Removes keys that are not contenders', and sorts by position.
+/// Removes keys that do not belong to contenders, and sorts the contenders by position in the queue.
 pub(crate) fn in_order(prefix: &[u8], mut listed: Vec<Contender>) -> Vec<Contender> {
     listed.retain(|contender| is_contender(prefix, &contender.key));
     listed.sort_unstable_by_key(|contender| contender.revision);
     listed
 }
 
-/// Contenders before this one; `None` if its own key is missing.
+/// Returns the contenders before the one with this key; `None` if its own key is missing.
 pub(crate) fn ahead_of(mut in_order: Vec<Contender>, key: &[u8], revision: Revision) -> Option<Vec<Contender>> {
     let at = in_order.iter().position(|contender| contender.key == key && contender.revision == revision)?;
     in_order.truncate(at);

@@ -1,7 +1,7 @@
 //! Accepting of connections, for all protocols.
 //!
-//! Owns: the loop that accepts connections, reaps their tasks and continues after errors, and the rate of log lines
-//! about errors. Does not own: the task of a connection, or bounds on connections.
+//! Owns: the loop that accepts connections, removes the tasks of ended ones and continues after errors; and
+//! the rate of log lines about errors. Does not own: the task of a connection, or bounds on connections.
 
 use std::{
     io::{self, Write as _},
@@ -14,13 +14,14 @@ use tokio::{
     task::{JoinError, JoinSet},
 };
 
-/// Pause after a failed accept, such as too many open files.
+/// Pause after the server failed to accept a connection, for example because too many files were open.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Shortest time between two log lines about failed accepts. While file descriptors are short, 20 accepts fail per
-/// second.
+/// Shortest time between two log lines about failures to accept a connection. When the process has no free
+/// file descriptor, 20 accepts fail per second.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Accepts connections until `stop` resolves. `begin` starts a task for each. `whose` names the clients in log lines.
+/// Accepts connections until `stop` resolves. `begin` starts a task for each connection. `whose` names the
+/// kind of clients in log lines.
 pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     stop: impl Future<Output = ()>,
     accept: impl Fn() -> A,
@@ -53,7 +54,7 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     }
 }
 
-/// Failed accepts of a listener, and the time of the last log line about them.
+/// Count of failures to accept a connection, and the time of the last log line about them.
 #[derive(Debug, Default)]
 struct Failures {
     said: Option<Instant>,
@@ -74,7 +75,8 @@ impl Failures {
     }
 }
 
-/// Closes a connection above the limit. Sends the reason first, if the socket accepts it without waiting.
+/// Closes a connection that exceeds the limit on connections. Before that, sends the reason `why` if the
+/// socket accepts it without waiting.
 pub fn turn_away(stream: TcpStream, why: &[u8]) {
     // The write bypasses the runtime, which does not know yet whether the new socket is writable.
     if let Ok(mut stream) = stream.into_std() {
@@ -82,7 +84,7 @@ pub fn turn_away(stream: TcpStream, why: &[u8]) {
     }
 }
 
-/// Waits until all tasks have ended.
+/// Waits until the tasks of all connections have ended.
 pub async fn drain(connections: &mut JoinSet<()>, whose: &'static str) {
     while let Some(ended) = connections.join_next().await {
         log_panic(ended, whose);

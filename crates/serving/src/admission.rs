@@ -1,10 +1,10 @@
 //! Admission of requests: bounds on requests and bytes in progress.
 //!
 //! Owns: the counters behind every bound of the configuration, and the guards that release what they hold.
-//! Does not own: waiting. Above a bound a request is shed immediately, because a queue in front of a full server only
-//! adds latency to work that will be shed later.
-//! Invariant: `used <= limit` for every [`Bound`]. It may be exceeded by a few where work is counted only once it is in
-//! progress. A guard releases what it holds exactly once.
+//! Does not own: waiting. Above a bound a request is shed immediately, because a queue in front of a full
+//! server only adds latency to work that will be shed later. Invariant: `used <= limit` for every [`Bound`].
+//! `used` may exceed `limit` by a few for work that is counted only once it is in progress. A guard releases
+//! what it holds exactly once.
 
 use std::sync::{
     Arc,
@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::{config::Config, limits::COUNTED_REPLY_BYTES};
 
-/// A bounded amount of something, such as requests or bytes.
+/// A limit on the total of something in use, such as requests or bytes, with a counter of the amount in use.
 #[derive(Debug)]
 pub struct Bound {
     used: AtomicU64,
@@ -24,27 +24,27 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Creates a bound of `limit`.
+    /// Creates a bound whose amount in use is at most `limit`.
     #[must_use]
     pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { used: AtomicU64::new(0), shed: AtomicU64::new(0), limit })
     }
 
-    /// Takes `amount`. Returns `None` and counts a shed request if there is no room.
+    /// Takes `amount` of the bound. If less than that is free, returns `None` and counts a shed request.
     pub fn take(self: &Arc<Self>, amount: u64) -> Option<Held> {
         let mut held = Held { bound: Arc::clone(self), amount: 0 };
         held.grow(amount).then_some(held)
     }
 
-    /// Takes `amount` for a caller that waits for room. Returns `None`, and counts no shed request, if there is no
-    /// room.
+    /// Takes `amount` of the bound for a caller that waits and tries again. If less than that is free,
+    /// returns `None` and counts no shed request.
     pub fn take_quietly(self: &Arc<Self>, amount: u64) -> Option<Held> {
         // Another thread may take the room after the check. Then `take` counts a shed request, as elsewhere.
         (self.used().saturating_add(amount) <= self.limit).then(|| self.take(amount)).flatten()
     }
 
-    /// Returns true if there is room; otherwise counts a shed request. For work that usually ends immediately: only
-    /// work that stays in progress is [counted](Self::count).
+    /// Returns true if less than the limit is in use; otherwise counts a shed request. Meant for work that
+    /// usually ends immediately: only work that stays in progress is [counted](Self::count).
     #[must_use]
     pub fn has_room(&self) -> bool {
         let room = self.used() < self.limit;
@@ -54,25 +54,26 @@ impl Bound {
         room
     }
 
-    /// Takes one, even above the limit, for work that was admitted while there was room. So the bound may be exceeded
-    /// by the number of admissions at a time: one for each serving thread.
+    /// Takes 1 of the bound, even above the limit, for work that was admitted while less than the limit was
+    /// in use. So the amount in use may exceed the limit by the number of simultaneous admissions: at most 1
+    /// for each serving thread.
     pub fn count(self: &Arc<Self>) -> Held {
         self.used.fetch_add(1, Ordering::Relaxed);
         Held { bound: Arc::clone(self), amount: 1 }
     }
 
-    /// Creates a guard that holds nothing yet.
+    /// Creates a guard that holds nothing of the bound yet.
     pub fn nothing(self: &Arc<Self>) -> Held {
         Held { bound: Arc::clone(self), amount: 0 }
     }
 
-    /// Returns the amount that is taken.
+    /// Returns the amount that is in use.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of times when there was no room.
+    /// Returns how many times work was rejected because of this bound.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
@@ -85,7 +86,8 @@ impl Bound {
     }
 }
 
-/// Guard of an amount taken from a bound. Dropping it releases the amount.
+/// Guard that holds an amount of a [`Bound`], such as a number of requests or bytes. Dropping the guard
+/// releases the amount.
 #[derive(Debug)]
 pub struct Held {
     bound: Arc<Bound>,
@@ -93,7 +95,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes more. Returns false and takes nothing if there is no room.
+    /// Takes `amount` more of the bound. Returns false and takes nothing if less than that is free.
     pub fn grow(&mut self, amount: u64) -> bool {
         let before = self.bound.used.fetch_add(amount, Ordering::Relaxed);
         if before.saturating_add(amount) > self.bound.limit {
@@ -105,24 +107,26 @@ impl Held {
         true
     }
 
-    /// Takes more, up to `amount` in total. Returns false and takes nothing if there is no room.
+    /// Increases the amount that this guard holds to `amount`, if it holds less. Returns false and takes
+    /// nothing if the bound has too little free.
     pub fn grow_to(&mut self, amount: u64) -> bool {
         self.grow(amount.saturating_sub(self.amount))
     }
 
-    /// Takes more, even above the limit, for memory that is in use already.
+    /// Takes `amount` more of the bound, even above its limit, for memory that is in use already.
     pub fn count(&mut self, amount: u64) {
         self.bound.used.fetch_add(amount, Ordering::Relaxed);
         self.amount += amount;
     }
 
-    /// Sets the amount, even above the limit, for memory that is in use already.
+    /// Sets the amount that this guard holds, even above the bound's limit, for memory that is in use
+    /// already.
     pub fn set(&mut self, amount: u64) {
         self.shrink_to(amount);
         self.count(amount - self.amount);
     }
 
-    /// Releases all above `amount`.
+    /// Releases what this guard holds above `amount`.
     pub fn shrink_to(&mut self, amount: u64) {
         let less = self.amount.saturating_sub(amount);
         self.bound.used.fetch_sub(less, Ordering::Relaxed);
@@ -136,24 +140,24 @@ impl Drop for Held {
     }
 }
 
-/// All bounds of a server.
+/// All bounds of a server on requests, connections and bytes.
 #[derive(Debug)]
 pub struct Admission {
-    /// Requests whose handler is running.
+    /// Number of requests whose handler is running.
     pub requests: Arc<Bound>,
     /// Bytes of request bodies in memory.
     pub body_bytes: Arc<Bound>,
     /// Bytes of large replies that wait for their clients.
     pub reply_bytes: Arc<Bound>,
-    /// Scans and record reads in progress.
+    /// Number of scans and record reads in progress.
     pub scans: Arc<Bound>,
-    /// Tails, pushes, watches, and subscribers over HTTP.
+    /// Number of open tails, pushes, watches, and subscribers over HTTP.
     pub tails: Arc<Bound>,
-    /// Connections, and channels beyond the first of a QUIC connection.
+    /// Number of connections; each channel of a QUIC connection after the first also counts as one.
     pub connections: Arc<Bound>,
-    /// QUIC connections; they also count as connections.
+    /// Number of QUIC connections; they also count as connections.
     pub quic_connections: Arc<Bound>,
-    /// Native connections whose handshake has not ended with the welcome yet.
+    /// Number of native connections to which the server has not yet sent the welcome that ends the handshake.
     pub handshakes: Arc<Bound>,
 }
 
@@ -173,8 +177,9 @@ impl Admission {
         }
     }
 
-    /// Counts the bytes of a reply, or of most of one, if they are many. They stay counted until the last reference to
-    /// them is dropped. Returns `None` if there is no room.
+    /// Counts the bytes of a large reply as waiting for the client; `bytes` is the reply or most of it. They
+    /// stay counted until the last reference to them is dropped. Returns `None` if the bound on reply bytes
+    /// is reached. Small replies are not counted.
     pub fn reply(&self, bytes: Bytes) -> Option<Bytes> {
         if bytes.len() < COUNTED_REPLY_BYTES {
             return Some(bytes);
@@ -183,7 +188,7 @@ impl Admission {
         Some(counted(bytes, held))
     }
 
-    /// Counts the bytes of a reply as [`reply`](Self::reply) does, but never rejects them.
+    /// Counts the bytes of a large reply as [`reply`](Self::reply) does, but never rejects the reply.
     pub fn told(&self, bytes: Bytes) -> Bytes {
         if bytes.len() < COUNTED_REPLY_BYTES {
             return bytes;
@@ -194,8 +199,8 @@ impl Admission {
     }
 }
 
-/// Attaches a guard, or a share of one, to bytes. The guard is dropped with the last reference to any part of the
-/// bytes.
+/// Attaches a guard, such as a [`Held`], to bytes. The guard is dropped with the last reference to any part
+/// of the bytes.
 pub fn counted<H: Send + Sync + 'static>(bytes: Bytes, held: H) -> Bytes {
     Bytes::from_owner(Counted { bytes, _held: held })
 }

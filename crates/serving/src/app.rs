@@ -1,4 +1,5 @@
-//! State that all protocols of a server share: the database, the configuration, bounds, subjects and caches.
+//! State that all protocols of a server share: the database, the configuration, the bounds on work and
+//! memory, subjects and caches.
 //!
 //! Owns: [`App`], and the lookup of keyspaces and streams by name. Does not own: protocols and their metrics; each
 //! protocol's crate keeps its own.
@@ -37,15 +38,15 @@ pub struct App {
     pub admission: Admission,
     /// Counter of native connections. The status of the server reports it over every protocol.
     pub native_connections: Arc<Connections>,
-    /// Detector of a connection that has the server to itself.
+    /// Detects a connection that is the only active one of the server.
     pub solitude: Solitude,
-    /// Bytes that reads on blocking threads may still request.
+    /// Permits for the bytes that reads on blocking threads may request at a time; one permit is one byte.
     reading: Arc<Semaphore>,
-    /// Receiver that turns true when the server stops.
+    /// Receiver whose value becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
-    /// Subjects and caches.
+    /// Message broker for subjects, and the caches.
     pub views: Arc<Views>,
-    /// Time at which the server was bound.
+    /// Time at which the server started to listen.
     pub started: Instant,
     id_seed: u64,
     id_next: AtomicU64,
@@ -71,14 +72,15 @@ impl App {
         })
     }
 
-    /// Waits for permission to read about `bytes` bytes on a blocking thread.
+    /// Waits until a read on a blocking thread may request about `bytes` bytes. Dropping the result permits
+    /// other reads.
     pub async fn place_to_read(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(MAX_READING_BYTES);
         // The semaphore is never closed.
         Arc::clone(&self.reading).acquire_many_owned(bytes).await.ok()
     }
 
-    /// Returns a number that this process has not returned before.
+    /// Returns a number that this process has not returned before, for use as an id.
     pub fn new_number(&self) -> u64 {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
     }

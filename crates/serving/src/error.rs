@@ -22,45 +22,46 @@ use thalweg_types::{
     record::RecordError,
 };
 
-/// An error in the form that clients receive.
+/// An error of a request, in the form that clients receive.
 #[derive(Clone, Debug)]
 pub struct ApiError {
-    /// HTTP status.
+    /// HTTP status of the error reply.
     pub status: StatusCode,
-    /// Stable code for programs.
+    /// Stable code of the error, such as `no_such_stream`, for client programs.
     pub code: &'static str,
-    /// Text for people: what happened, and what to do next.
+    /// Message for people: what happened, and what to do next.
     pub message: Cow<'static, str>,
-    /// Next step for programs: retry, fix the request, or stop.
+    /// Next step for the client program: retry, fix the request, or stop.
     pub action: Action,
     /// A named figure that helps the client to continue, such as the stream's next offset.
     pub detail: Option<(&'static str, u64)>,
-    /// Part of the request that caused the error, such as the failed condition of a commit.
+    /// The part of the request that caused the error, such as the failed condition of a commit.
     pub culprit: Option<Box<Map<String, Value>>>,
-    /// Durability level of the data that the error reveals; `None` if it reveals none.
+    /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
+    /// no data.
     pub shown: Option<Durability>,
 }
 
 impl ApiError {
-    /// Creates an error without details.
+    /// Creates an error with a status, a code, a next step and a message, but without further details.
     #[must_use]
     pub fn new(status: StatusCode, code: &'static str, action: Action, message: impl Into<Cow<'static, str>>) -> Self {
         Self { status, code, message: message.into(), action, detail: None, culprit: None, shown: None }
     }
 
-    /// Creates error 400: the request is invalid.
+    /// Creates an error with HTTP status 400: the request is invalid.
     #[must_use]
     pub fn bad_request(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, Action::Fix, message)
     }
 
-    /// Creates error 404.
+    /// Creates an error with HTTP status 404: the requested object does not exist.
     #[must_use]
     pub fn not_found(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::NOT_FOUND, code, Action::Fix, message)
     }
 
-    /// Creates error 503: the server is at one of its bounds.
+    /// Creates an error with HTTP status 503: the server is at one of its bounds on work or memory.
     #[must_use]
     pub fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", Action::Retry, message)
@@ -83,7 +84,7 @@ impl ApiError {
         Value::Object(object)
     }
 
-    /// Converts an error of a layer below, with a status.
+    /// Converts an error of a lower layer, such as the database, to an error with this HTTP status.
     pub fn classified(status: StatusCode, error: &impl Classified) -> Self {
         Self::new(status, error.code(), error.action(), error.to_string())
     }

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use crate::{app::App, error::ApiError};
 
-/// Fetches records. Waits for them as long as the request allows, but not after the server begins to stop.
+/// Fetches records for a member of a consumer group. Waits for records as long as the request allows, but not
+/// after the server begins to stop.
 pub async fn wait_and_fetch(
     app: &Arc<App>,
     group: &Group,

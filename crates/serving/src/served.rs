@@ -1,14 +1,15 @@
 //! The driver of a socket: the part of a connection's task that does not depend on the protocol.
 //!
-//! Owns: reading and writing the socket, the close and the lingering after it, the alarms (ticks, and the stop of the
-//! server), and the clocks: last byte received, last byte accepted by the client, oldest incomplete request.
-//! Does not own: requests, or the further checks of a protocol at a tick.
+//! Owns: reading and writing the socket; closing it, and the time for which it lingers afterwards; the alarms
+//! (periodic ticks, and the stop of the server); and the clocks: last byte received, last byte accepted by
+//! the client, oldest incomplete request. Does not own: requests, or the further checks of a protocol at a
+//! tick.
 //!
 //! ```text
 //! open ─► lingering ─► over        a lost or stuck socket goes from any phase to over
 //! ```
-//! The task calls [`Served::begin`] at the start of each poll. Then it reads, answers and writes in turns until nothing
-//! moves.
+//! The task calls [`Served::begin`] at the start of each poll. Then it reads, answers and writes in turns
+//! until the socket neither has bytes to read nor accepts bytes.
 //!
 //! Invariant: while the socket is not over, a tick is scheduled.
 
@@ -26,25 +27,26 @@ use futures_util::{Stream as _, stream::FuturesUnordered};
 use thalweg_transport::{Channel, Outbox};
 use tokio::sync::watch;
 
-/// Longest time of [`Phase::Lingering`].
+/// Longest time for which a closed socket is still read, as [`Phase::Lingering`] describes.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Phase of a socket.
+/// Phase in the life of a client's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The server reads and writes the socket.
     Open,
-    /// The server has closed its side. Bytes that the client still sends are read and discarded for a moment: closing a
-    /// socket with unread bytes resets the connection, and the client may lose the last replies.
+    /// The server has closed its sending side. For a moment it still reads and discards bytes from the
+    /// client: closing a socket with unread bytes resets the connection, and the client may lose the last
+    /// replies.
     Lingering { since: Instant },
     /// The socket is closed or lost.
     Over,
 }
 
-/// An event of the clock or of the server.
+/// An event that a connection's task has to handle: a tick of the clock, or the stop of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
-    /// The clocks are due for a check.
+    /// A periodic tick: the timeouts of the connection are due for a check.
     Tick,
     /// The server is stopping.
     Stop,
@@ -59,11 +61,11 @@ pub enum Received {
     Bytes(usize),
     /// The client sends no more bytes, but may still read replies.
     End,
-    /// The connection failed, and the socket is over.
+    /// The connection failed; the socket cannot be used any more.
     Lost,
 }
 
-/// A socket and its clocks.
+/// A client's socket, and the times from which its timeouts are computed.
 #[derive(Debug)]
 pub struct Served {
     io: Channel,
@@ -71,25 +73,26 @@ pub struct Served {
     whose: &'static str,
     phase: Phase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
-    /// True if alarms may have fired, or have not been polled yet.
+    /// True if a tick or a stop may have happened that was not polled yet.
     has_alarms: bool,
     write_timeout: Duration,
     pause: Duration,
     opened: Instant,
-    /// Time of the current turn; the protocol sets it.
+    /// Time at which the task's current turn began; the protocol's code sets it.
     pub now: Instant,
     heard_since_tick: bool,
-    /// True if the last read of this poll found no bytes; the socket then wakes the task.
+    /// True if the last read in this poll of the task found no bytes; the socket then wakes the task when
+    /// bytes arrive.
     is_drained: bool,
-    /// Time since which the client has not accepted any of the waiting bytes.
+    /// Time since which the client has not accepted any of the bytes that wait to be sent.
     stuck_since: Option<Instant>,
     /// Time since which an incomplete request has waited for its remaining bytes.
     pub partial_since: Option<Instant>,
 }
 
 impl Served {
-    /// Creates the driver of a channel. It cuts off a client that accepts no byte for `write_timeout`. `pause` is the
-    /// time between ticks.
+    /// Creates the driver of a client's socket. The driver cuts off a client that accepts no byte for
+    /// `write_timeout`. `pause` is the time between ticks.
     pub fn new(
         io: Channel,
         whose: &'static str,
@@ -132,17 +135,17 @@ impl Served {
         self.phase == Phase::Open
     }
 
-    /// Returns true once the task may end.
+    /// Returns true once the socket is closed or lost, so that the connection's task may end.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
 
-    /// Returns true while received bytes are discarded.
+    /// Returns true while the closed socket is still read and received bytes are discarded.
     pub fn lingers(&self) -> bool {
         matches!(self.phase, Phase::Lingering { .. })
     }
 
-    /// Returns true if alarms may have fired that were not polled.
+    /// Returns true if a tick or a stop may have happened that was not polled yet.
     pub fn has_alarms(&self) -> bool {
         self.has_alarms
     }
@@ -152,12 +155,13 @@ impl Served {
         self.is_drained
     }
 
-    /// Returns the time since the driver was created.
+    /// Returns the time since this driver of the connection was created.
     pub fn age(&self) -> Duration {
         self.now - self.opened
     }
 
-    /// Returns the time for which an incomplete request has waited for its remaining bytes.
+    /// Returns the time for which an incomplete request has waited for its remaining bytes; zero if there is
+    /// none.
     pub fn partial_for(&self) -> Duration {
         self.waited(self.partial_since)
     }
@@ -166,12 +170,12 @@ impl Served {
         since.map_or(Duration::ZERO, |since| self.now - since)
     }
 
-    /// Starts a poll of the task.
+    /// Prepares for a new poll of the connection's task.
     pub fn begin(&mut self) {
         (self.has_alarms, self.is_drained) = (true, false);
     }
 
-    /// Returns the next alarm that has fired.
+    /// Returns the next alarm (a tick, or the stop of the server), if one is due.
     pub fn alarm(&mut self, cx: &mut Context<'_>) -> Option<Alarm> {
         if !self.has_alarms {
             return None;
@@ -212,8 +216,8 @@ impl Served {
         }
     }
 
-    /// Writes waiting bytes until the client accepts no more. Calls `sent` with the size of each write. Returns true if
-    /// anything was written.
+    /// Writes bytes that wait in `out` until the client accepts no more. Calls `sent` with the number of
+    /// bytes of each write. Returns true if any bytes were written.
     pub fn write(&mut self, cx: &mut Context<'_>, out: &mut Outbox, mut sent: impl FnMut(usize)) -> bool {
         let mut moved = false;
         while self.is_open() && !out.is_empty() {
@@ -235,7 +239,8 @@ impl Served {
         moved
     }
 
-    /// Closes the sending side, then lingers. Returns true once the side is closed.
+    /// Closes the sending side of the socket; afterwards the socket lingers. Returns true once the side is
+    /// closed.
     pub fn close(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_open() || self.io.poll_close(cx).is_pending() {
             return false;
@@ -246,7 +251,8 @@ impl Served {
         true
     }
 
-    /// Discards received bytes. Returns true if there were any, or if the client closed the connection.
+    /// Reads from a closed socket and discards the bytes. Returns true if there were any, or if the client
+    /// closed the connection.
     pub fn linger(&mut self, cx: &mut Context<'_>) -> bool {
         let Phase::Lingering { since } = self.phase else { return false };
         let read = self.io.poll_read(cx, &mut BytesMut::with_capacity(4096));
@@ -257,7 +263,8 @@ impl Served {
         read.is_ready()
     }
 
-    /// Checks the clocks of the socket at a tick. Returns false if the protocol has nothing to check.
+    /// Checks the timeouts of the socket at a tick. Returns false if the protocol has no timeouts of its own
+    /// to check at this tick.
     pub fn tick(&mut self) -> bool {
         match self.phase {
             Phase::Lingering { since } if self.now >= since + LINGER => self.phase = Phase::Over,
@@ -272,7 +279,8 @@ impl Served {
         false
     }
 
-    /// Ends a tick: releases the reply memory of an idle connection, and schedules the next tick.
+    /// Ends the handling of a tick: releases the reply memory of an idle connection, and schedules the next
+    /// tick.
     pub fn ticked(&mut self, out: &mut Outbox) {
         if !std::mem::take(&mut self.heard_since_tick) && out.is_empty() {
             out.shrink();

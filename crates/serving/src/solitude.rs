@@ -1,28 +1,29 @@
-//! Detection of a connection that has the server to itself.
+//! Detection of a connection that is the only active one of the server.
 //!
-//! Owns: the last connection that was active, and the time since which no other was. Does not own: the consequences. A
-//! channel that is alone commits on its own thread. That blocks the thread for an fsync, but saves two wakes: of the
-//! committer, and of the channel afterwards. It also reads pages of records there. With other active connections this
-//! would delay them, and their commands are better committed together.
+//! Owns: which connection was active last, and the time since which no other connection was active. Does not
+//! own: the consequences. A channel that is the only active one commits on its own thread. That blocks the
+//! thread for an fsync, but saves two wakes: of the committer, and of the channel afterwards. Such a channel
+//! also reads pages of records on its own thread. If other connections were active, this would delay them,
+//! and their commands are better committed together.
 //!
-//! The detection is a guess about the next moment, based on the last ones. A connection that is active more often than
-//! every `QUIET` is never delayed by one that is mistaken for alone. A connection that is less active waits for at most
-//! one fsync or one page.
+//! The detection is a guess about the next moment, based on the last ones. A connection that is active more
+//! often than every `QUIET` is never delayed by another connection that the detection mistakes for the only
+//! active one. A connection that is less active waits for at most one fsync or one page.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-/// Time without other activity after which a connection counts as alone.
+/// Time without activity of any other connection after which a connection counts as the only active one.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Detector of a lone connection; see the module's documentation.
+/// Detects whether a connection is the only active one of the server; see the module's documentation.
 #[derive(Debug)]
 pub struct Solitude {
     begun: Instant,
     last: AtomicU64,
-    /// Start of the last connection's activity without others, in microseconds since `begun`.
+    /// Time from which on only the last active connection was active, in microseconds since `begun`.
     since: AtomicU64,
 }
 
@@ -33,7 +34,8 @@ impl Solitude {
         Self { begun: now, last: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
-    /// Reports activity of connection `who`. Returns true if no other connection was active lately.
+    /// Records activity of connection `who`. Returns true if no other connection was active for at least
+    /// `QUIET`.
     #[inline]
     pub fn at_work(&self, who: u64, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.begun).as_micros() as u64;

@@ -1,8 +1,8 @@
 //! Spare receive buffers of threads.
 //!
-//! Owns: at most one buffer per thread. A connection whose socket has no bytes gives its buffer to the thread, so that
-//! idle connections hold none. The next connection on that thread that reads takes it. Otherwise every request would
-//! allocate and free 64 KiB.
+//! Owns: at most one buffer per thread. A connection whose socket has no bytes gives its buffer to the
+//! thread, so that idle connections hold no buffer. The next connection on that thread that reads takes the
+//! buffer. Without this reuse, every request would allocate and free 64 KiB.
 //!
 //! Bound: buffers that have grown large are not kept (`Input::release`, `Decoder::release`).
 
@@ -14,12 +14,13 @@ thread_local! {
     static SPARE: Cell<Option<BytesMut>> = const { Cell::new(None) };
 }
 
-/// Takes the thread's spare buffer, which is empty. Returns a new buffer without memory if there is none.
+/// Takes the thread's spare receive buffer, which is empty. Returns a new buffer without memory if the thread
+/// has none.
 pub fn take() -> BytesMut {
     SPARE.with(Cell::take).unwrap_or_default()
 }
 
-/// Keeps the buffer of an idle connection as the thread's spare buffer.
+/// Keeps the receive buffer of an idle connection as the thread's spare buffer.
 pub fn keep(buffer: Option<BytesMut>) {
     if let Some(buffer) = buffer.filter(|buffer| buffer.capacity() > 0) {
         SPARE.with(|spare| spare.set(Some(buffer)));

@@ -26,7 +26,8 @@ use tokio::{
 
 use crate::limits::{MAX_BLOCKING_THREADS, MAX_CONNECTION_THREADS};
 
-/// Threads that run until this is dropped. Each then ends after its current step, and drops its remaining tasks.
+/// Threads that serve connections until this value is dropped. Each thread then ends after its current step,
+/// and drops its remaining tasks.
 #[derive(Debug)]
 pub struct Threads {
     name: &'static str,
@@ -42,7 +43,8 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
-/// Slot of a connection on a thread. Dropping it frees the slot.
+/// Slot of a connection on one of the serving threads, counted to balance the threads. Dropping it frees the
+/// slot.
 #[derive(Debug)]
 pub struct Place(Arc<AtomicUsize>);
 
@@ -53,8 +55,8 @@ impl Drop for Place {
 }
 
 impl Threads {
-    /// Starts `count` threads with this name; 0 means half the number of processors. Each thread also runs one `task`
-    /// in addition to its connections.
+    /// Starts `count` threads with this name; 0 means half the number of processors. Each thread also runs
+    /// one task that `task` creates, in addition to its connections.
     ///
     /// # Errors
     /// Returns an error if the system provides no thread, or no way to wait for sockets.
@@ -74,13 +76,14 @@ impl Threads {
         Ok(Self { name, workers })
     }
 
-    /// Returns the number of threads.
+    /// Returns the number of threads that serve connections.
     #[must_use]
     pub fn count(&self) -> usize {
         self.workers.len()
     }
 
-    /// Returns the runtime of the thread with the fewest connections, and a slot on it.
+    /// Returns the runtime of the thread with the fewest connections, and a slot for one more connection on
+    /// that thread.
     #[must_use]
     pub fn place(&self) -> (&Handle, Place) {
         let least = self.workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
@@ -89,7 +92,7 @@ impl Threads {
         (&worker.runtime, Place(Arc::clone(&worker.connections)))
     }
 
-    /// Ends the threads, and waits until they have ended.
+    /// Stops the serving threads, and waits until all have ended.
     pub async fn stop(self) {
         let threads: Vec<_> = self.workers.into_iter().map(|worker| worker.thread).collect();
         let joined = tokio::task::spawn_blocking(|| threads.into_iter().all(|thread| thread.join().is_ok()));

@@ -1,9 +1,9 @@
 //! Subjects and caches of this server: the broker, the named caches, and the clock for both.
 //!
-//! Owns: their configured bounds; the seeds, from the system's randomness, so that clients cannot choose subjects or
-//! keys that collide; the timer that frees the memory of expired entries.
-//! Does not own: the logic of subjects and caches (the broker's crate), or protocols. HTTP and the native protocol use
-//! the same views, so a message published over one is delivered over the other, in one encoding
+//! Owns: their configured bounds; the seeds, from the system's randomness, so that clients cannot choose
+//! subjects or keys that collide; the timer that frees the memory of expired entries. Does not own: the logic
+//! of subjects and caches (the broker's crate), or protocols. HTTP and the native protocol use the same
+//! subjects and caches, so a message published over one is delivered over the other, in one encoding
 //! (`thalweg_wire::Batch`).
 
 use std::{
@@ -27,22 +27,23 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
-/// Maximum number of entries that are freed before other tasks get a turn.
+/// Maximum number of expired cache entries that are freed before other tasks get a turn.
 const RECLAIM_AT_ONCE: usize = 10_000;
-/// Maximum pause between two runs of the timer. It bounds how much longer an expired entry keeps its memory if it was
-/// put after the timer had run. Readers see no difference.
+/// Maximum pause between two runs of the timer that frees expired cache entries. An entry that is put after a
+/// run may keep its memory up to this long after it has expired. Readers see no difference.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
-/// Minimum pause between two runs, so that a sequence of near deadlines does not make the timer run all the time.
+/// Minimum pause between two runs of the timer that frees expired cache entries, so that a sequence of near
+/// deadlines does not make the timer run all the time.
 const MIN_RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 
-/// First token of the subjects for replies to requests of this server's clients.
+/// First token of the subjects at which this server's clients receive replies to their requests.
 const REPLY_PREFIX: &str = "_reply";
 
-/// Subjects and caches of a server.
+/// The message broker and the caches of a server.
 pub struct Views {
     /// Broker of the subjects.
     pub broker: Broker,
-    /// Caches by name.
+    /// The caches of the server, which are found by name.
     pub caches: Caches,
     started: Instant,
     random: RandomState,
@@ -60,7 +61,7 @@ impl fmt::Debug for Views {
 }
 
 impl Views {
-    /// Creates empty views with the configured bounds.
+    /// Creates a broker without subscriptions and no caches, with the configured bounds.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let random = RandomState::new();
@@ -86,32 +87,33 @@ impl Views {
         }
     }
 
-    /// Returns the instant at which the views' clock began.
+    /// Returns the instant at which the clock of broker and caches began.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// Returns the current time in the form that broker and caches take.
+    /// Returns the current time as a [`Moment`], the time since [`started`](Self::started), which broker and
+    /// caches take.
     #[must_use]
     pub fn now(&self) -> Moment {
         self.started.elapsed().into()
     }
 
-    /// Converts a moment of the views' clock to an instant.
+    /// Converts a moment of the clock of broker and caches to an instant.
     #[must_use]
     pub fn instant(&self, moment: Moment) -> Instant {
         self.started + Duration::from_nanos(moment.nanos())
     }
 
-    /// Converts an instant to a moment of the views' clock.
+    /// Converts an instant to a moment of the clock of broker and caches.
     #[must_use]
     pub fn moment(&self, at: Instant) -> Moment {
         at.saturating_duration_since(self.started).into()
     }
 
-    /// Returns the options of a subscription that requests these bounds. 0 means the configured default. Bytes are
-    /// limited to the bound of a link.
+    /// Returns the options of a subscription whose client requests these bounds on queued messages and bytes.
+    /// 0 means the configured default. The bytes are limited to the bound for one connection.
     #[must_use]
     pub fn subscribe_options(
         &self,
@@ -131,8 +133,8 @@ impl Views {
         }
     }
 
-    /// Returns a subject that clients cannot guess. A client that knows a reply subject could answer in place of the
-    /// responder.
+    /// Returns a random subject for replies, which clients cannot guess. A client that knew it could answer
+    /// in place of the responder.
     #[must_use]
     pub fn reply_subject(&self) -> Subject {
         let number = self.next_token.fetch_add(1, Ordering::Relaxed);
@@ -160,8 +162,8 @@ impl Views {
         }
     }
 
-    /// Publishes the messages of a commit that has happened. Never waits: if a subscription without room blocks
-    /// publishers, no subscriber receives that batch. Returns the outcome of each batch as JSON.
+    /// Publishes the messages that belong to a completed commit. Never waits: if a subscription with a full
+    /// queue blocks publishers, no subscriber receives that batch. Returns the outcome of each batch as JSON.
     pub fn publish_committed(&self, batches: &[Batch]) -> Vec<serde_json::Value> {
         let told = batches.iter().map(|batch| match self.broker.publish(batch, None) {
             Ok(Published { delivered, missed }) => json!({ "delivered": delivered, "missed": missed }),
@@ -170,7 +172,7 @@ impl Views {
         told.collect()
     }
 
-    /// Frees expired entries until the server stops.
+    /// Frees expired cache entries, again and again, until the server stops.
     pub async fn reclaim_until(&self, mut stopping: watch::Receiver<bool>) {
         loop {
             let freed = self.caches.reclaim(self.now(), RECLAIM_AT_ONCE);
@@ -188,12 +190,12 @@ impl Views {
     }
 }
 
-/// Wakes a task that waits for a link or for room.
+/// Wakes a task that waits for its connection's queue of messages, or for room to publish.
 #[derive(Debug, Default)]
 pub struct Bell(tokio::sync::Notify);
 
 impl Bell {
-    /// Creates a bell that has not rung.
+    /// Creates a bell that has not rung. A ring wakes the waiting task.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::default()

@@ -14,10 +14,10 @@ use rustls::pki_types::{
 };
 use thalweg_types::classified;
 
-/// Maximum bytes of a PEM file. A larger file is an [`IdentityError::TooLarge`].
+/// Maximum bytes of a PEM file. Reading a larger file returns the error [`IdentityError::TooLarge`].
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
-/// SHA-256 of a certificate.
+/// SHA-256 hash of a certificate, by which a client recognises a server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub(crate) [u8; 32]);
 
@@ -71,7 +71,7 @@ pub(crate) fn pem_error(path: &Path, expected: &'static str, error: &PemError) -
 /// Error returned when a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// A file could not be read or written.
+    /// A certificate or key file could not be read or written.
     #[error("cannot read or write {path}: {error}")]
     File {
         /// Path of the file.
@@ -79,7 +79,7 @@ pub enum IdentityError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// A file exceeds [`MAX_PEM_BYTES`].
+    /// A certificate or key file exceeds [`MAX_PEM_BYTES`].
     #[error("{path} has {length} bytes; a PEM file of certificates or keys has at most {MAX_PEM_BYTES}")]
     TooLarge {
         /// Path of the file.
@@ -87,7 +87,7 @@ pub enum IdentityError {
         /// Size of the file in bytes.
         length: u64,
     },
-    /// A file does not contain the expected PEM items.
+    /// A file does not contain the expected PEM items, such as a certificate or a private key.
     #[error("{path} must contain {expected} in PEM form: {reason}")]
     Pem {
         /// Path of the file without the expected item.
@@ -97,7 +97,7 @@ pub enum IdentityError {
         /// Description of the parse error or of the missing item.
         reason: String,
     },
-    /// Certificate and key do not match, or their kind is not supported.
+    /// Certificate and key do not match, or the kind of key is not supported.
     #[error("the key in {key} cannot be used with the certificate in {certificates}: {reason}")]
     Unusable {
         /// Path of the certificate file.
@@ -110,7 +110,7 @@ pub enum IdentityError {
     /// The development certificate could not be generated.
     #[error("cannot generate a development certificate: {reason}")]
     Generate {
-        /// Error of the certificate generator.
+        /// Error text of the library that generates certificates.
         reason: String,
     },
 }

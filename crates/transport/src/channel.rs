@@ -14,14 +14,14 @@ use tokio_util::io::poll_read_buf;
 
 use crate::{outbox::Outbox, quic};
 
-/// Transport of a connection.
+/// Transport protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Plain TCP, without encryption or authentication.
     Tcp,
     /// TLS over TCP. The peer's certificate can be verified.
     Tls,
-    /// QUIC, always with TLS.
+    /// QUIC, which always encrypts with TLS.
     Quic,
 }
 
@@ -67,8 +67,8 @@ enum Carrier {
 
 struct Tls {
     stream: TlsStream<TcpStream>,
-    /// Bytes at the front of the outbox that TLS has encrypted but that may not be in the kernel's buffer
-    /// yet.
+    /// Number of bytes at the front of the outbox that TLS has encrypted but that may not be in the kernel's
+    /// buffer yet.
     encrypted: usize,
 }
 
@@ -78,18 +78,19 @@ struct Quic {
     closing: Option<Closing>,
 }
 
-/// A future that completes when the peer has received all written bytes.
+/// A future that completes when the peer has received all bytes written to a QUIC channel.
 type Closing = Pin<Box<dyn Future<Output = Result<Option<quinn::VarInt>, quinn::StoppedError>> + Send + Sync>>;
 
 impl Channel {
-    /// Wraps a TCP connection. Sets `TCP_NODELAY`, because callers already write related bytes in one call.
+    /// Creates a channel from a TCP connection. Sets `TCP_NODELAY`, because callers already write related
+    /// bytes in one call.
     #[must_use]
     pub fn tcp(stream: TcpStream) -> Self {
         let peer = prepare(&stream);
         Self { carrier: Carrier::Tcp(stream), peer }
     }
 
-    /// Wraps a TLS connection after its handshake.
+    /// Creates a channel from a TLS connection whose handshake is complete.
     pub(crate) fn tls(stream: TlsStream<TcpStream>) -> Self {
         let peer = prepare(stream.get_ref().0);
         Self { carrier: Carrier::Tls(Box::new(Tls { stream, encrypted: 0 })), peer }
@@ -100,8 +101,9 @@ impl Channel {
         Self { carrier: Carrier::Quic(Box::new(quic)), peer }
     }
 
-    /// Appends available bytes to `into`, up to its spare capacity. Reserve capacity before the call; a
-    /// buffer without any grows by 64 bytes. `Ready(Ok(0))` means that the peer sends no more.
+    /// Reads received bytes and appends them to `into`, up to its spare capacity. The caller should reserve
+    /// capacity before the call; a buffer without spare capacity grows by 64 bytes. `Ready(Ok(0))` means that
+    /// the peer sends no more bytes.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, into: &mut BytesMut) -> Poll<io::Result<usize>> {
         match &mut self.carrier {
             Carrier::Tcp(stream) => poll_read_buf(Pin::new(stream), cx, into),
@@ -110,9 +112,10 @@ impl Channel {
         }
     }
 
-    /// Writes from the front of `outbox` as many bytes as possible without waiting, and removes them.
-    /// `Ready(Ok(n))` means that n bytes were removed; n is 0 only for an empty outbox. Call again until the
-    /// outbox is empty. `Pending` means that the peer accepts no bytes at present.
+    /// Writes as many bytes from the front of `outbox` to the connection as possible without waiting, and
+    /// removes them from the outbox. `Ready(Ok(n))` means that n bytes were removed; n is 0 only for an empty
+    /// outbox. Call again until the outbox is empty. `Pending` means that the peer accepts no bytes at
+    /// present.
     ///
     /// A channel has one outbox: always pass the same one, and only append to it between calls.
     pub fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
@@ -124,8 +127,8 @@ impl Channel {
     }
 
     /// Ends the sending direction after all bytes were written; the channel still receives. Over QUIC,
-    /// dropping a connection also drops bytes in transit, so there this waits until the peer has received
-    /// everything. Callers should apply a timeout.
+    /// dropping a connection also drops bytes in transit, so a QUIC channel waits until the peer has received
+    /// all bytes. Callers should apply a timeout.
     pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.carrier {
             Carrier::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
@@ -152,8 +155,9 @@ impl Channel {
 }
 
 impl Tls {
-    /// Bytes that TLS has accepted reach the kernel only with a flush. Therefore bytes stay in the outbox
-    /// until they are flushed, and an empty outbox means the same over TLS as over TCP.
+    /// Writes as many bytes of the outbox as possible. Bytes that TLS has accepted reach the kernel only with
+    /// a flush. Therefore bytes stay in the outbox until they are flushed, and an empty outbox means the same
+    /// over TLS as over TCP.
     fn poll_write(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> Poll<io::Result<usize>> {
         if self.encrypted == 0 {
             if outbox.is_empty() {
@@ -186,14 +190,15 @@ impl Quic {
     }
 }
 
-/// Sets the socket options of a connection and returns the peer's address.
+/// Sets the socket options of a TCP connection and returns the peer's address.
 fn prepare(stream: &TcpStream) -> SocketAddr {
     // These calls fail only if the peer has already disconnected. The first read reports that.
     let _ = stream.set_nodelay(true);
     stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))
 }
 
-/// Turns a write of 0 bytes into an error while bytes are queued; otherwise the caller would retry forever.
+/// Turns a write of 0 bytes into an error if bytes are queued. Without this, the caller would retry such a
+/// write forever.
 fn none_is_an_error(outbox: &Outbox) -> impl FnOnce(io::Result<usize>) -> io::Result<usize> {
     let waits = !outbox.is_empty();
     move |written| match written {

@@ -1,4 +1,4 @@
-//! Connections: each owns one or several channels.
+//! Connections to a peer. Each owns one or several channels, which carry the bytes.
 
 use std::{io, net::SocketAddr};
 
@@ -6,8 +6,8 @@ use quinn::{ConnectionError, VarInt};
 
 use crate::channel::{Channel, Kind};
 
-/// A connection that was accepted or dialled. Both calls return its first [`Channel`] together with it; over
-/// TCP and TLS there is no other channel. Cheap to clone.
+/// A connection that was accepted or dialled. Accepting and dialling return the connection together with its
+/// first [`Channel`]; over TCP and TLS a connection has no other channel. Cheap to clone.
 ///
 /// Over TCP and TLS, the connection ends with its channel. Over QUIC, it ends when it is closed, or when its
 /// last clone and its last channel are dropped.
@@ -21,7 +21,7 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 struct Quic {
     connection: quinn::Connection,
-    /// Receive window in bytes for an authenticated peer.
+    /// Size in bytes of the receive window that an authenticated peer gets.
     receive_window_bytes: u32,
 }
 
@@ -35,17 +35,17 @@ impl Connection {
         Self { kind: Kind::Quic, peer, quic: Some(Quic { connection, receive_window_bytes }) }
     }
 
-    /// Opens another channel. Returns `None` if this connection supports only its first channel. Waits while
-    /// the peer permits no further channel. The peer learns of the channel when the first bytes are written
-    /// to it.
+    /// Opens another channel on the connection. Returns `None` if the connection supports only its first
+    /// channel. Waits while the peer permits no further channel. The peer learns of the channel when the
+    /// first bytes are written to it.
     pub async fn open(&self) -> io::Result<Option<Channel>> {
         let Some(Quic { connection, .. }) = &self.quic else { return Ok(None) };
         let (send, receive) = connection.open_bi().await?;
         Ok(Some(Channel::quic(self.peer, send, receive)))
     }
 
-    /// Waits for the next channel that the peer opens. Returns `None` if there can be no other: the transport
-    /// supports only one channel, or either side closed the connection. Cancel-safe.
+    /// Waits for the next channel that the peer opens. Returns `None` if no further channel can come: the
+    /// transport supports only one channel, or either side closed the connection. Cancel-safe.
     pub async fn accept(&self) -> io::Result<Option<Channel>> {
         let Some(Quic { connection, .. }) = &self.quic else { return Ok(None) };
         match connection.accept_bi().await {
@@ -66,15 +66,16 @@ impl Connection {
     }
 
     /// Closes the connection and all its channels immediately. Undelivered bytes are lost, so close the
-    /// channels first. No effect over TCP and TLS: drop the channel there.
+    /// channels first. Has no effect over TCP and TLS, where the caller closes the connection by dropping its
+    /// channel.
     pub fn close(&self) {
         if let Some(Quic { connection, .. }) = &self.quic {
             connection.close(VarInt::from_u32(0), b"");
         }
     }
 
-    /// Waits until the connection has ended for any reason. Over TCP and TLS this waits forever; there the
-    /// channel reports the end.
+    /// Waits until the connection has ended for any reason. Over TCP and TLS this waits forever; there
+    /// reading from the channel reports the end.
     pub async fn closed(&self) {
         match &self.quic {
             Some(Quic { connection, .. }) => drop(connection.closed().await),
@@ -82,8 +83,8 @@ impl Connection {
         }
     }
 
-    /// Size in bytes of the largest datagram currently sent. It grows while QUIC probes the path to the peer.
-    /// `None` over TCP and TLS.
+    /// Size in bytes of the largest datagram that the connection currently sends. The size grows while QUIC
+    /// probes the path to the peer. `None` over TCP and TLS.
     #[must_use]
     pub fn datagram_bytes(&self) -> Option<u16> {
         self.quic.as_ref().map(|quic| quic.connection.stats().path.current_mtu)

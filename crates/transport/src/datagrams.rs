@@ -4,9 +4,9 @@
 //! datagrams are as large as the path to the peer permits. quinn finds the size with probes, up to a bound.
 //! The bound is above 1452 bytes only if the kernel's route to the peer permits more, because a lost probe
 //! occupies its bytes of the congestion window until quinn detects the loss. The path behind the first router
-//! may permit less. Then the probes are lost without any effect on congestion control, and the size stays at
-//! what the path has carried. If the path later permits less, packet loss reveals it, and the size falls to
-//! 1200 bytes for a minute.
+//! may permit only smaller datagrams. Then the probes are lost without any effect on congestion control, and
+//! the size stays at the largest one that the path has carried. If the path later permits only smaller
+//! datagrams, QUIC detects that by packet loss, and the size falls to 1200 bytes for a minute.
 //!
 //! | MTU of the route | datagram size | datagrams per send call |
 //! |---|---|---|
@@ -32,48 +32,49 @@ use quinn::{
 };
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
-/// Bytes of a connection's send buffer, which holds the datagrams of one call.
+/// Size in bytes of a connection's send buffer, which holds the datagrams of one send call.
 pub const QUIC_SEND_BYTES: u64 = 64 * 1024;
-/// Bytes of an endpoint's receive buffer. It holds 32 reads; each read returns one datagram, or several that
-/// the kernel has coalesced.
+/// Size in bytes of the receive buffer of an endpoint (a UDP socket). The buffer holds 32 reads; each read
+/// returns one datagram, or several that the kernel has coalesced.
 pub const QUIC_RECEIVE_BYTES: u64 = 32 * 64 * 1024;
 
-/// Maximum bytes of one send call, which is also the largest datagram over IPv4.
+/// Maximum number of bytes of one send call, which is also the largest datagram over IPv4.
 const CALL_BYTES: u16 = 65_507;
-/// Number of datagrams that quinn sends with one call.
+/// Number of datagrams that quinn (the QUIC library) sends with one call.
 const OFFLOADED: u16 = 10;
-/// Maximum bytes of a datagram if a call sends several. The kernel rejects larger calls, and quinn would
-/// count their datagrams as lost.
+/// Maximum bytes of a datagram if one send call sends several. The kernel rejects larger calls, and quinn
+/// would count their datagrams as lost.
 const OFFLOADED_BYTES: u16 = CALL_BYTES / OFFLOADED;
-/// Minimum MTU of a loopback route. No network has an MTU this large.
+/// Minimum MTU (largest packet) in bytes that identifies a route over the loopback interface. No network has
+/// an MTU this large.
 const LOOPBACK_BYTES: u16 = 32 * 1024;
-/// Initial congestion window on the loopback. Probes count towards it and leave less for everything else,
-/// including the packet that closes a connection.
+/// Initial congestion window in bytes on the loopback interface. Probes count towards the window and leave
+/// less of it for other packets, including the packet that closes a connection.
 const LOOPBACK_WINDOW_BYTES: u64 = 4 * 64 * 1024;
-/// Upper bound that quinn probes for by default, which fits Ethernet.
+/// Largest datagram size in bytes that quinn probes for by default, which fits Ethernet.
 const ETHERNET_BYTES: u16 = 1_452;
-/// Maximum bytes of a datagram from any peer.
+/// Maximum bytes of a datagram that any peer can send.
 const MAX_BYTES: u16 = 65_527;
 
 const _: () = assert!(CALL_BYTES as u64 <= QUIC_SEND_BYTES && MAX_BYTES as u64 * 32 <= QUIC_RECEIVE_BYTES);
 
-/// Maximum size of the datagrams to a peer, with or without segmentation offload (several datagrams with one
-/// call).
+/// Maximum size of the datagrams that are sent to a peer, with or without segmentation offload (several
+/// datagrams with one call).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// Maximum bytes of a datagram; each call sends one.
+    /// Maximum bytes of a datagram to a peer for which each call sends one datagram.
     Single(u16),
-    /// Maximum bytes of a datagram; a call sends several.
+    /// Maximum bytes of a datagram to a peer for which one call sends several datagrams.
     Offloaded(u16),
 }
 
 impl Size {
-    /// Chooses a size from the kernel's current route to `peer`. Sends nothing.
+    /// Chooses a datagram size from the kernel's current route to `peer`. Sends no packets.
     pub(crate) fn towards(peer: SocketAddr) -> Self {
         room(peer).map_or(Self::Offloaded(ETHERNET_BYTES), Self::within)
     }
 
-    /// Chooses a size for a route that permits datagrams of `room` bytes.
+    /// Chooses a datagram size for a route that permits datagrams of `room` bytes.
     fn within(room: u16) -> Self {
         if room >= LOOPBACK_BYTES {
             Self::Single(room.min(CALL_BYTES))
@@ -115,7 +116,7 @@ fn room(peer: SocketAddr) -> io::Result<u16> {
     Ok(u16::try_from(mtu.saturating_sub(headers)).unwrap_or(u16::MAX))
 }
 
-/// Creates an endpoint that receives datagrams of any size.
+/// Creates a QUIC endpoint (a UDP socket and its task) that receives datagrams of any size.
 pub(crate) fn endpoint(server: Option<quinn::ServerConfig>, socket: UdpSocket) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.max_udp_payload_size(MAX_BYTES).expect("a size that quinn allows");
@@ -123,7 +124,7 @@ pub(crate) fn endpoint(server: Option<quinn::ServerConfig>, socket: UdpSocket) -
     Endpoint::new_with_abstract_socket(config, server, Arc::new(socket), Arc::new(TokioRuntime))
 }
 
-/// A socket that returns at most 64 KiB for each read.
+/// A UDP socket that returns at most 64 KiB for each read.
 ///
 /// For each read, quinn reserves the size of the largest datagram times the number that the kernel may
 /// coalesce: 4 MiB in all. But the kernel never coalesces more bytes than one datagram can hold.

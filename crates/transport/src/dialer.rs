@@ -23,11 +23,11 @@ use crate::{
     trust::Trust,
 };
 
-/// Maximum number of UDP sockets of a dialer. Below the limit each connection gets its own; above it
-/// connections share.
+/// Maximum number of UDP sockets of a dialer. Up to this number each QUIC connection gets its own socket;
+/// further connections share.
 const MAX_SOCKETS: usize = 16;
 
-/// Address of a server, and how to connect to it.
+/// Address of a server, and the transport protocol to use for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     address: String,
@@ -61,7 +61,7 @@ impl Endpoint {
         Self { address: address.into(), server_name: None, security: Security::Quic(trust) }
     }
 
-    /// Sets the name that the server's certificate must contain. The default is the host of the address.
+    /// Sets the name that the server's certificate must contain. The default is the host in the address.
     #[must_use]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
         self.server_name = Some(name.into());
@@ -74,7 +74,7 @@ impl Endpoint {
         &self.address
     }
 
-    /// Transport of the connection.
+    /// Transport protocol of connections to this endpoint.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.security {
@@ -84,7 +84,8 @@ impl Endpoint {
         }
     }
 
-    /// Name to verify, as TLS expects it: an IPv6 address without brackets.
+    /// Server name to verify in the certificate, in the form that TLS expects: an IPv6 address has no
+    /// brackets.
     fn verified_name(&self) -> &str {
         let host = self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host);
         let host = self.server_name.as_deref().unwrap_or(host);
@@ -100,10 +101,10 @@ pub struct Dialer {
     sockets: Arc<Mutex<Sockets>>,
 }
 
-/// The QUIC endpoints, and the number of connections that had to share one.
+/// The QUIC endpoints (UDP sockets) of a dialer, and the number of connections that had to share an endpoint.
 ///
-/// At first each connection gets its own endpoint. So each has its own receiving task, and its own port, by
-/// which the kernel spreads connections over a server's sockets.
+/// At first each connection gets its own endpoint. So each connection has its own receiving task, and its own
+/// port, by which the kernel spreads connections over a server's sockets.
 #[derive(Debug, Default)]
 struct Sockets {
     v4: Vec<quinn::Endpoint>,
@@ -112,7 +113,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    /// Returns the endpoint for a new connection.
+    /// Returns the QUIC endpoint for a new connection to an address.
     fn next(&mut self, to: SocketAddr, options: &QuicOptions) -> io::Result<&quinn::Endpoint> {
         let endpoints = if to.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
         // An endpoint without connections serves as well as a new one.
@@ -139,7 +140,7 @@ impl Default for Dialer {
 }
 
 impl Dialer {
-    /// Creates a dialer with the default timeout of 5 seconds.
+    /// Creates a dialer with the default timeout of 5 seconds for each connection attempt.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -149,8 +150,8 @@ impl Dialer {
         }
     }
 
-    /// Sets the maximum time for a connection attempt with its handshake, over all addresses of the name
-    /// together.
+    /// Sets the maximum time for one connection attempt including its handshake. If the host name has several
+    /// addresses, the time covers all of them together.
     #[must_use]
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
         Self { connect_timeout, ..self }

@@ -22,7 +22,7 @@ pub enum ListenError {
     /// The options require TLS or QUIC but contain no certificate.
     #[error("TLS and QUIC need a certificate and its key")]
     NoCertificate,
-    /// The options request more QUIC sockets than the limit.
+    /// The options request more QUIC sockets than [`MAX_QUIC_SOCKETS`].
     #[error("{sockets} sockets for QUIC exceed the maximum of {MAX_QUIC_SOCKETS}; use at most one for each core")]
     TooManySockets {
         /// Number of sockets requested.
@@ -39,16 +39,16 @@ classified!(ListenError {
 /// Error returned when an incoming connection fails its handshake.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
-    /// The peer did not finish its handshake in time.
+    /// The peer did not finish its handshake within this time.
     #[error("no handshake within {0:?}")]
     TimedOut(Duration),
     /// The peer's first bytes are not TLS.
     #[error("the peer does not speak TLS, which this port requires")]
     NotTls,
-    /// The peer offered another protocol (ALPN) over TLS.
+    /// The peer offered another protocol name in the TLS handshake (ALPN).
     #[error("the peer requested a protocol other than thalweg")]
     OtherProtocol,
-    /// The TLS handshake failed; contains its error as text.
+    /// The TLS handshake failed; the text describes why.
     #[error("the TLS handshake failed: {0}")]
     Tls(String),
     /// The connection failed during its handshake.
@@ -83,7 +83,7 @@ classified!(EstablishError {
     Self::Broken(_) => "connection_lost", Retry;
 });
 
-/// Error returned when a connection to an endpoint fails.
+/// Error returned when a client fails to connect to an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     /// The address has no port, or its host name has no address.
@@ -94,7 +94,7 @@ pub enum DialError {
         /// Error of the operating system.
         error: io::Error,
     },
-    /// No server accepted the connection.
+    /// No address of the server accepted the connection.
     #[error("cannot connect to {address}: {error}; is a server running there, and is this its native port?")]
     Connect {
         /// Address as given by the caller.
@@ -113,7 +113,7 @@ pub enum DialError {
     /// The server name is not a valid name for a certificate.
     #[error("{name:?} is not a name or an address that a certificate can have")]
     ServerName {
-        /// Name as given, or the host of the address.
+        /// Invalid server name: as given by the caller, or the host in the address.
         name: String,
     },
     /// The client does not trust the server's certificate.

@@ -4,7 +4,7 @@
 //! certificate* and keeps it in its own directory. No authority signs that certificate, so a client pins its
 //! [`Fingerprint`].
 //!
-//! Write order: the key first, then the certificate. Each is written under a temporary name, synced and
+//! Write order: the key first, then the certificate. Each file is written under a temporary name, synced and
 //! renamed. So a directory that has a certificate also has its key; a directory without a certificate gets a
 //! new pair.
 
@@ -29,7 +29,7 @@ use crate::{
     tls,
 };
 
-/// File name of the development certificate in its directory. Clients can use this file as
+/// File name of the development certificate in the server's directory. Clients can use this file as
 /// [`Trust`](crate::Trust).
 pub const CERTIFICATE_FILE: &str = "native-certificate.pem";
 /// File name of the development certificate's private key. Only the file's owner can read it.
@@ -38,9 +38,9 @@ pub const KEY_FILE: &str = "native-key.pem";
 /// Validity period of a certificate, in seconds since 1970; both ends are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// First second of the period.
+    /// First second in which the certificate is valid.
     pub not_before: i64,
-    /// Last second of the period.
+    /// Last second in which the certificate is valid.
     pub not_after: i64,
 }
 
@@ -52,8 +52,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads an identity from PEM files: the certificate with its intermediate certificates, and the private
-    /// key.
+    /// Reads a server's identity from two PEM files: one with the certificate and its intermediate
+    /// certificates, and one with the private key.
     pub fn from_pem_files(certificates: &Path, key: &Path) -> Result<Self, IdentityError> {
         let chain = read_certificates(certificates)?;
         let private =
@@ -64,8 +64,8 @@ impl Identity {
         Ok(Self::of(certified))
     }
 
-    /// Reads the development certificate of `directory`, and generates one if there is none. The certificate
-    /// is valid for `localhost`, the loopback addresses and `address`.
+    /// Reads the development certificate of `directory`, or generates one if the directory has none. The
+    /// certificate is valid for `localhost`, the loopback addresses and `address`.
     pub fn development(directory: &Path, address: IpAddr) -> Result<Self, IdentityError> {
         let (certificate, key) = (directory.join(CERTIFICATE_FILE), directory.join(KEY_FILE));
         let is_there = certificate.try_exists().map_err(|error| IdentityError::io(&certificate, error))?;
@@ -95,7 +95,7 @@ impl Identity {
         *self.key.write().unwrap_or_else(PoisonError::into_inner) = key;
     }
 
-    /// SHA-256 of the certificate, which clients pin.
+    /// SHA-256 hash of the certificate. A client that stores this hash trusts only this certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         // The chain is never empty: both constructors require a certificate.
@@ -123,7 +123,7 @@ impl Identity {
     }
 }
 
-/// Resolves to the identity's current certificate in each handshake.
+/// Certificate resolver that returns the identity's current certificate at each handshake.
 #[derive(Debug)]
 struct Current(Identity);
 

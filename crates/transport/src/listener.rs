@@ -25,19 +25,19 @@ use crate::{
     tls,
 };
 
-/// Connections that the kernel queues until the listener accepts them. Beyond that, clients must send their
-/// SYN again.
+/// Maximum number of connections that the kernel queues until the listener accepts them. Clients beyond that
+/// must try again by sending another SYN.
 const BACKLOG: u32 = 1024;
-/// Maximum attempts to find a port. With port 0 the system chooses a port that is free for TCP, but the same
-/// port may be in use for UDP.
+/// Maximum number of attempts to find a port that is free for TCP and UDP. With port 0 the system chooses a
+/// port that is free for TCP, but the same port may be in use for UDP.
 const PORT_TRIES: usize = 16;
 
-/// Encryption of TCP connections.
+/// Choice whether a listener's TCP connections are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpSecurity {
-    /// No encryption.
+    /// TCP connections are not encrypted.
     Plain,
-    /// TLS for all connections.
+    /// All TCP connections use TLS.
     Tls,
 }
 
@@ -47,20 +47,21 @@ pub enum TcpSecurity {
 pub struct ListenOptions {
     /// Certificate and key of the server. Required for TLS and QUIC.
     pub identity: Option<Identity>,
-    /// Encryption of TCP connections.
+    /// Choice whether TCP connections are encrypted.
     pub tcp: TcpSecurity,
-    /// Number of UDP sockets on the port, each with its own task. Use one for each core that may serve QUIC;
-    /// 0 disables QUIC. Each socket costs twice [`QuicOptions::socket_buffer_bytes`] in the kernel, plus a
-    /// receive buffer of 2 MiB.
+    /// Number of UDP sockets on the port, each with its own task. Use one socket for each processor core that
+    /// may serve QUIC; 0 disables QUIC. Each socket costs twice [`QuicOptions::socket_buffer_bytes`] in the
+    /// kernel, plus a receive buffer of 2 MiB.
     pub quic_sockets: usize,
     /// Options of QUIC connections.
     pub quic: QuicOptions,
-    /// Maximum time for a TLS or QUIC handshake. Over QUIC it includes the wait for the first channel.
+    /// Maximum time for a TLS or QUIC handshake. For QUIC this time includes the wait until the client opens
+    /// its first channel.
     pub handshake_timeout: Duration,
 }
 
 impl ListenOptions {
-    /// Default options: plain TCP only.
+    /// Default options: TCP without TLS, and no QUIC.
     pub const DEFAULTS: Self = Self {
         identity: None,
         tcp: TcpSecurity::Plain,
@@ -76,7 +77,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// Accepts connections on one port.
+/// Accepts connections over TCP, TLS and QUIC at one address and port.
 pub struct Listener {
     tcp: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -87,7 +88,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds `address`; with port 0 the system chooses a port. Must be called within a tokio runtime.
+    /// Binds the listener to `address`; with port 0 the system chooses a port. Must be called within a tokio
+    /// runtime.
     pub async fn bind(address: SocketAddr, options: ListenOptions) -> Result<Self, ListenError> {
         let sockets = options.quic_sockets;
         if sockets > MAX_QUIC_SOCKETS {
@@ -106,41 +108,43 @@ impl Listener {
         Ok(Self { tcp, tls, quic: quic.unwrap_or_default(), quic_acceptor, address: bound, options })
     }
 
-    /// Bound address, with the port that the system chose.
+    /// Address at which the listener accepts connections, with the port that the system chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Number of handshakes that each QUIC socket has accepted. Shows how the kernel spreads clients over the
-    /// sockets.
+    /// Number of handshakes that each QUIC socket has accepted. The numbers show how the kernel spreads
+    /// clients over the sockets.
     #[must_use]
     pub fn accepted_by_socket(&self) -> Vec<u64> {
         self.quic.iter().map(|endpoint| endpoint.stats().accepted_handshakes).collect()
     }
 
-    /// Identity of the server; `None` without TLS and QUIC.
+    /// Certificate and key of the server; `None` if the listener uses neither TLS nor QUIC.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         let is_used = self.tls.is_some() || !self.quic.is_empty();
         self.options.identity.as_ref().filter(|_| is_used)
     }
 
-    /// Fingerprint of the certificate, for clients to pin; `None` without TLS and QUIC.
+    /// Fingerprint of the server's certificate, by which clients can recognise the server; `None` if the
+    /// listener uses neither TLS nor QUIC.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.identity().map(Identity::fingerprint)
     }
 
-    /// Bytes of the kernel's receive buffer for each UDP socket; `None` without QUIC. A buffer smaller than
-    /// requested loses packets during bursts.
+    /// Size in bytes of the kernel's receive buffer for each UDP socket; `None` without QUIC. If the kernel
+    /// grants less than requested, bursts lose packets.
     #[must_use]
     pub fn udp_buffer_bytes(&self) -> Option<usize> {
         (!self.quic.is_empty()).then(|| quic::effective_buffer(&self.options.quic).unwrap_or(0))
     }
 
-    /// Waits for the next connection and returns it before its handshake. An error concerns one connection or
-    /// the whole machine (too many open files): pause briefly and call again. Cancel-safe.
+    /// Waits for the next connection from a client and returns the connection before its handshake. An error
+    /// concerns one connection, or the whole machine (too many open files). After an error the caller should
+    /// pause briefly and call again. Cancel-safe.
     pub async fn accept(&self) -> io::Result<Incoming> {
         let handshake_timeout = self.options.handshake_timeout;
         let mut quic: Vec<_> = self.quic.iter().map(|endpoint| Box::pin(endpoint.accept())).collect();
@@ -180,8 +184,8 @@ impl Drop for Listener {
     }
 }
 
-/// Stops an endpoint from accepting connections. Otherwise, an endpoint with open connections would continue
-/// to receive clients and hold them unanswered.
+/// Makes QUIC endpoints reject new connections. Without this, an endpoint with open connections would
+/// continue to receive clients and leave them unanswered.
 fn refuse(endpoints: &[Endpoint]) {
     for endpoint in endpoints {
         endpoint.set_server_config(None);
@@ -200,8 +204,8 @@ impl Stopped {
         self
     }
 
-    /// Waits until no QUIC connection is left and all peers were notified. Returns immediately without QUIC.
-    /// Callers should apply a timeout.
+    /// Waits until no QUIC connection is left and all peers were notified of the stop. Returns immediately
+    /// without QUIC. Callers should apply a timeout.
     pub async fn wait_idle(&self) {
         for endpoint in &self.quic {
             endpoint.wait_idle().await;
@@ -215,11 +219,11 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-/// The QUIC endpoints, and the configuration that accepts their connections.
+/// The QUIC endpoints of a listener, and the configuration with which they accept connections.
 type Sockets = (quic::Acceptor, Vec<Endpoint>);
 
-/// Binds TCP first, because TCP rejects a port in use. A UDP socket with `SO_REUSEPORT` would share the port
-/// instead.
+/// Binds a TCP and a UDP socket to the same address. Binds TCP first, because TCP rejects a port in use. A
+/// UDP socket with `SO_REUSEPORT` would share the port instead.
 fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpListener, Option<Sockets>)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
@@ -239,7 +243,7 @@ fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpLis
 /// Listens on a TCP port; with port 0 the system chooses one. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// Errors of the operating system, most often because another process listens on the port.
+/// Returns errors of the operating system, most often because another process listens on the port.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -247,7 +251,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// An accepted connection before its handshake. Dropping it rejects the connection.
+/// A connection that the listener has accepted, before its handshake. Dropping this value rejects the
+/// connection.
 pub struct Incoming {
     how: How,
     peer: SocketAddr,
@@ -255,21 +260,22 @@ pub struct Incoming {
 }
 
 enum How {
-    /// A socket that is not registered with a runtime yet.
+    /// A TCP socket that is not registered with a runtime yet.
     Tcp(Socket),
-    /// A socket that is not registered with a runtime yet, and the TLS configuration.
+    /// A TCP socket that is not registered with a runtime yet, and the TLS configuration for it.
     Tls(Socket, TlsAcceptor),
     Quic(Box<quinn::Incoming>, quic::Acceptor),
 }
 
 impl Incoming {
-    /// Address of the client. A QUIC client can forge it until [`prove_address`](Self::prove_address).
+    /// Address of the client. A QUIC client can forge its address until
+    /// [`prove_address`](Self::prove_address).
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Transport of the connection.
+    /// Transport protocol of the connection.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self.how {
@@ -280,8 +286,9 @@ impl Incoming {
     }
 
     /// Makes a QUIC client prove that it can receive at its address, before the server stores or computes
-    /// anything for it. Costs a round trip; use it while many handshakes are in progress. Returns `None` if
-    /// the client was asked for the proof; it then connects again.
+    /// anything for it. The proof costs a round trip; a server should require it while many handshakes are in
+    /// progress. Returns `None` if the server has just asked the client for the proof; the client then
+    /// connects again.
     #[must_use]
     pub fn prove_address(self) -> Option<Self> {
         let Self { how, peer, handshake_timeout } = self;
@@ -295,7 +302,7 @@ impl Incoming {
         Some(Self { how, peer, handshake_timeout })
     }
 
-    /// Rejects the connection. Over plain TCP, first sends as many of the bytes in `last` as the socket
+    /// Rejects the connection. Over plain TCP, first sends as many bytes of the message `last` as the socket
     /// accepts immediately.
     pub fn turn_away(self, last: &[u8]) {
         if let How::Tcp(mut socket) = self.how {
@@ -305,8 +312,8 @@ impl Incoming {
     }
 
     /// Completes the handshake within the listener's [`handshake_timeout`](ListenOptions::handshake_timeout).
-    /// Run it in a separate task; otherwise a slow peer delays the next connection. A TCP or TLS connection
-    /// belongs to the runtime on which this is called, which can differ from the listener's.
+    /// Call this in a separate task; otherwise a slow peer delays the next connection. A TCP or TLS
+    /// connection belongs to the runtime on which this is called, which can differ from the listener's.
     pub async fn establish(self) -> Result<(Connection, Channel), EstablishError> {
         let limit = self.handshake_timeout;
         match timeout(limit, self.handshake()).await {

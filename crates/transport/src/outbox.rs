@@ -1,8 +1,8 @@
 //! Send queue of a channel.
 //!
-//! One buffer gathers small frames. Large shared byte buffers stay references, each with its position in that
-//! buffer. So a burst of small frames is one contiguous slice, and a batch for a thousand subscribers is in
-//! memory once.
+//! One buffer gathers small frames. Large byte buffers that several channels share are queued as references,
+//! each with its position in that buffer. So a burst of small frames is one contiguous slice, and a batch for
+//! a thousand subscribers is in memory once.
 //!
 //! ```text
 //! buffer   | sent | a frame | prefix ^ prefix ^ a frame |         ^: a shared piece goes here
@@ -24,26 +24,27 @@ use std::{
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Minimum size in bytes of shared bytes that stay a reference. Smaller ones are copied, which costs less
-/// than a separate slice in a vectored write.
+/// Size in bytes from which on shared bytes are queued as a reference. Smaller ones are copied, which costs
+/// less than a separate slice in a vectored write.
 pub const SHARED_FROM_BYTES: usize = 1024;
 
 /// Capacity in bytes that an empty outbox keeps for the next frames.
 const IDLE_BYTES: usize = 64 * 1024;
 
-/// Minimum bytes of a buffer that is handed to QUIC without a copy; QUIC keeps sent bytes until they are
-/// acknowledged. Copying 32 KiB takes 10 µs, and twice that if the remaining bytes must also move to the
-/// front.
+/// Size in bytes from which on a buffer of small frames is passed to QUIC without a copy; QUIC keeps sent
+/// bytes until they are acknowledged. Copying 32 KiB takes 10 µs, and twice that if the remaining bytes must
+/// also move to the front of the buffer.
 const OWN_FROM_BYTES: usize = 32 * 1024;
 
-/// Maximum slices of one write over TLS.
+/// Maximum number of slices that one write over TLS passes on.
 const WRITE_SLICES: usize = 32;
 
-/// Bytes to send, in order. Small frames are gathered in one buffer; large shared bytes stay references.
+/// Queue of the bytes that a channel has to send, in order. Small frames are gathered in one buffer; large
+/// shared bytes are queued as references.
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffer: Vec<u8>,
-    /// Sent bytes at the front of `buffer`. `start <= buffer.len()`
+    /// Number of bytes at the front of `buffer` that were sent already. `start <= buffer.len()`
     start: usize,
     shared: VecDeque<Shared>,
     shared_bytes: usize,
@@ -51,27 +52,28 @@ pub struct Outbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// Position in the buffer; the piece is sent after all buffer bytes before it.
+    /// Position in the buffer at which the shared piece is sent: after all buffer bytes before this position.
     /// `start <= behind <= buffer.len()`
     behind: usize,
     bytes: Bytes,
 }
 
 impl Outbox {
-    /// Creates an empty outbox without allocating memory.
+    /// Creates an empty outbox, without allocating memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Buffer to which callers append small frames. Only append, or remove bytes that were just appended:
-    /// earlier bytes can be partly sent, and shared pieces can be between them.
+    /// Buffer to which callers append small frames. Callers may only append bytes, or remove bytes that they
+    /// have just appended: earlier bytes can be partly sent, and positions of shared pieces can refer to
+    /// them.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// Appends shared `bytes`. Keeps a reference, unless they are smaller than [`SHARED_FROM_BYTES`] and a
-    /// copy is cheaper.
+    /// Queues `bytes` that other owners may share. Keeps a reference to them, unless they are smaller than
+    /// [`SHARED_FROM_BYTES`] and a copy is cheaper.
     pub fn share(&mut self, bytes: Bytes) {
         if bytes.len() < SHARED_FROM_BYTES {
             self.buffer.extend_from_slice(&bytes);
@@ -83,7 +85,7 @@ impl Outbox {
         self.shared.push_back(Shared { behind, bytes });
     }
 
-    /// Appends all queued bytes of `other`.
+    /// Appends all queued bytes of `other` to this outbox.
     pub fn append(&mut self, mut other: Self) {
         let mut from = other.start;
         for Shared { behind, bytes } in other.shared.drain(..) {
@@ -106,16 +108,16 @@ impl Outbox {
         self.len() == 0
     }
 
-    /// Releases all memory of an empty outbox, for a channel that has become idle. No effect while bytes are
-    /// queued.
+    /// Releases all memory of an empty outbox, for a channel that has become idle. Has no effect while bytes
+    /// are queued.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             *self = Self::new();
         }
     }
 
-    /// Converts a large buffer into shared pieces, so that QUIC takes its bytes without a copy. Smaller
-    /// buffers stay, because a copy is cheaper than allocating a new buffer.
+    /// Converts a large buffer of small frames into shared pieces, so that QUIC takes its bytes without a
+    /// copy. A smaller buffer stays, because a copy is cheaper than allocating a new buffer.
     pub(crate) fn share_large_buffer(&mut self) {
         if self.buffer.len() - self.start < OWN_FROM_BYTES {
             return;
@@ -138,8 +140,9 @@ impl Outbox {
         self.shared = pieces;
     }
 
-    /// Returns the front as references: up to `max_shared` shared pieces and the buffer bytes between and
-    /// after them. Shared bytes are not copied. Buffer bytes are copied once, at most `max_gathered` of them.
+    /// Returns the front of the queue as references: up to `max_shared` shared pieces, and the buffer bytes
+    /// between and after them. Shared bytes are not copied. Buffer bytes are copied once, at most
+    /// `max_gathered` of them.
     pub(crate) fn pieces(&self, into: &mut Vec<Bytes>, max_shared: usize, max_gathered: usize) {
         let whole = self.shared.get(max_shared).map_or(self.buffer.len(), |next| next.behind);
         let end = whole.min(self.start + max_gathered);
@@ -158,7 +161,8 @@ impl Outbox {
         put(end, into);
     }
 
-    /// Writes from the front without removing it. Returns the number of bytes written.
+    /// Writes bytes from the front of the queue to a writer without removing them. Returns the number of
+    /// bytes written.
     pub(crate) fn poll_write_to<W: AsyncWrite + Unpin>(
         &self,
         to: &mut W,
@@ -169,8 +173,8 @@ impl Outbox {
         Pin::new(to).poll_write_vectored(cx, &slices[..used])
     }
 
-    /// Writes from the front and removes the written bytes. A write of 0 bytes while bytes are queued is an
-    /// error; otherwise the caller would retry forever.
+    /// Writes bytes from the front of the queue and removes the written ones. A write of 0 bytes while bytes
+    /// are queued is an error, because otherwise the caller would retry forever.
     pub(crate) fn poll_send<W: AsyncWrite + Unpin>(
         &mut self,
         to: &mut W,
@@ -191,12 +195,12 @@ impl Outbox {
         Poll::Ready(Ok(written))
     }
 
-    /// Removes `count` sent bytes from the front.
+    /// Removes `count` bytes, which were sent, from the front of the queue.
     pub(crate) fn sent(&mut self, count: usize) {
         self.advance(count);
     }
 
-    /// End of the buffer's bytes before the next shared piece.
+    /// Position at which the buffer's bytes before the next shared piece end.
     fn gathered_end(&self) -> usize {
         self.shared.front().map_or(self.buffer.len(), |next| next.behind)
     }
@@ -216,7 +220,7 @@ impl Outbox {
     }
 }
 
-/// Presents the queued bytes to a writer as slices.
+/// Gives a writer access to the queued bytes as slices.
 impl Buf for Outbox {
     fn remaining(&self) -> usize {
         self.len()

@@ -3,15 +3,16 @@
 //! **Several sockets on one port.** An endpoint of quinn is one socket and one task, which would limit the
 //! throughput of a port. A listener binds several sockets with `SO_REUSEPORT`, each with its own endpoint.
 //! The kernel chooses a socket by a hash of both addresses and ports. So all packets of a connection reach
-//! the endpoint that has its connection ids, as long as the client's address stays the same. After an address
-//! change, packets could reach an endpoint without that connection. So migration is off: a client whose
-//! address changes reconnects. For the same reason all sockets are bound before the first one serves, and
-//! none is added later: a further socket would change the result of the hash.
+//! the same endpoint, which has its connection ids, as long as the client's address stays the same. After an
+//! address change, packets could reach another endpoint, which does not have the connection. So connection
+//! migration is off: a client whose address changes must reconnect. For the same reason all sockets are bound
+//! before the first one serves, and no socket is added later: a further socket would change which socket the
+//! kernel chooses for a hash.
 //!
 //! **Datagrams** are as large as the path to the peer permits: see `datagrams.rs`.
 //!
-//! **Before the protocol's handshake** a peer has one stream and [`UNTRUSTED_WINDOW_BYTES`] in flight.
-//! Afterwards [`Connection::permit`](crate::Connection::permit) grants the limits of the options.
+//! **Before the protocol's handshake** a peer may have one stream and [`UNTRUSTED_WINDOW_BYTES`] in flight.
+//! Afterwards [`Connection::permit`](crate::Connection::permit) raises these limits to those of the options.
 
 use std::{
     future::Future as _,
@@ -34,41 +35,44 @@ use crate::{datagrams, identity::Identity, outbox::Outbox, trust::Trust};
 
 /// Maximum number of QUIC sockets on one port.
 pub const MAX_QUIC_SOCKETS: usize = 64;
-/// Maximum bytes in flight from a peer that is not authenticated yet.
+/// Maximum number of bytes in flight from a peer that has not yet completed the protocol's handshake.
 pub const UNTRUSTED_WINDOW_BYTES: u32 = 64 * 1024;
-/// Maximum connections of one socket that wait for their handshake to begin. Further connections are
-/// rejected.
+/// Maximum number of connections of one socket that wait for their handshake to begin. Further connections
+/// are rejected.
 const MAX_INCOMING: usize = 1024;
-/// Limits in bytes of packets kept before a handshake begins: for each connection, and for a whole socket.
+/// Maximum bytes of packets that are kept for one connection before its handshake begins. The next constant
+/// is the maximum for all connections of a socket together.
 const INCOMING_BYTES: u64 = 16 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 4 * 1024 * 1024;
-/// Maximum shared pieces of one write; the next write sends the remaining ones.
+/// Maximum number of shared pieces that one write passes to QUIC; the next write passes further ones.
 const WRITE_PIECES: usize = 32;
-/// Maximum bytes of small frames in one write. They are copied.
+/// Maximum bytes of small frames that one write passes to QUIC. These bytes are copied.
 const WRITE_GATHERED_BYTES: usize = 64 * 1024;
 
 /// Options of QUIC connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicOptions {
-    /// Maximum bytes that a peer has in flight on one channel. Costs that much memory if the receiver does
-    /// not read.
+    /// Maximum number of bytes that a peer may have in flight on one channel. Costs that much memory if the
+    /// receiver does not read.
     pub stream_window_bytes: u32,
-    /// Maximum bytes that a peer has in flight on all channels of a connection together.
+    /// Maximum number of bytes that a peer may have in flight on all channels of a connection together.
     pub receive_window_bytes: u32,
-    /// Maximum bytes written to a connection but not acknowledged. Costs that much memory; a small window
-    /// makes the sender wait for the round trip.
+    /// Maximum number of bytes written to a connection but not acknowledged by the peer. Costs that much
+    /// memory; a small window makes the sender wait for round trips.
     pub send_window_bytes: u32,
     /// A connection without received packets for this time ends; the shorter of both sides' timeouts applies.
-    /// It detects peers that disappear. The protocol above has its own keepalive, which detects them sooner.
+    /// This timeout detects peers that disappear. The native protocol has its own keepalive, which detects
+    /// them sooner.
     pub idle_timeout: Duration,
     /// Bytes of the kernel's buffer for each socket, in each direction. The system's limit
-    /// (`net.core.rmem_max`) can reduce it; then bursts lose packets.
+    /// (`net.core.rmem_max`) can reduce this size; then bursts lose packets.
     pub socket_buffer_bytes: usize,
 }
 
 impl QuicOptions {
-    /// Default options. Over loopback, windows of 1, 2, 4 and 8 MiB have the same throughput, also with peers
-    /// that acknowledge less often (`examples/throughput.rs`). A window of 4 MiB fills 10 Gbit/s at 3 ms.
+    /// Default options of QUIC connections. Over loopback, windows of 1, 2, 4 and 8 MiB have the same
+    /// throughput, also with peers that acknowledge less often (`examples/throughput.rs`). A window of 4 MiB
+    /// fills a path of 10 Gbit/s with a round trip of 3 ms.
     pub const DEFAULTS: Self = Self {
         stream_window_bytes: 2 * 1024 * 1024,
         receive_window_bytes: 4 * 1024 * 1024,
@@ -110,7 +114,7 @@ enum Peer {
     Server,
 }
 
-/// Binds `count` endpoints to one address, which must have a port other than 0.
+/// Binds `count` QUIC endpoints (sockets) to one address, which must have a port other than 0.
 pub(crate) fn listen(
     address: SocketAddr,
     count: usize,
@@ -130,8 +134,8 @@ pub(crate) fn listen(
     Ok((Acceptor { config: Arc::new(config), options: *options }, endpoints))
 }
 
-/// Server configuration for incoming connections. The transport settings of each connection depend on the
-/// client's address.
+/// Server configuration for incoming QUIC connections. The transport settings of each connection depend on
+/// the client's address.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptor {
     config: Arc<quinn::ServerConfig>,
@@ -139,20 +143,20 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Begins the handshake of an incoming connection.
+    /// Begins the handshake of an incoming QUIC connection.
     pub(crate) fn accept(&self, incoming: quinn::Incoming) -> Result<Connecting, ConnectionError> {
         let mut config = quinn::ServerConfig::clone(&self.config);
         config.transport_config(self.options.transport(Peer::Client, incoming.remote_address()));
         incoming.accept_with(Arc::new(config))
     }
 
-    /// Receive window in bytes for an authenticated client.
+    /// Size in bytes of the receive window that an authenticated client gets.
     pub(crate) fn receive_window_bytes(&self) -> u32 {
         self.options.receive_window_bytes
     }
 }
 
-/// Creates an endpoint for connections to addresses of the same family as `to`.
+/// Creates a QUIC endpoint for connections to addresses of the same family (IPv4 or IPv6) as `to`.
 pub(crate) fn dialling(to: SocketAddr, options: &QuicOptions) -> io::Result<Endpoint> {
     let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
     datagrams::endpoint(None, bind(any, options)?)
@@ -179,7 +183,7 @@ fn bind(address: SocketAddr, options: &QuicOptions) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Bytes that the kernel actually grants for the receive buffer of a socket with these options.
+/// Size in bytes that the kernel actually grants for the receive buffer of a socket with these options.
 pub(crate) fn effective_buffer(options: &QuicOptions) -> io::Result<usize> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_recv_buffer_size(options.socket_buffer_bytes)?;
@@ -189,8 +193,8 @@ pub(crate) fn effective_buffer(options: &QuicOptions) -> io::Result<usize> {
 
 /// The sending half of a channel.
 ///
-/// Bytes of an outbox are divided into pieces once, and stay in the outbox until quinn has accepted them. The
-/// pieces in `ready` that are not written yet always equal the front of the outbox.
+/// The bytes of the channel's outbox are divided into pieces once, and stay in the outbox until quinn has
+/// accepted them. The pieces in `ready` that are not written yet always equal the front of the outbox.
 #[derive(Debug)]
 pub(crate) struct Writer {
     stream: quinn::SendStream,

@@ -1,7 +1,7 @@
 //! Timers with microsecond precision; the runtime's own timers have a precision of 1 millisecond.
 //!
-//! The kernel owns the timer (a timerfd), and the runtime watches it like a socket: no thread, no spinning.
-//! Arming it takes one system call.
+//! The kernel owns the timer (a timerfd), and the runtime watches its file descriptor like a socket, so it
+//! needs neither a thread nor spinning. Setting the timer takes one system call.
 
 use std::{
     future::poll_fn,
@@ -16,11 +16,11 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// A timer for one task.
+/// A timer of microsecond precision, which one task uses at a time.
 #[derive(Debug)]
 pub struct Timer {
     fd: AsyncFd<OwnedFd>,
-    /// Deadline to which the timer is set.
+    /// Deadline to which the kernel's timer is set; `None` if it is not set.
     armed: Option<Instant>,
 }
 
@@ -45,10 +45,11 @@ impl Timer {
         poll_fn(|cx| self.poll_until(cx, deadline)).await
     }
 
-    /// Polls for `deadline`: ready once it has passed. A different deadline replaces the earlier one.
+    /// Polls for `deadline`: the result is ready once the deadline has passed. A different deadline replaces
+    /// the earlier one.
     ///
     /// # Errors
-    /// As [`sleep_until`](Self::sleep_until).
+    /// The same errors as [`sleep_until`](Self::sleep_until).
     pub fn poll_until(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<io::Result<()>> {
         loop {
             let wait = deadline.saturating_duration_since(Instant::now());
@@ -66,7 +67,7 @@ impl Timer {
         }
     }
 
-    /// Sets the timer, which also clears its readiness.
+    /// Sets the kernel's timer to expire after `wait`, and clears its earlier expiry.
     fn arm(&self, wait: Duration) -> io::Result<()> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value =

@@ -1,7 +1,7 @@
 //! TLS configuration, the same over TCP and in QUIC: version 1.3, one crypto provider, ALPN `thalweg`.
 //!
-//! Tickets and early data are off. Connections are long-lived, so both gain little. Both would let an
-//! unauthenticated peer store state on the server or replay data.
+//! Session tickets and early data are off. Connections are long-lived, so both features gain little. Both
+//! features would let an unauthenticated peer store state on the server or replay data.
 
 use std::{io, sync::Arc};
 
@@ -15,8 +15,8 @@ use rustls::{
 /// Protocol name in TLS and QUIC handshakes (ALPN). The server rejects a peer that offers another name.
 pub const ALPN: &[u8] = b"thalweg";
 
-/// The crypto provider. AES-128 comes first: it costs about three quarters of AES-256 for each byte, and its
-/// key length is not a realistic target.
+/// Returns the crypto provider for TLS. AES-128 comes first in its list: AES-128 costs about three quarters
+/// of AES-256 for each byte, and its key length is not a realistic target of attacks.
 pub(crate) fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::{TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256};
     CryptoProvider {
@@ -39,7 +39,7 @@ pub(crate) fn server_config(resolver: Arc<dyn ResolvesServerCert>) -> Arc<Server
     Arc::new(config)
 }
 
-/// TLS configuration of a client, with `verifier` as the judge of server certificates.
+/// TLS configuration of a client; `verifier` decides which server certificates are accepted.
 pub(crate) fn client_config(verifier: Arc<dyn rustls::client::danger::ServerCertVerifier>) -> Arc<ClientConfig> {
     let builder = versions(ClientConfig::builder_with_provider(Arc::new(provider())));
     // rustls calls every custom verifier "dangerous". Ours is in `trust`.

@@ -1,6 +1,6 @@
 //! Servers that a client trusts: a certificate pinned by its fingerprint, or certificates signed by a given
-//! authority. The system's root certificates are never used: a server of private data should not depend on
-//! them.
+//! authority. The system's root certificates are never used: the safety of private data should not depend on
+//! public authorities.
 
 use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
@@ -20,7 +20,7 @@ use crate::{
     tls,
 };
 
-/// Parses 64 hexadecimal digits, with optional colons between them.
+/// Parses a fingerprint from 64 hexadecimal digits, with optional colons between them.
 impl FromStr for Fingerprint {
     type Err = TrustError;
 
@@ -38,7 +38,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Rule by which a client trusts a server. Cheap to clone; create it once.
+/// Rule by which a client decides which servers to trust. Cheap to clone; create the rule once and share it.
 #[derive(Clone)]
 pub struct Trust {
     config: Arc<ClientConfig>,
@@ -96,7 +96,7 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Accepts exactly one certificate, from a peer that has its private key.
+/// Verifier that accepts exactly one certificate, from a peer that has its private key.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: Fingerprint,
@@ -152,7 +152,7 @@ pub enum TrustError {
         /// Text that was to be parsed as a fingerprint.
         got: String,
     },
-    /// The file cannot be read.
+    /// The certificate file cannot be read.
     #[error(transparent)]
     File(#[from] IdentityError),
     /// The certificates of the file cannot serve as authorities.

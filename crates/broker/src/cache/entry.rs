@@ -10,41 +10,41 @@ use crate::Moment;
 /// allocation headers, and its timer.
 pub const ENTRY_BYTES: u64 = 256;
 
-/// Version of a key's value. Every put of the key increases it, also after deletes and evictions, for the
-/// lifetime of the cache.
+/// Version of a key's value in a cache. Every put of the key increases it, also after deletes and evictions,
+/// for the lifetime of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
 /// Value of a key, with its version and deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheEntry {
-    /// The value. A clone is a reference.
+    /// The value of the key. A clone is only a reference.
     pub value: Arc<[u8]>,
-    /// Version written by the put.
+    /// Version that the last put of the key assigned.
     pub version: Version,
-    /// Time from which the entry no longer exists; [`Moment::NEVER`] without a deadline.
+    /// Time from which on the entry no longer exists; [`Moment::NEVER`] without a deadline.
     pub deadline: Moment,
 }
 
-/// Lifetime of an entry.
+/// Choice of an entry's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// No deadline; only eviction removes the entry.
+    /// The entry has no deadline; only eviction removes it.
     Never,
     /// The entry expires at this time.
     At(Moment),
-    /// Keeps the deadline of the entry that it replaces; without such an entry, same as `Never`.
+    /// The entry keeps the deadline of the entry that it replaces; without such an entry, it has no deadline.
     Keep,
 }
 
 impl Expiry {
-    /// Returns an expiry `ttl` after `now`; `ttl` is limited to [`MAX_TTL`].
+    /// Returns the expiry at the time `ttl` after `now`; `ttl` is limited to [`MAX_TTL`].
     #[must_use]
     pub fn after(now: Moment, ttl: Duration) -> Self {
         Self::At(now.plus(ttl.min(MAX_TTL)))
     }
 
-    /// Deadline of an entry, given the deadline of the entry it replaces.
+    /// Returns the deadline of an entry with this expiry, given the deadline of the entry that it replaces.
     pub(super) fn moment(self, before: Moment) -> Moment {
         match self {
             Self::Never => Moment::NEVER,
@@ -54,7 +54,7 @@ impl Expiry {
     }
 }
 
-/// Condition for a change.
+/// Condition that a key must meet for a change of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition<'v> {
     /// The key does not exist.
@@ -78,10 +78,10 @@ impl Condition<'_> {
     }
 }
 
-/// Change of a key.
+/// Change of a key's entry: put, touch, delete or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// Leaves the key unchanged.
+    /// Leaves the key's entry unchanged.
     Keep,
     /// Writes a value.
     Put {
@@ -96,26 +96,26 @@ pub enum Update {
     Delete,
 }
 
-/// Figures of one cache, or the sum over all caches. Counters start when the cache is created.
+/// Figures of one cache, or their sum over all caches. The counters start when the cache is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Number of entries, including expired ones that were not reclaimed yet.
     pub entries: u64,
-    /// Bytes of the entries, with [`ENTRY_BYTES`] for each.
+    /// Bytes of the keys and values in the cache, plus [`ENTRY_BYTES`] for each entry.
     pub bytes: u64,
     /// Limit of the cache in bytes.
     pub max_bytes: u64,
-    /// Reads that found a value.
+    /// Number of reads that found a value.
     pub hits: u64,
-    /// Reads that found no value.
+    /// Number of reads that found no value.
     pub misses: u64,
     /// Number of values written.
     pub puts: u64,
     /// Number of deleted keys that existed.
     pub deletes: u64,
-    /// Entries evicted because the cache was full.
+    /// Number of entries evicted because the cache was full.
     pub evictions: u64,
-    /// Entries removed after their deadline.
+    /// Number of entries removed because their deadline had passed.
     pub expired: u64,
 }
 

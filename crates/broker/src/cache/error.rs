@@ -22,27 +22,27 @@ pub enum CacheError {
         /// Bytes of the value.
         bytes: usize,
     },
-    /// The entry does not fit a shard of this cache.
+    /// The entry does not fit into a shard of this cache, which holds a part of its bytes.
     #[error(
         "key, value and {} bytes for the entry add up to {bytes}; an entry of this cache has at most {max}: use a larger cache",
         ENTRY_BYTES
     )]
     EntryTooLarge {
-        /// Bytes of the entry, including its overhead.
+        /// Bytes of the rejected entry, including the overhead of an entry.
         bytes: u64,
-        /// Maximum bytes of an entry.
+        /// Maximum bytes of an entry, including its overhead.
         max: u64,
     },
-    /// The condition of the operation is false.
+    /// The key does not meet the condition of the operation.
     #[error("the condition is false: {}", match version { Some(_) => "the key exists, with another version or value", None => "the key does not exist" })]
     ConditionFailed {
         /// Current version of the key; `None` if the key does not exist.
         version: Option<Version>,
     },
-    /// The value is not a counter.
+    /// The value of the key is not a decimal number, so it cannot be used as a counter.
     #[error("the value is not a counter, which is a 64-bit decimal number without leading zeros")]
     NotANumber,
-    /// The sum exceeds the range of a counter.
+    /// The sum exceeds the range of a counter, which has 64 bits.
     #[error("{value} plus {delta} exceeds the range of a 64-bit counter")]
     Overflow {
         /// Current value of the counter.
@@ -67,26 +67,26 @@ pub enum CreateCacheError {
     /// A cache of that name exists.
     #[error("a cache of that name exists already")]
     Exists,
-    /// The node has [`MAX_CACHES`] caches.
+    /// The node has [`MAX_CACHES`] caches, which is the maximum.
     #[error("a node has at most {MAX_CACHES} caches: drop a cache")]
     TooMany,
-    /// The name is empty or longer than [`MAX_NAME_BYTES`].
+    /// The name of the cache is empty or longer than [`MAX_NAME_BYTES`].
     #[error("a cache's name has 1 to {MAX_NAME_BYTES} bytes, this one has {bytes}")]
     Name {
         /// Length of the name in bytes.
         bytes: usize,
     },
-    /// The limit of all caches together leaves too little room.
+    /// The limit on the bytes of all caches together leaves too few bytes for this cache.
     #[error(
         "all caches together hold at most {max} bytes, of which {left} are free: drop one, or create a smaller one"
     )]
     NoRoom {
         /// Maximum bytes of all caches together.
         max: u64,
-        /// Bytes still available for caches.
+        /// Number of bytes that are still available for caches.
         left: u64,
     },
-    /// The size is below [`MIN_CACHE_BYTES`].
+    /// The requested size of the cache is below [`MIN_CACHE_BYTES`].
     #[error("a cache holds at least {MIN_CACHE_BYTES} bytes, this one would hold {bytes}")]
     TooSmall {
         /// Size that was requested, in bytes.

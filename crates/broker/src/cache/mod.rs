@@ -3,13 +3,13 @@
 //! Owns: entries, their deadlines, and the choice of entries to evict. Does not own: time (an argument of
 //! every call), or anything that survives the process: a cache is never logged.
 //!
-//! The hash of a key selects a shard. Each shard is a mutex over a part of the bytes, its entries in the
-//! `quick_cache` crate's eviction order, and a timer wheel. A read holds a shard's mutex for about 30 ns.
-//! Operations on one key are atomic: see [`Cache::update`]. Operations on several keys are not; they run key
-//! by key.
+//! The hash of a key selects a shard. Each shard has a mutex, a part of the cache's capacity, its entries in
+//! the eviction order of the `quick_cache` crate, and a timer wheel for deadlines. A read holds a shard's
+//! mutex for about 30 ns. Operations on one key are atomic: see [`Cache::update`]. Operations on several keys
+//! are not atomic; they run key by key.
 //!
-//! Reads do not return an entry past its deadline. Its memory is freed by the next read of the key, by
-//! [`Cache::reclaim`], or by eviction.
+//! Reads do not return an entry past its deadline. The memory of such an entry is freed by the next read of
+//! the key, by [`Cache::reclaim`], or by eviction.
 
 mod entry;
 mod error;
@@ -34,36 +34,36 @@ pub use self::{
 };
 use crate::{Moment, locked};
 
-/// Minimum bytes of a shard if a cache has several, so that the largest value fits.
+/// Minimum capacity in bytes of a shard, if a cache has several shards, so that the largest value fits.
 const MIN_SHARD_BYTES: u64 = 16 * 1024 * 1024;
-/// Maximum shards of a cache. With this many, the threads of a node rarely contend.
+/// Maximum number of shards of a cache. With this many, the threads of a node rarely contend.
 const MAX_SHARDS: u64 = 16;
-/// Maximum bytes of a value that is overwritten in place, by a copy under the shard's mutex.
+/// Maximum bytes of a value that a put overwrites in place, by copying it while the shard's mutex is held.
 const MAX_OVERWRITTEN_BYTES: usize = 1024;
-/// Entries freed in one go under a shard's mutex.
+/// Maximum number of expired entries freed in one step while a shard's mutex is held.
 const RECLAIM_AT_ONCE: usize = 64;
 
 /// Limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Maximum bytes of keys and values, plus [`ENTRY_BYTES`] for each entry. At least [`MIN_CACHE_BYTES`].
-    /// At the limit, the cache evicts the least used entries. One entry can take at most 97 % of a shard: a
-    /// shard is the whole cache below 32 MiB, and a 16th of it from 256 MiB on.
+    /// At the limit, the cache evicts the least used entries. One entry can take at most 97 % of a shard. A
+    /// cache below 32 MiB is a single shard; from 256 MiB on, a cache has 16 shards of equal size.
     pub max_bytes: u64,
-    /// Seed of the keys' hashes. Use the system's randomness, so that clients cannot choose colliding keys.
+    /// Seed for hashing keys. Use the system's randomness, so that clients cannot choose colliding keys.
     pub seed: u64,
 }
 
-/// Position of a scan. Valid for the lifetime of the cache.
+/// Position of a scan of a cache's keys. Valid for the lifetime of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScanCursor(pub u64);
 
-/// One page of a scan.
+/// One page of the keys that a scan of a cache returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScanPage {
-    /// Keys in an arbitrary order.
+    /// Keys of the page, in an arbitrary order.
     pub keys: Vec<Arc<[u8]>>,
-    /// Position of the next page; `None` at the end.
+    /// Position at which the next page begins; `None` after the last page.
     pub next: Option<ScanCursor>,
 }
 
@@ -87,7 +87,7 @@ impl Cache {
     /// Creates an empty cache.
     ///
     /// # Errors
-    /// [`CreateCacheError::TooSmall`].
+    /// Returns [`CreateCacheError::TooSmall`] if the capacity is below the minimum.
     pub fn new(config: CacheConfig) -> Result<Self, CreateCacheError> {
         let CacheConfig { max_bytes, seed } = config;
         if max_bytes < MIN_CACHE_BYTES {
@@ -103,8 +103,8 @@ impl Cache {
         })
     }
 
-    /// Position of a hash in scan order. Its highest bits choose the shard. These bits differ from those that
-    /// the hash table uses for its buckets and its tags.
+    /// Returns the position of a hash in the order of scans. The highest bits of the position choose the
+    /// shard. They differ from the bits that the hash table uses for its buckets and its tags.
     fn place(hash: u64) -> u64 {
         hash.rotate_left(24)
     }
@@ -135,14 +135,14 @@ impl Cache {
         if bytes > max { Err(CacheError::EntryTooLarge { bytes, max }) } else { Ok(()) }
     }
 
-    /// Returns the entry of a key.
+    /// Returns the entry of a key; `None` if the cache has none or its deadline has passed.
     #[must_use]
     pub fn get(&self, now: Moment, key: &[u8]) -> Option<CacheEntry> {
         self.read(now, key, Clone::clone)
     }
 
-    /// Calls `read` with the entry of a key, under the shard's mutex. Copies a small value to its destination
-    /// without a reference count. `read` must not use this cache.
+    /// Calls `read` with the entry of a key, under the shard's mutex. So the caller can copy a small value to
+    /// its destination without increasing a reference count. `read` must not use this cache.
     pub fn read<R>(&self, now: Moment, key: &[u8], read: impl FnOnce(&CacheEntry) -> R) -> Option<R> {
         let mut gone = Gone::new();
         let (key, mut shard) = self.shard(key);
@@ -151,16 +151,13 @@ impl Cache {
         found
     }
 
-    /// Returns the entry of each key.
+    /// Returns the entry of each key, in the order of the keys.
     #[must_use]
     pub fn get_many<'k>(&self, now: Moment, keys: impl IntoIterator<Item = &'k [u8]>) -> Vec<Option<CacheEntry>> {
         keys.into_iter().map(|key| self.get(now, key)).collect()
     }
 
-    /// Writes a value unconditionally.
-    ///
-    /// # Errors
-    /// Key or value are too long, or the entry is too large for this cache.
+    /// Writes the value of a key unconditionally.
     pub fn put(&self, now: Moment, key: &[u8], value: &[u8], expiry: Expiry) -> Result<Version, CacheError> {
         self.check(key, value.len())?;
         let mut gone = Gone::new();
@@ -179,10 +176,10 @@ impl Cache {
         Ok(version.expect("the put created the entry"))
     }
 
-    /// Writes a value if the condition is true (compare and set).
+    /// Writes the value of a key if the key meets the condition (compare and set).
     ///
     /// # Errors
-    /// [`CacheError::ConditionFailed`], and the errors of [`put`](Self::put).
+    /// Returns [`CacheError::ConditionFailed`], and the errors of [`put`](Self::put).
     pub fn put_if(
         &self,
         now: Moment,
@@ -198,10 +195,11 @@ impl Cache {
         Ok(version.expect("the put created the entry"))
     }
 
-    /// Writes several values. Each write is separate: other threads may see some of them before the others.
+    /// Writes the values of several keys. Each write is separate: other threads may see some of the new
+    /// values before the others.
     ///
     /// # Errors
-    /// A key or value is too long, or an entry too large; then no value was written.
+    /// Returns an error if a key or value is too long, or an entry too large; then no value was written.
     pub fn put_many<'k>(
         &self,
         now: Moment,
@@ -217,10 +215,10 @@ impl Cache {
         self.apply(now, key, |entry| (Update::Delete, entry.is_some())).1
     }
 
-    /// Deletes a key if the condition is true.
+    /// Deletes a key if it meets the condition.
     ///
     /// # Errors
-    /// [`CacheError::ConditionFailed`].
+    /// Returns [`CacheError::ConditionFailed`] if the key does not meet the condition.
     pub fn delete_if(&self, now: Moment, key: &[u8], condition: Condition<'_>) -> Result<(), CacheError> {
         self.update_if(now, key, condition, Update::Delete).map(drop)
     }
@@ -234,7 +232,7 @@ impl Cache {
     /// key-value store; a missing key counts as 0.
     ///
     /// # Errors
-    /// [`CacheError::NotANumber`], [`CacheError::Overflow`], and the errors of [`put`](Self::put).
+    /// Returns [`CacheError::NotANumber`], [`CacheError::Overflow`], and the errors of [`put`](Self::put).
     pub fn add(&self, now: Moment, key: &[u8], delta: i64, expiry: Expiry) -> Result<i64, CacheError> {
         const MAX_DIGITS: usize = 20;
         self.check(key, MAX_DIGITS)?;
@@ -249,10 +247,10 @@ impl Cache {
         self.apply(now, key, add).1
     }
 
-    /// Calls `decide` with the current entry and applies its [`Update`] atomically: no other change, eviction
-    /// or deadline comes in between. All read-modify-write operations use this. `decide` runs under a shard's
-    /// mutex: it should be fast, and must not use this cache. Returns the version after the update, and the
-    /// second result of `decide`.
+    /// Calls `decide` with the current entry of a key, and applies the [`Update`] that `decide` returns. Both
+    /// happen atomically: no other change, eviction or expiry comes in between. All read-modify-write
+    /// operations use this function. `decide` runs under a shard's mutex: it should be fast, and must not use
+    /// this cache. Returns the version after the update, and the second result of `decide`.
     ///
     /// # Errors
     /// The update's value is too long or too large. The cache is unchanged, but `decide` was called.
@@ -305,10 +303,11 @@ impl Cache {
         held.map(|()| version)
     }
 
-    /// Returns a page of keys, starting at a cursor: up to `count` keys (limited to [`MAX_CACHE_SCAN_KEYS`])
-    /// of up to `max_bytes` together, but at least one key. A complete scan returns every key that exists
-    /// during the whole scan exactly once; it may or may not return other keys. Each page visits all entries
-    /// of a shard twice under its mutex (about 5 ns each), so request large pages.
+    /// Returns a page of the cache's keys, starting at a cursor: up to `count` keys (limited to
+    /// [`MAX_CACHE_SCAN_KEYS`]) with up to `max_bytes` bytes together, but at least one key. A complete scan
+    /// returns every key that exists during the whole scan exactly once; it may or may not return other keys.
+    /// Each page visits all entries of a shard twice under its mutex (about 5 ns each), so request large
+    /// pages.
     #[must_use]
     pub fn scan(&self, now: Moment, from: Option<ScanCursor>, count: usize, max_bytes: usize) -> ScanPage {
         let count = count.clamp(1, MAX_CACHE_SCAN_KEYS);
@@ -330,13 +329,13 @@ impl Cache {
         page
     }
 
-    /// Returns the scan position after `key`, which need not exist.
+    /// Returns the position in a scan just after `key`, which need not exist.
     #[must_use]
     pub fn cursor_behind(&self, key: &[u8]) -> ScanCursor {
         ScanCursor(Self::place(self.hasher.hash_one(key)))
     }
 
-    /// Removes all entries. Counters stay.
+    /// Removes all entries of the cache. Its counters keep their values.
     pub fn clear(&self) {
         for shard in &self.shards {
             let forgotten = locked(shard.0.lock()).clear();
@@ -344,7 +343,7 @@ impl Cache {
         }
     }
 
-    /// Frees up to `at_most` expired entries and returns their number. Call it at about
+    /// Frees up to `at_most` expired entries and returns their number. The driver should call this at about
     /// [`next_deadline`](Self::next_deadline), and again while it returns `at_most`.
     pub fn reclaim(&self, now: Moment, at_most: usize) -> usize {
         let mut freed = 0;
@@ -362,7 +361,7 @@ impl Cache {
         freed
     }
 
-    /// Earliest time at which there may be an entry to reclaim.
+    /// Earliest time at which the cache may have an expired entry to free.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.shards.iter().filter_map(|shard| locked(shard.0.lock()).next_due()).min()
@@ -379,7 +378,7 @@ impl Cache {
     }
 }
 
-/// Parses a counter in its canonical form: no plus sign, leading zeros or spaces.
+/// Parses the text of a counter in its canonical form: no plus sign, leading zeros or spaces.
 fn number(bytes: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == bytes).then_some(number)

@@ -1,4 +1,4 @@
-//! Caches of a node, by name and by id.
+//! The caches of a node, which can be found by name and by id.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use thalweg_types::limits::{MAX_CACHES, MAX_NAME_BYTES};
 use super::{Cache, CacheConfig, CreateCacheError};
 use crate::{Moment, locked};
 
-/// Number of a cache, from 1 on. Unique until the node restarts; never reused.
+/// Number of a cache, counted from 1. Unique until the node restarts: the number is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheId(pub u32);
 
@@ -23,7 +23,7 @@ pub struct NamedCache {
     pub name: Arc<str>,
     /// Maximum bytes of the cache.
     pub max_bytes: u64,
-    /// The cache itself.
+    /// Handle of the cache's entries.
     pub cache: Arc<Cache>,
 }
 
@@ -32,7 +32,7 @@ struct Tables {
     by_name: BTreeMap<Arc<str>, NamedCache>,
     by_id: BTreeMap<CacheId, Arc<Cache>>,
     last_id: u32,
-    /// Sum of `max_bytes` over all caches.
+    /// Sum of the capacities in bytes of all caches.
     bytes: u64,
 }
 
@@ -45,7 +45,8 @@ impl Tables {
     }
 }
 
-/// Named caches: at most [`MAX_CACHES`]. The sum of their limits in bytes is bounded too.
+/// All caches of a node, by name: at most [`MAX_CACHES`]. The sum of their capacities in bytes is bounded
+/// too.
 #[derive(Debug)]
 pub struct Caches {
     tables: RwLock<Tables>,
@@ -53,13 +54,13 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Creates an empty set whose caches can have `max_bytes` together.
+    /// Creates an empty set of caches, whose capacities together can be at most `max_bytes`.
     #[must_use]
     pub fn new(max_bytes: u64) -> Self {
         Self { tables: RwLock::default(), max_bytes }
     }
 
-    /// Creates a cache.
+    /// Creates a cache with this name.
     ///
     /// # Errors
     /// See [`CreateCacheError`].
@@ -100,30 +101,31 @@ impl Caches {
         locked(self.tables.read()).by_id.get(&id).cloned()
     }
 
-    /// Removes a cache and returns it. Its memory is freed when its last user drops it.
+    /// Removes the cache with this name and returns it. Its memory is freed when its last user drops it.
     pub fn remove(&self, name: &str) -> Option<NamedCache> {
         locked(self.tables.write()).remove(name)
     }
 
-    /// Removes a cache by id; otherwise like [`remove`](Self::remove).
+    /// Removes the cache with this id and returns it, like [`remove`](Self::remove).
     pub fn remove_id(&self, id: CacheId) -> Option<NamedCache> {
         let mut tables = locked(self.tables.write());
         let name = Arc::clone(&tables.by_name.values().find(|named| named.id == id)?.name);
         tables.remove(&name)
     }
 
-    /// All caches, ordered by name.
+    /// Returns all caches of the node, ordered by name.
     #[must_use]
     pub fn list(&self) -> Vec<NamedCache> {
         locked(self.tables.read()).by_name.values().cloned().collect()
     }
 
-    /// Calls [`Cache::reclaim`] for each cache in turn, until `at_most` entries are freed.
+    /// Frees expired entries of all caches, cache by cache with [`Cache::reclaim`], until `at_most` entries
+    /// are freed.
     pub fn reclaim(&self, now: Moment, at_most: usize) -> usize {
         self.list().iter().fold(0, |freed, named| freed + named.cache.reclaim(now, at_most - freed))
     }
 
-    /// Earliest [`Cache::next_deadline`] of all caches.
+    /// Earliest time at which a cache may have an expired entry to free.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.list().iter().filter_map(|named| named.cache.next_deadline()).min()

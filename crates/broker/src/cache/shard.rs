@@ -1,6 +1,6 @@
 //! A shard of a cache: entries and their timers, under one mutex.
 //!
-//! All operations on a key run here with exclusive access to the shard: reads, writes, eviction, expiry. So a
+//! All operations on a key have exclusive access to its shard: reads, writes, eviction, expiry. So a
 //! read-modify-write operation is atomic.
 //!
 //! Invariants: an entry with a deadline has exactly one timer, and every timer has its entry; no read returns
@@ -20,10 +20,11 @@ use super::{
 };
 use crate::Moment;
 
-/// Share of a shard's capacity for its most used entries; also the maximum share of one entry.
+/// Share of a shard's capacity that the most used entries may take; also the maximum share of a single entry.
 const HOT: f64 = 0.97;
-/// Bytes of capacity for each remembered key of an evicted entry. If such a key returns, it counts as a used
-/// one. A remembered key takes about 100 bytes, 5 % of the capacity in all.
+/// Bytes of a shard's capacity for each evicted entry whose key is remembered. If such a key is written
+/// again, its entry counts as used before. A remembered key takes about 100 bytes; together they take 5 % of
+/// the capacity.
 const BYTES_PER_GHOST: u64 = 2048;
 
 /// Longest key in bytes that is stored inside its entry's slot. Such a key is found without another cache
@@ -64,7 +65,7 @@ impl PartialEq for KeyBytes {
 
 impl Eq for KeyBytes {}
 
-/// A key with its hash.
+/// A key of a cache with its hash, which is computed once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     hash: u64,
@@ -77,7 +78,7 @@ impl Hash for Key {
     }
 }
 
-/// A borrowed key for lookups.
+/// A borrowed key with its hash, for finding the key's entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lookup<'k> {
     pub(crate) hash: u64,
@@ -96,7 +97,7 @@ impl Equivalent<Key> for Lookup<'_> {
     }
 }
 
-/// Hasher that returns the stored hash of the key.
+/// Hasher that returns the hash stored in the key, instead of computing one.
 #[derive(Clone, Debug)]
 struct Brought;
 
@@ -131,7 +132,7 @@ pub(crate) struct Stored {
     timer: TimerId,
 }
 
-/// Removed entries, to be freed after the mutex is released.
+/// Entries that were removed from a shard, to be freed after its mutex is released.
 pub(crate) type Gone = SmallVec<[(Key, Stored); 2]>;
 
 #[derive(Clone, Debug)]
@@ -169,7 +170,7 @@ pub(crate) struct Shard {
     stats: CacheStats,
 }
 
-/// A key with its position in scan order.
+/// A key with its position in the order of scans.
 pub(super) type PlacedKey = (u64, Arc<[u8]>);
 
 impl Shard {
@@ -178,7 +179,7 @@ impl Shard {
         Self { max_bytes, entries: entries(max_bytes), timers: Wheel::new(), last_version: 0, stats }
     }
 
-    /// Maximum bytes of an entry in a shard of `max_bytes`.
+    /// Maximum bytes of an entry in a shard with a capacity of `max_bytes`.
     pub(crate) fn max_entry(max_bytes: u64) -> u64 {
         (max_bytes as f64 * HOT) as u64
     }
@@ -188,7 +189,7 @@ impl Shard {
         CacheStats { entries, bytes, max_bytes: self.max_bytes, ..self.stats }
     }
 
-    /// Calls `read` with the entry of a key at time `now`. Counts as a use.
+    /// Calls `read` with the entry of a key at time `now`. For the eviction order, the entry counts as used.
     #[inline]
     pub(crate) fn read<R>(
         &mut self,
@@ -209,8 +210,8 @@ impl Shard {
         None
     }
 
-    /// Overwrites a value in place if the new value has the same length, no reader holds the old one, and
-    /// neither has a deadline. So the most frequent kind of put needs no memory and moves no entry.
+    /// Overwrites a value in place if the new value has the same length, no reader holds the old value, and
+    /// neither value has a deadline. So the most frequent kind of put needs no memory and moves no entry.
     #[inline]
     pub(crate) fn overwrite(&mut self, key: Lookup<'_>, value: &[u8]) -> Option<Version> {
         let mut stored = self.entries.get_mut(&key).filter(|stored| stored.entry.deadline == Moment::NEVER)?;
@@ -235,8 +236,8 @@ impl Shard {
         true
     }
 
-    /// Calls `decide` with the current entry and applies its update. Returns the version of the entry
-    /// afterwards.
+    /// Calls `decide` with the current entry of a key and applies the update that `decide` returns. Returns
+    /// the version of the entry afterwards.
     pub(crate) fn update<R>(
         &mut self,
         now: Moment,
@@ -301,7 +302,7 @@ impl Shard {
         stored.entry.deadline = deadline;
     }
 
-    /// Frees up to `at_most` expired entries. Returns their number.
+    /// Frees up to `at_most` expired entries of the shard. Returns their number.
     pub(crate) fn reclaim(&mut self, now: Moment, at_most: usize, gone: &mut Gone) -> usize {
         let mut freed = 0;
         while freed < at_most {
@@ -320,14 +321,14 @@ impl Shard {
         self.timers.next_due()
     }
 
-    /// Removes all entries. Returns them, to be freed after the mutex is released.
+    /// Removes all entries of the shard. Returns them, to be freed after the mutex is released.
     pub(crate) fn clear(&mut self) -> impl Sized + use<> {
         let entries = std::mem::replace(&mut self.entries, entries(self.max_bytes));
         (entries, std::mem::replace(&mut self.timers, Wheel::new()))
     }
 
-    /// Returns up to `at_most` keys after a position in scan order, plus all keys that share the last
-    /// position. The second result is false if `max_bytes` cut the list short.
+    /// Returns up to `at_most` keys after a position in the order of scans, and in addition all keys at the
+    /// position of the last one. The second result is false if `max_bytes` cut the list short.
     pub(crate) fn keys_after(
         &self,
         now: Moment,

@@ -6,8 +6,8 @@
 //!   level 1  ▪▪▪▪…▪   the current 64 × 64 ticks, ...
 //! ```
 //! A timer is at the level of the highest base-64 digit in which its tick differs from the current tick, in
-//! the slot of that digit. When time reaches a slot above level 0, its timers move down. Eight levels hold
-//! every tick of a 64-bit nanosecond clock.
+//! the slot of that digit. When time reaches a slot above level 0, the slot's timers move to a lower level.
+//! Eight levels hold every tick of a 64-bit nanosecond clock.
 //!
 //! A timer never fires before its deadline, and at most one tick after it.
 
@@ -21,12 +21,12 @@ const NONE: u32 = u32::MAX;
 
 const _: () = assert!(LEVELS as u32 * DIGIT_BITS + TICK_BITS >= u64::BITS);
 
-/// Handle of a timer that is set.
+/// Handle of a timer that was set, for cancelling the timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerId(u32);
 
 impl TimerId {
-    /// Handle without a timer.
+    /// Handle that belongs to no timer, for an entry without a deadline.
     pub(crate) const NONE: Self = Self(NONE);
 }
 
@@ -34,7 +34,7 @@ impl TimerId {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// Next node in its slot's list, or in the list of free nodes.
+    /// Number of the next node in the list of this node's slot, or in the list of unused nodes.
     next: u32,
     previous: u32,
     slot: u16,
@@ -78,7 +78,7 @@ impl<T> Wheel<T> {
         TimerId(number)
     }
 
-    /// Removes a timer that has not fired, and returns its item.
+    /// Removes a timer that has not fired, and returns the item that was stored with it.
     pub(crate) fn cancel(&mut self, timer: TimerId) -> Option<T> {
         if timer == TimerId::NONE {
             return None;
@@ -87,7 +87,8 @@ impl<T> Wheel<T> {
         self.release(timer.0)
     }
 
-    /// Removes and returns the item of a timer that is due. `now` must not decrease between calls.
+    /// Removes a timer whose deadline has passed, and returns the item stored with it; `None` if there is
+    /// none. `now` must not decrease between calls.
     pub(crate) fn pop_due(&mut self, now: Moment) -> Option<T> {
         let target = now.nanos() >> TICK_BITS;
         loop {
@@ -112,13 +113,13 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Earliest time at which a timer may be due.
+    /// Earliest time at which a timer of the wheel may be due.
     pub(crate) fn next_due(&self) -> Option<Moment> {
         self.next_slot().map(|(_, _, start)| Moment::from_nanos(start.saturating_mul(1 << TICK_BITS)))
     }
 
-    /// First slot in time that has timers: its level, its number and its first tick. Slots of a lower level
-    /// precede those of a higher one.
+    /// Finds the slot whose timers come first: its level, its number and its first tick. All slots of a lower
+    /// level come before those of a higher level.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|occupied| *occupied != 0)?;
         let digit = u64::from(self.occupied[level].trailing_zeros());

@@ -1,7 +1,8 @@
-//! A link: all subscriptions of one connection, with their queues.
+//! A link: the broker's side of one connection, with all its subscriptions and their queues.
 //!
 //! Owns: queues, limits, policies, credit, the order of deliveries. Does not own: sockets, the matching of
-//! subjects, or the interface for a connection's driver ([`Link`](crate::Link)). See [`state`] for its layout.
+//! subjects, or the interface for a connection's driver ([`Link`](crate::Link)). See [`state`] for its
+//! layout.
 
 mod outbound;
 mod queue;
@@ -29,12 +30,13 @@ use crate::{locked, notify::Notify};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
-/// The part of a link that publishers access.
+/// The part of a link that publishers access from other threads.
 pub(crate) struct Shared {
     pub(crate) id: LinkId,
     state: Mutex<LinkState>,
     notify: Arc<dyn Notify>,
-    /// Queued messages as of the last change. Publishers use it to find the less loaded member of a group.
+    /// Number of messages queued on the link, as of the last change. Publishers use it to find the less
+    /// loaded member of a queue group.
     load: AtomicU64,
 }
 

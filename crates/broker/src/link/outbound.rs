@@ -1,49 +1,50 @@
-//! Items that a driver takes from its link.
+//! Items that the driver of a connection takes from its link in order to send them to the client.
 
 use smallvec::SmallVec;
 
 use crate::{Batch, SubscriptionId};
 
-/// One item to send. Items must be sent in order.
+/// One item to send to the client. Items must be sent in order.
 #[derive(Clone, Debug)]
 pub enum Outbound {
-    /// A batch, once for all matching subscriptions of this link.
+    /// A batch of messages, sent once for all matching subscriptions of this link.
     Batch {
         /// Batch to send.
         batch: Batch,
-        /// Matching subscriptions, at least one, without duplicates.
+        /// Ids of the matching subscriptions, at least one, without duplicates.
         subscriptions: SmallVec<[SubscriptionId; 2]>,
     },
-    /// A subscription missed messages at this position in its order.
+    /// A notice that a subscription missed messages at this position in the order of its messages.
     Gap {
         /// Subscription that missed messages.
         subscription: SubscriptionId,
-        /// Number of messages missed since the last notice, at least 1.
+        /// Number of messages that the subscription missed since the last notice, at least 1.
         messages: u64,
     },
-    /// A subscription with [`Policy::Disconnect`](crate::Policy::Disconnect) overflowed. No further items
-    /// follow. Report this to the client and drop the [`Link`](crate::Link).
+    /// The queue of a subscription with [`Policy::Disconnect`](crate::Policy::Disconnect) overflowed. No
+    /// further items follow. The driver should report this to the client and drop the [`Link`](crate::Link).
     Disconnect {
-        /// Subscription that overflowed.
+        /// Subscription whose queue overflowed.
         subscription: SubscriptionId,
-        /// Number of messages that it missed in total.
+        /// Number of messages that the subscription missed in total.
         messages: u64,
     },
 }
 
-/// Limit of one take.
+/// Limit on the batches that one call of [`Link::take`](crate::Link::take) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Maximum number of batches in one take.
+    /// Maximum number of batches that one call takes.
     pub batches: usize,
-    /// Maximum bytes of batches, each counted once. The first batch is always taken.
+    /// Maximum bytes of the batches that one call takes; a batch for several subscriptions counts once. The
+    /// first batch is always taken.
     pub bytes: u64,
 }
 
 impl Budget {
-    /// Enough for a large write: several times a socket's buffer.
+    /// Default limit of one take, enough for a large write: several times the size of a socket's buffer.
     pub const DEFAULT: Self = Self { batches: 256, bytes: 256 * 1024 };
-    /// A budget without limit.
+    /// No limit: one call takes all batches that may be sent.
     pub const UNLIMITED: Self = Self { batches: usize::MAX, bytes: u64::MAX };
 
     pub(crate) fn admits(&self, bytes: u64, first: bool) -> bool {
@@ -56,12 +57,14 @@ impl Budget {
     }
 }
 
-/// Result of a take: whether items are left beyond the budget.
+/// Result of taking items from a link: whether the link has more items than the budget permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "after `More` there is no notification: take again"]
 pub enum Taken {
-    /// No sendable items are left. The link's [`Notify`](crate::Notify) is called for new ones.
+    /// The link has no more items that may be sent now. Its [`Notify`](crate::Notify) is called when it has
+    /// new ones.
     All,
-    /// Sendable items are left. Take again after sending these.
+    /// The link has more items that may be sent. The driver should take again after sending the items of this
+    /// take.
     More,
 }

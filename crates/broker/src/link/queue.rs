@@ -1,7 +1,8 @@
 //! One subscription: its queue, limits, credit, and missed messages.
 //!
-//! Invariants: `held` is the cost of queued and reserved batches. It is within the limits, or it is a single
-//! batch that was accepted into an empty queue. Sequence numbers in the queue increase.
+//! Invariants: `held` is the number of messages and bytes of queued and reserved batches. It is within the
+//! limits, or it is that of a single batch which was accepted into an empty queue. Sequence numbers in the
+//! queue increase.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -12,13 +13,14 @@ use crate::{
     options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
-/// Maximum slots that stay allocated in an empty queue.
+/// Maximum number of batches for which an empty queue keeps its memory.
 const KEPT_SLOTS: usize = 1024;
 
 #[derive(Debug)]
 struct Queued {
     seq: u64,
-    /// Messages missed between the previous batch and this one.
+    /// Number of messages that the subscription missed between the batch before this one in the queue and
+    /// this batch.
     gap: u64,
     batch: Batch,
 }
@@ -28,7 +30,7 @@ pub(crate) struct Subscription {
     pub(crate) id: SubscriptionId,
     pub(crate) tag: Tag,
     pub(crate) policy: Policy,
-    /// True while the subscription is in the link's heap.
+    /// True while the subscription is in the link's heap of subscriptions with sendable items.
     pub(crate) scheduled: bool,
     pub(crate) pattern: Pattern,
     pub(crate) group: Option<Arc<[u8]>>,
@@ -37,15 +39,17 @@ pub(crate) struct Subscription {
     reserved: Cost,
     credit: Account,
     queue: VecDeque<Queued>,
-    /// Messages missed before the first queued batch, and after the last.
+    /// Number of messages that the subscription missed before its first queued batch. `gap_after` is the
+    /// number missed after the last queued batch.
     gap_before: u64,
     gap_after: u64,
     dropped: u64,
-    /// Sequence number at which `gap_after` began, if the queue was empty then.
+    /// Sequence number of the first missed message in `gap_after`, if the queue was empty when that message
+    /// was missed.
     gap_seq: u64,
 }
 
-/// A batch taken from a queue.
+/// A batch taken from a subscription's queue, with the numbers of messages missed before and after it.
 #[derive(Debug)]
 pub(crate) struct TakenBatch {
     pub(crate) batch: Batch,
@@ -53,11 +57,11 @@ pub(crate) struct TakenBatch {
     pub(crate) missed_after: u64,
 }
 
-/// Result of dropping the front of a queue.
+/// Result of dropping the oldest batch of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropped {
     pub(crate) lost: Cost,
-    /// True if the subscription had missed no message before.
+    /// True if the subscription had missed no message before this drop.
     pub(crate) first: bool,
 }
 
@@ -84,7 +88,8 @@ impl Subscription {
         }
     }
 
-    /// Returns true if a batch of that cost fits. An empty queue accepts a batch larger than its limits.
+    /// Returns true if a batch of that cost (messages and bytes) fits into the queue. An empty queue accepts
+    /// a batch larger than its limits.
     pub(crate) fn has_room(&self, cost: Cost) -> bool {
         self.held.messages == 0
             || (self.held.messages + cost.messages <= self.max.messages
@@ -96,7 +101,7 @@ impl Subscription {
         self.reserved.add(cost);
     }
 
-    /// Releases a reservation. A push afterwards counts as usual.
+    /// Releases room that was reserved for a batch. If the batch is pushed afterwards, it counts as usual.
     pub(crate) fn unreserve(&mut self, cost: Cost) {
         self.held.take(cost);
         self.reserved.take(cost);
@@ -109,7 +114,8 @@ impl Subscription {
         self.queue.push_back(Queued { seq, gap, batch: batch.clone() });
     }
 
-    /// Drops the oldest batch and returns its cost.
+    /// Drops the oldest batch of the queue and returns its cost in messages and bytes; `None` if the queue is
+    /// empty.
     pub(crate) fn drop_oldest(&mut self) -> Option<Dropped> {
         let first = self.dropped == 0;
         let oldest = self.queue.pop_front()?;
@@ -120,7 +126,7 @@ impl Subscription {
         Some(Dropped { lost: cost, first })
     }
 
-    /// Counts messages that were not queued.
+    /// Counts messages that were not queued for this subscription.
     pub(crate) fn missed(&mut self, messages: u64, seq: u64) {
         if self.queue.is_empty() && self.gap_after == 0 {
             self.gap_seq = seq;
@@ -129,8 +135,8 @@ impl Subscription {
         self.dropped += messages;
     }
 
-    /// Position in the link's order: sequence number of the next item. `None` if there is no item, or no
-    /// credit for it.
+    /// Sequence number of the subscription's next item, which is its position in the link's order. `None` if
+    /// there is no item, or no credit to send it.
     pub(crate) fn next_seq(&self) -> Option<u64> {
         match self.queue.front() {
             Some(first) => self.credit.is_open().then_some(first.seq),
@@ -138,7 +144,8 @@ impl Subscription {
         }
     }
 
-    /// Takes the next batch and charges its credit. `None` for an empty queue.
+    /// Takes the next batch from the queue, and charges it to the subscription's credit. `None` if the queue
+    /// is empty.
     pub(crate) fn take(&mut self) -> Option<TakenBatch> {
         let Queued { gap, batch, .. } = self.queue.pop_front()?;
         let cost = batch.cost();
@@ -154,7 +161,7 @@ impl Subscription {
         Some(TakenBatch { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
-    /// Takes the count of missed messages of an empty queue.
+    /// Returns the number of messages missed since the last batch, and resets it. The queue must be empty.
     pub(crate) fn take_gap(&mut self) -> u64 {
         debug_assert!(self.queue.is_empty());
         std::mem::take(&mut self.gap_before) + std::mem::take(&mut self.gap_after)
@@ -168,7 +175,7 @@ impl Subscription {
         self.credit.grant(credit);
     }
 
-    /// Cost of queued batches and reservations.
+    /// Number of messages and bytes of queued batches and of room that is reserved.
     pub(crate) fn held(&self) -> Cost {
         self.held
     }
@@ -177,7 +184,7 @@ impl Subscription {
         self.dropped
     }
 
-    /// Permanently empties the queue, including reservations.
+    /// Permanently empties the queue, and releases the room that is reserved in it.
     pub(crate) fn clear(&mut self) {
         self.queue = VecDeque::new();
         self.dropped += self.held.messages;
@@ -187,7 +194,7 @@ impl Subscription {
     }
 }
 
-/// Remaining credit. Negative after a batch that overdrew it.
+/// Remaining credit of a subscription in messages and bytes. Negative after a batch that overdrew it.
 #[derive(Debug, Default)]
 struct Account {
     messages: i64,

@@ -2,15 +2,16 @@
 
 use crate::options::Policy;
 
-/// Slot of a subscription, and the tag that identifies the slot's occupant.
+/// Slot of a subscription in its link's table, and the tag that distinguishes it from earlier subscriptions
+/// in this slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotId {
     pub(crate) slot: u32,
     pub(crate) tag: Tag,
 }
 
-/// Distinguishes successive occupants of a slot. Also contains one bit for the policy to block, readable
-/// without the link's lock.
+/// Number that distinguishes successive subscriptions in one slot. It also contains one bit for the policy to
+/// block publishers, which is readable without the link's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(u32);
 

@@ -5,10 +5,11 @@
 //!   schedule   (12, sub 9) (14, sub 7)                   heap of sendable subscriptions, by first number
 //! ```
 //! A publish takes one sequence number for all matching subscriptions of the link. So equal numbers in the
-//! schedule are the same batch, which leaves as one copy with all their ids.
+//! schedule belong to the same batch, which is sent as one copy with the ids of all these subscriptions.
 //!
-//! Invariants: a scheduled subscription has exactly one valid entry in the heap, whose number is at most that
-//! of its first batch; `held.bytes` is the sum over the subscriptions, and `memory` covers it.
+//! Invariants: a scheduled subscription has exactly one valid entry in the heap, and the number of this entry
+//! is at most that of its first batch; `held.bytes` is the sum over the subscriptions, and `memory` covers
+//! it.
 
 use std::{
     cmp::Reverse,
@@ -32,24 +33,24 @@ use crate::{
     options::{Credit, Policy, SubscriptionId},
 };
 
-/// Result of offering a batch to a subscription.
+/// Result of offering a batch to a subscription's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offered {
-    /// The batch is queued, possibly instead of older ones.
+    /// The batch is queued, possibly after dropping older ones.
     Queued,
-    /// There is no room; the subscription will get a notice.
+    /// The queue has no room for the batch; the subscription will get a notice of the loss.
     Missed,
     /// The subscription has ended.
     Gone,
 }
 
-/// Result of reserving room for a batch.
+/// Result of reserving room for a batch in a subscription's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     Yes,
-    /// The queue or link is full until the link's driver takes something.
+    /// The subscription's queue or its link is full until the link's driver takes items.
     Full,
-    /// The memory of all links together is full until any link releases some.
+    /// The memory for the queues of all links together is full until a link releases some.
     NoMemory,
     Gone,
 }
@@ -63,7 +64,8 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkStatus {
     Open,
-    /// A subscription with the policy to disconnect overflowed; the driver has not been notified yet.
+    /// The queue of a subscription with the policy to disconnect overflowed; the driver has not been notified
+    /// yet.
     Doomed {
         subscription: SubscriptionId,
         messages: u64,
@@ -84,9 +86,9 @@ pub(crate) struct LinkState {
     memory: Reservation,
     dropped: u64,
     status: LinkStatus,
-    /// True if the driver was notified and has not taken since.
+    /// True if the driver was notified that the link has items, and has not taken any since.
     is_notified: bool,
-    /// Publishers that wait for room.
+    /// Publishers that wait for room in the link's queues.
     waiting: Waiters,
 }
 
@@ -138,7 +140,7 @@ impl LinkState {
         self.slots[slot as usize].subscription.as_ref().expect("ids lead to taken slots").id
     }
 
-    /// Returns the id of an existing subscription.
+    /// Returns the id of the subscription in a slot; the subscription must exist.
     pub(crate) fn id_at(&self, place: SlotId) -> SubscriptionId {
         self.id_in(place.slot)
     }
@@ -147,7 +149,7 @@ impl LinkState {
         at(&mut self.slots, place)
     }
 
-    /// Adds a subscription with an unused id; `make` receives its tag.
+    /// Adds a subscription with an unused id. `make` creates the subscription from the tag of its slot.
     pub(crate) fn insert(
         &mut self,
         id: SubscriptionId,
@@ -168,7 +170,7 @@ impl LinkState {
         SlotId { slot, tag }
     }
 
-    /// Removes a subscription with its queue.
+    /// Removes a subscription and the messages in its queue.
     pub(crate) fn remove(&mut self, id: SubscriptionId, memory: &Memory) -> Option<(SlotId, Subscription)> {
         let slot = self.find(id)?;
         let found = self.by_id.find_entry(self.hasher.hash_one(id), |found| *found == slot).expect("just found");
@@ -185,7 +187,7 @@ impl LinkState {
         Some((place, subscription))
     }
 
-    /// Removes all subscriptions and closes the link.
+    /// Removes all subscriptions of the link and closes it.
     pub(crate) fn close(&mut self, memory: &Memory) -> Vec<(SlotId, Subscription)> {
         self.status = LinkStatus::Closed;
         self.schedule = BinaryHeap::new();
@@ -199,13 +201,15 @@ impl LinkState {
         taken.map(|(slot, subscription)| (SlotId { slot, tag: subscription.tag }, subscription)).collect()
     }
 
-    /// Returns the sequence number of a publish, for all matching subscriptions of the link.
+    /// Returns the sequence number of a publish, which is the same for all matching subscriptions of the
+    /// link.
     pub(crate) fn next_seq(&mut self) -> u64 {
         self.last_seq += 1;
         self.last_seq
     }
 
-    /// Returns true if the link can hold `more` additional bytes. An empty link can hold any single batch.
+    /// Returns true if the link can hold `more` additional bytes of messages, and reserves memory for them.
+    /// An empty link can hold any single batch.
     fn covers(&mut self, more: u64, memory: &Memory) -> bool {
         let bytes = self.held.bytes + more;
         if self.held.messages == 0 {
@@ -233,7 +237,7 @@ impl LinkState {
         Reserved::Yes
     }
 
-    /// Releases a reservation, if its subscription still exists.
+    /// Releases room that was reserved for a batch, if its subscription still exists.
     pub(crate) fn unreserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) {
         if !self.is_open() {
             return;
@@ -245,7 +249,7 @@ impl LinkState {
         }
     }
 
-    /// Queues a batch for which room was reserved.
+    /// Queues a batch for a subscription in whose queue room was reserved.
     pub(crate) fn fulfil(&mut self, place: SlotId, batch: &Batch, seq: u64) -> Offered {
         if !self.is_open() {
             return Offered::Gone;
@@ -286,8 +290,8 @@ impl LinkState {
         if room { Offered::Queued } else { Offered::Missed }
     }
 
-    /// Drops the oldest batch of a subscription with the policy `DropOld`. Returns false if there is none to
-    /// drop.
+    /// Drops the oldest queued batch of a subscription with the policy `DropOld`. Returns false if there is
+    /// none to drop.
     fn drops_old(&mut self, place: SlotId, memory: &Memory) -> bool {
         let Some(subscription) = self.at(place) else { return false };
         if subscription.policy != Policy::DropOld {
@@ -300,8 +304,8 @@ impl LinkState {
         true
     }
 
-    /// Closes the link because the subscription at `place` overflowed. Frees its memory immediately and voids its
-    /// reservations.
+    /// Closes the link because the queue of the subscription at `place` overflowed. Frees the memory of all
+    /// queues immediately, and voids reservations in them.
     fn doom(&mut self, place: SlotId, memory: &Memory) {
         let subscription = self.at(place).expect("the subscription that overflowed exists");
         let (id, waiting) = (subscription.id, subscription.held().messages);
@@ -323,7 +327,7 @@ impl LinkState {
         self.memory.shrink(0, memory);
     }
 
-    /// Schedules a subscription that has a sendable item and is not scheduled yet.
+    /// Adds a subscription with a sendable item to the link's schedule, unless it is scheduled already.
     fn schedule(&mut self, place: SlotId) {
         let Some(subscription) = at(&mut self.slots, place) else { return };
         if subscription.scheduled {
@@ -336,8 +340,8 @@ impl LinkState {
         }
     }
 
-    /// Removes entries of ended subscriptions, which would otherwise accumulate while the driver does not
-    /// take.
+    /// Removes entries of ended subscriptions from the schedule. Without this, such entries would accumulate
+    /// while the driver takes no items.
     fn prune(&mut self) {
         if self.schedule.len() > 2 * self.scheduled + 64 {
             let Self { schedule, slots, .. } = self;
@@ -356,13 +360,14 @@ impl LinkState {
         true
     }
 
-    /// Returns true if the driver must be notified. Returns true only once until the driver takes.
+    /// Returns true if the driver must be notified that the link has items. Further calls return false until
+    /// the driver takes items.
     pub(crate) fn must_notify(&mut self) -> bool {
         let something = !self.schedule.is_empty() || matches!(self.status, LinkStatus::Doomed { .. });
         something && !std::mem::replace(&mut self.is_notified, true)
     }
 
-    /// Moves sendable items to `out`.
+    /// Moves items that may be sent from the queues to `out`, within the budget.
     pub(crate) fn take(&mut self, out: &mut Vec<Outbound>, budget: Budget, memory: &Memory) -> Taken {
         if let LinkStatus::Doomed { subscription, messages } = self.status {
             self.status = LinkStatus::Closed;
@@ -422,7 +427,7 @@ impl LinkState {
         if self.is_notified { Taken::More } else { Taken::All }
     }
 
-    /// Adds a publisher that waits for room.
+    /// Adds a publisher that waits for room in the link's queues.
     pub(crate) fn wait(&mut self, waiter: &Arc<dyn Notify>) {
         self.waiting.add(waiter);
     }
@@ -441,7 +446,8 @@ fn unschedule(subscription: &mut Subscription, scheduled: &mut usize) {
     *scheduled -= 1;
 }
 
-/// Appends a batch for a subscription. If `shared`, adds the subscription to the last copy in `out` instead.
+/// Appends a batch for a subscription to `out`. If `shared` is true, the last batch in `out` is the same one,
+/// and only the subscription's id is added to it.
 fn emit(out: &mut Vec<Outbound>, taken: super::queue::TakenBatch, subscription: SubscriptionId, shared: bool) {
     let super::queue::TakenBatch { batch, missed_before, missed_after } = taken;
     if missed_before > 0 {
@@ -461,7 +467,7 @@ fn emit(out: &mut Vec<Outbound>, taken: super::queue::TakenBatch, subscription: 
     }
 }
 
-/// Position of the last batch in `out`; gaps may follow it.
+/// Returns the index of the last batch in `out`; notices of missed messages may follow it.
 fn copy_at(out: &[Outbound]) -> usize {
     out.iter().rposition(|item| matches!(item, Outbound::Batch { .. })).expect("a shared batch was emitted")
 }

@@ -1,4 +1,4 @@
-//! Dumps a log, batch by batch and record by record.
+//! Prints the content of a log for inspection, batch by batch and record by record.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +15,7 @@ use crate::{
     survey::{Depth, Survey},
 };
 
-/// An item of a dump, in log order.
+/// An item of a dump of the log: a segment, a batch, a record or damage.
 #[derive(Clone, Debug)]
 pub enum Item {
     /// The start of a segment.
@@ -36,12 +36,13 @@ pub enum Item {
     },
     /// A valid record.
     Record(LogRecord),
-    /// Damage. The dump continues at the next valid header.
+    /// Damage in the log. The dump continues at the next valid batch header.
     Damage(Corruption),
 }
 
-/// Calls `visit` with the items at LSN `from` and above, up to `limit` records or until the visitor breaks.
-/// Does not show records beyond a torn end, but shows those after damage.
+/// Calls `visit` with the segments, batches and records at LSN `from` and above, up to `limit` records or
+/// until `visit` returns `Break`. Does not show records beyond a torn end of the log, but shows those after
+/// damage.
 pub fn dump(
     disk: &dyn Disk,
     dir: &str,
@@ -102,7 +103,8 @@ pub fn dump(
     Ok(())
 }
 
-/// Live segments that can hold `from` or later records, each with the position to which it is shown.
+/// Returns the segments that can hold records at or after LSN `from`, each with the byte position at which
+/// the dump of the segment ends.
 fn extents(inventory: &Inventory, from: Lsn) -> Result<Vec<(&crate::inventory::Found, u32)>, OfflineError> {
     let survey = Survey::of(inventory, Depth::Tail)?;
     let mut shown = Vec::new();

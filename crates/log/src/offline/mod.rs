@@ -1,7 +1,7 @@
 //! Inspects a log that no process has open: verify, dump, stats. Writes nothing, not even a lock.
 //!
-//! Owns: the traversal of a damaged log beyond the first damage. The code of open decides which batches are
-//! valid and where the log ends.
+//! Owns: the traversal of a damaged log beyond the first damage. The code that opens a log also decides here
+//! which batches are valid and where the log ends.
 
 mod dump;
 mod stats;
@@ -62,16 +62,18 @@ fn inventory(disk: &dyn Disk, dir: &str) -> Result<Inventory, OfflineError> {
     if inventory.slots.is_empty() { Err(no_log()) } else { Ok(inventory) }
 }
 
-/// An item that [`each_batch`] passes to its visitor.
+/// An item of a segment that [`each_batch`] passes to its visitor.
 enum Step<'a> {
     /// A valid batch, and the window that holds it.
     Batch(u32, Checked, &'a mut Window),
-    /// Damage, and true if a valid header follows it in the segment. The traversal continues there.
+    /// Damage, and a flag: true if a valid batch header follows the damage in the segment. The traversal
+    /// continues at that header.
     Bad(BadAt, bool),
 }
 
-/// Calls `visit` with every batch and every damage of a segment up to `until`. Reports a damaged batch at the
-/// end too, if `until` is beyond it. The visitor decides whether to continue.
+/// Calls `visit` with every batch and every damage of a segment up to byte position `until`. Reports a
+/// damaged batch at the end of the segment too, if `until` lies beyond it. The visitor decides whether to
+/// continue.
 fn each_batch(
     found: &Found,
     until: u32,

@@ -1,4 +1,4 @@
-//! Figures of a log's directory, without reading all of it.
+//! Figures of a log's directory, computed from the headers and the newest segment only.
 
 use serde::Serialize;
 use thalweg_disk::Disk;
@@ -9,7 +9,7 @@ use crate::{
     survey::{Depth, Survey},
 };
 
-/// Figures of a live segment.
+/// Figures of a segment that contains a part of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentStats {
     /// Path of the file, relative to the disk's root.
@@ -18,7 +18,7 @@ pub struct SegmentStats {
     pub generation: u64,
     /// LSN of the first record.
     pub first_lsn: u64,
-    /// Exclusive bound of the records.
+    /// LSN after the segment's last record.
     pub next_lsn: u64,
     /// Space time of the first record, in microseconds.
     pub first_time: u64,
@@ -30,30 +30,30 @@ pub struct SegmentStats {
     pub file_bytes: u64,
 }
 
-/// Figures of a log's directory.
+/// Figures of all segments in a log's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Live segments, oldest first.
     pub segments: Vec<SegmentStats>,
-    /// Number of prepared segments.
+    /// Number of empty segment files that are ready for use.
     pub spare_segments: u64,
     /// Segment files without a valid header.
     pub unreadable_segments: u64,
     /// First LSN of the oldest segment.
     pub first_lsn: u64,
-    /// Exclusive bound of the records.
+    /// LSN after the last record.
     pub end_lsn: u64,
-    /// Exclusive bound of the records attested as durable.
+    /// LSN below which all records are attested as durable.
     pub attested_lsn: u64,
-    /// True if the log was closed cleanly.
+    /// True if the last run closed the log cleanly.
     pub clean: bool,
-    /// Total bytes of all batches.
+    /// Total bytes of all batches of the log.
     pub bytes: u64,
     /// Bytes of all segment files.
     pub file_bytes: u64,
 }
 
-/// Reads the headers and footers, and the newest segment.
+/// Reads the segment headers and footers, and the newest segment, and returns figures of the log.
 pub fn stats(disk: &dyn Disk, dir: &str) -> Result<Stats, OfflineError> {
     let inventory = inventory(disk, dir)?;
     let mut stats = Stats {

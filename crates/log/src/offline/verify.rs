@@ -13,17 +13,18 @@ use crate::{
     survey::{Depth, Survey, Surveyed},
 };
 
-/// Severity of a finding.
+/// Severity of damage that a verification found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// Attested data is damaged. Restore it from a copy, or repair the log.
+    /// Data that was attested as durable is damaged. The operator must restore it from a copy, or repair the
+    /// log.
     Data,
     /// Redundant data is damaged (a copy of a header, a footer); no record is lost.
     Redundant,
 }
 
-/// Damage at one position.
+/// Damage that a verification found at one position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Severity of the finding.
@@ -47,14 +48,14 @@ impl Finding {
     }
 }
 
-/// An end that was never attested; the next open will cut it.
+/// A torn end of the log: bytes that were never attested as durable. The next open cuts them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Torn {
     /// Path of the segment file in which the log ends.
     pub file: String,
-    /// Position of the end in the file.
+    /// Byte position at which the log ends in the file.
     pub offset: u64,
-    /// Bytes up to the end of the last batch with a valid header.
+    /// Number of bytes from the end of the log to the end of the last batch with a valid header.
     pub bytes: u64,
 }
 
@@ -66,7 +67,7 @@ pub enum Verdict {
     Good,
     /// All records are good, but redundant data is damaged.
     Degraded,
-    /// Attested data is damaged.
+    /// Data that was attested as durable is damaged.
     Corrupt,
 }
 
@@ -77,7 +78,7 @@ pub struct Report {
     pub verdict: Verdict,
     /// Number of live segments.
     pub segments: u64,
-    /// Number of prepared segments.
+    /// Number of empty segment files that are ready for use.
     pub spare_segments: u64,
     /// Number of valid batches.
     pub batches: u64,
@@ -87,13 +88,13 @@ pub struct Report {
     pub bytes: u64,
     /// First LSN of the oldest segment.
     pub first_lsn: u64,
-    /// Exclusive bound of the records that open would keep.
+    /// LSN after the last record that open would keep.
     pub end_lsn: u64,
-    /// Exclusive bound of the records attested as durable.
+    /// LSN below which all records are attested as durable.
     pub attested_lsn: u64,
-    /// True if the log was closed cleanly.
+    /// True if the last run closed the log cleanly.
     pub clean: bool,
-    /// The torn end, if there is one.
+    /// The torn end of the log, if there is one.
     pub torn: Option<Torn>,
     /// Damaged positions, in log order.
     pub findings: Vec<Finding>,
@@ -191,7 +192,7 @@ impl Report {
         })
     }
 
-    /// Checks the footer of a sealed segment, and that the next segment continues it.
+    /// Checks the footer of a sealed segment, and checks that the next segment continues where this one ends.
     fn check_end(&mut self, kept: &Surveyed, next: &Found) -> Result<(), DiskFault> {
         let footer = kept.found.footer()?;
         let damage = match footer {

@@ -1,15 +1,15 @@
-//! The choice of a server's certificate.
+//! The choice of a server's TLS certificate: a file, or one that the server makes.
 
 use std::path::PathBuf;
 
 use super::Setting;
 
-/// A PEM file, or one that the server makes itself.
+/// Source of a certificate or key in PEM format: a given file, or one that the server makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PemFile {
-    /// The development certificate and its key, in the data directory.
+    /// The development certificate and its key, which the server makes and keeps in the data directory.
     Development,
-    /// A given file.
+    /// The PEM file at this path.
     At(PathBuf),
 }
 

@@ -1,5 +1,5 @@
-//! Text of `serve --explain`: every value, its source, and the sum of the memory bounds. Also the text of the example
-//! file.
+//! Text of `serve --explain`: every configuration value, its source, and the sum of the memory bounds. Also
+//! the text of the example file.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,8 @@ use crate::limits::{
     REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
-/// Memory of a tail in bytes: two pages, the one that is being sent and the next. Pages of native clients are larger.
+/// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native
+/// clients, whose pages are the largest.
 const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
 const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 
@@ -22,8 +23,8 @@ const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 /// a frame just below the size that is counted.
 const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
-/// Memory in bytes of a snapshot in progress: for each of at most four compressing threads a chunk before, in and after
-/// it, and some chunks that are being gathered and sent.
+/// Memory in bytes of a snapshot in progress. Each of at most four compressing threads has a chunk before, in
+/// and after compression, and some chunks are being gathered and sent.
 const SNAPSHOT_BYTES: u64 = 16 * SNAPSHOT_CHUNK_BYTES as u64;
 
 impl Config {
@@ -144,7 +145,8 @@ impl Resolved {
     }
 }
 
-/// Returns the text of the example file: every knob with its default, and a comment on its effect and cost.
+/// Returns the text of the example configuration file: every knob with its default, and a comment on its
+/// effect and cost.
 #[must_use]
 pub fn example(defaults: &Config) -> String {
     let mut out = String::from(

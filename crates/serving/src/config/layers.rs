@@ -1,10 +1,11 @@
-//! Layers of a configuration: flags over environment over file over profile over defaults.
+//! Layers of a configuration. The first layer in this order that has a value decides: flags, environment,
+//! file, profile, defaults.
 
 use std::path::{Path, PathBuf};
 
 use super::{Config, ConfigError, Given, KNOBS, Profile, Setting};
 
-/// Source of a value.
+/// Source of a configuration value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The built-in default, because no layer gave a value.
@@ -31,7 +32,8 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Collects the layers. The order of the calls does not matter.
+/// Collects the layers of a configuration, such as the file and the flags. The order of the calls does not
+/// matter.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     file: Option<(PathBuf, Given)>,
@@ -39,24 +41,26 @@ pub struct Layers {
     flags: Given,
 }
 
-/// Prefix of the environment variables that set knobs. The command itself reads others with this prefix.
+/// Prefix of the environment variables that set configuration values. The command itself reads other
+/// variables with this prefix.
 const PREFIX: &str = "THALWEG_";
 
 impl Layers {
-    /// Creates a configuration without layers, which has the defaults.
+    /// Creates a configuration without layers, in which every value is the default.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the configuration file.
+    /// Adds the configuration file at `path` as a layer.
     pub fn file(self, path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::File { path: path.to_owned(), reason: error.to_string() })?;
         self.file_text(path, &text)
     }
 
-    /// Reads the configuration from text that the caller has read from `path`, as [`file`](Self::file) does.
+    /// Adds the text of a configuration file as a layer. The caller has read the text from `path`, which
+    /// [`file`](Self::file) does for other callers.
     pub fn file_text(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax {
             path: path.to_owned(),
@@ -74,8 +78,8 @@ impl Layers {
         Ok(self)
     }
 
-    /// Takes the variables that name a knob, such as `THALWEG_MAX_SCANS`. Ignores others with the prefix, because the
-    /// command and its scripts have some.
+    /// Adds the environment variables that name a configuration value, such as `THALWEG_MAX_SCANS`, as a
+    /// layer. Ignores other variables with the prefix, because the command and its scripts use some.
     pub fn environment<I, N, V>(mut self, variables: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item = (N, V)>,
@@ -92,14 +96,14 @@ impl Layers {
         Ok(self)
     }
 
-    /// Takes the values that the command line gives.
+    /// Adds the values that the command line gives as a layer.
     #[must_use]
     pub fn flags(mut self, flags: Given) -> Self {
         self.flags = flags;
         self
     }
 
-    /// Merges the layers and checks the result.
+    /// Merges the layers, checks the merged configuration, and returns it.
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
         let mut config = Config::default();
         config.take(&self.profile().given());
@@ -113,7 +117,7 @@ impl Layers {
         Ok(Resolved { config, sources })
     }
 
-    /// Returns the profile that the layers select.
+    /// Returns the profile (a named set of values) that the layers select.
     fn profile(&self) -> Profile {
         let file = self.file.as_ref().and_then(|(_, given)| given.profile);
         self.flags.profile.or(self.environment.profile).or(file).unwrap_or_default()
@@ -141,14 +145,14 @@ fn at(place: impl std::fmt::Display, error: ConfigError) -> ConfigError {
 /// A checked configuration, with the source of each value.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The merged values.
+    /// The merged configuration values.
     pub config: Config,
-    /// Sources of the values, parallel to [`KNOBS`].
+    /// Sources of the configuration values, in the order of [`KNOBS`].
     pub(super) sources: Vec<Source>,
 }
 
 impl Resolved {
-    /// Returns the source of a knob's value, or `None` if no knob has this name.
+    /// Returns the source of a configuration value, or `None` if there is no knob of this name.
     #[must_use]
     pub fn source(&self, name: &str) -> Option<&Source> {
         let at = KNOBS.iter().position(|knob| knob.name == name)?;

@@ -40,15 +40,17 @@ pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 /// A configuration key, with its text for the help, the example file and the explanation.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
-    /// Name in the file. The flag is `--name-with-dashes`, and the environment variable is `THALWEG_NAME`.
+    /// Name of the knob in the configuration file. Its flag is `--name-with-dashes`, and its environment
+    /// variable is `THALWEG_NAME`.
     pub name: &'static str,
-    /// Effect and cost of the knob.
+    /// Text about the effect and the cost of the configuration value.
     pub help: &'static str,
 }
 
 macro_rules! knobs {
     ($($(#[doc = $help:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
-        /// Configuration as one layer gives it. A `None` leaves the value to the layer below.
+        /// Configuration as one layer, such as the file or the flags, gives it. A `None` leaves the value to
+        /// the next layer.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Given {
             $($(#[doc = $help])+ pub $name: Option<$type>,)+
@@ -60,11 +62,11 @@ macro_rules! knobs {
             $($(#[doc = $help])+ pub $name: $type,)+
         }
 
-        /// Every knob, in the order of the example file.
+        /// Every knob (configuration value), in the order of the example file.
         pub const KNOBS: &[Knob] = &[$(Knob { name: stringify!($name), help: concat!($($help),+) },)+];
 
         impl Given {
-            /// Sets a knob from the text of a flag, a variable or the file.
+            /// Sets a knob from its text in a flag, an environment variable or the file.
             pub fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
                 match name {
                     $(stringify!($name) => self.$name = Some(Setting::parse(text).map_err(|expected| {
@@ -75,7 +77,7 @@ macro_rules! knobs {
                 Ok(())
             }
 
-            /// Returns the text of a knob, or `None` if this layer does not give it.
+            /// Returns the value of a knob as text, or `None` if this layer does not give it.
             #[must_use]
             pub fn get(&self, name: &str) -> Option<String> {
                 match name {
@@ -86,7 +88,7 @@ macro_rules! knobs {
         }
 
         impl Config {
-            /// Returns the text of a knob, or `None` if no knob has this name.
+            /// Returns the value of a knob as text, or `None` if no knob has this name.
             #[must_use]
             pub fn get(&self, name: &str) -> Option<String> {
                 match name {
@@ -95,7 +97,7 @@ macro_rules! knobs {
                 }
             }
 
-            /// Replaces the values that `given` has.
+            /// Replaces the values that `given`, a layer of the configuration, has.
             fn take(&mut self, given: &Given) {
                 $(if let Some(value) = &given.$name {
                     self.$name = value.clone();
@@ -112,7 +114,7 @@ macro_rules! knobs {
     };
 }
 
-/// Defaults of every knob. The engine defines those of its own knobs.
+/// Default values of every knob. The engine defines the defaults of its own knobs.
 pub static DEFAULTS: LazyLock<Config> = LazyLock::new(|| defaults(&Options::default()));
 
 impl Default for Config {
@@ -308,7 +310,8 @@ knobs! {
 pub use units::LogLevel;
 
 impl Config {
-    /// Returns the engine's options. The command sets `create` and `repair`, because they apply to one start only.
+    /// Returns the options for opening the database. The command sets `create` and `repair`, because they
+    /// apply to one start only.
     #[must_use]
     pub fn engine_options(&self) -> Options {
         Options {
@@ -342,7 +345,7 @@ impl Config {
         }
     }
 
-    /// Checks that the values fit together. The error names the first that does not.
+    /// Checks that the configuration values fit together. The error names the first value that does not.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         if !self.http.ip().is_loopback() && !self.allow_unprotected {
@@ -467,7 +470,7 @@ impl From<BackendKind> for Backend {
 /// Error in a configuration, which cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read.
+    /// The configuration file could not be read.
     #[error("cannot read {path}: {reason}")]
     File {
         /// Path of the file.
@@ -475,7 +478,7 @@ pub enum ConfigError {
         /// Error text of the system.
         reason: String,
     },
-    /// The file is not TOML.
+    /// The configuration file is not valid TOML.
     #[error("{path} is not TOML: {reason}")]
     Syntax {
         /// Path of the file.
@@ -483,48 +486,49 @@ pub enum ConfigError {
         /// Position and cause, from the parser.
         reason: String,
     },
-    /// No knob has this name.
+    /// The configuration names a value that does not exist.
     #[error("unknown configuration key {name:?}: `serve --explain` lists all keys")]
     Unknown {
-        /// Name as given.
+        /// Unknown name, as given.
         name: String,
     },
-    /// The text of a value cannot be parsed.
+    /// The text of a configuration value cannot be parsed.
     #[error("configuration key {name}: {got:?} is not {expected}")]
     Value {
-        /// Name of the knob.
+        /// Name of the configuration value.
         name: &'static str,
-        /// Value as given.
+        /// Text of the configuration value, as given.
         got: String,
-        /// Description of valid values.
+        /// Description of the texts that are valid for this configuration value.
         expected: &'static str,
     },
     /// A value is outside its range, or conflicts with another value.
     #[error("configuration key {name} must be {expected}")]
     Range {
-        /// Name of the knob.
+        /// Name of the configuration value.
         name: &'static str,
-        /// Description of valid values.
+        /// Description of the values that are valid.
         expected: &'static str,
     },
-    /// The address is reachable from other machines, and `allow_unprotected` is not set.
+    /// The server would listen at an address that other machines can reach, and `allow_unprotected` is not
+    /// set.
     #[error(
         "{knob} = {address} can be reached by other machines, but clients are not authenticated yet (TLS does not \
          authenticate them, and Redis clients send their password in the clear): use a loopback address, or set \
          allow_unprotected = true if the network is trusted"
     )]
     Unprotected {
-        /// Name of the knob.
+        /// Name of the configuration value that has the address.
         knob: &'static str,
-        /// The reachable address.
+        /// The address that other machines can reach.
         address: SocketAddr,
     },
-    /// An error in a value, with the place that the value came from.
+    /// An error in a configuration value, with the file or variable that has the value.
     #[error("{place}: {error}")]
     At {
-        /// File or variable of the value.
+        /// Path of the file, or name of the variable, that has the value.
         place: String,
-        /// Error in the value.
+        /// Error in the configuration value.
         error: Box<ConfigError>,
     },
 }

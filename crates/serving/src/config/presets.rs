@@ -1,4 +1,4 @@
-//! The values that each profile sets.
+//! The configuration values that each profile sets.
 
 use thalweg_broker::Batching;
 
@@ -7,7 +7,7 @@ use super::{ByteSize, Given, Profile, Span, WhenIdle};
 const MIB: u64 = 1024 * 1024;
 
 impl Profile {
-    /// Returns the knobs that the profile sets.
+    /// Returns the configuration values that the profile sets.
     #[must_use]
     pub fn given(self) -> Given {
         match self {

@@ -1,14 +1,14 @@
-//! Profiles: sets of values for the knobs of subjects.
+//! Profiles: named sets of values for the knobs that tune publishing to subjects.
 //!
 //! A profile is a layer above the defaults and below all other layers. So a single knob can still be changed in any
 //! profile. The profile `balanced` is the same as the defaults.
 
 use super::Setting;
 
-/// Goal for which the knobs of subjects are tuned.
+/// Goal for which a profile tunes the knobs of publishing to subjects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// The default values of all knobs.
+    /// The profile that sets no values: all configuration values keep their defaults.
     #[default]
     Balanced,
     /// Low latency: queues are short, so that no message waits for long. A slow subscriber misses messages sooner.
@@ -18,7 +18,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// All profiles.
+    /// All profiles that a configuration can select.
     pub const ALL: [Self; 3] = [Self::Balanced, Self::Latency, Self::Throughput];
 }
 
@@ -37,7 +37,8 @@ impl Setting for Profile {
     }
 }
 
-/// Action for gathered messages when the channel has no further input.
+/// Choice for messages that a channel has gathered into a batch when it has no further input: send them
+/// immediately, or wait for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhenIdle(pub thalweg_broker::WhenIdle);
 

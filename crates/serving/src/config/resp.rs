@@ -31,22 +31,22 @@ impl Setting for RespAddress {
     }
 }
 
-/// Backing of a database of Redis clients.
+/// Store behind one numbered database of Redis clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RespDatabase {
-    /// The keyspace of this name.
+    /// The database is the keyspace of this name.
     Keyspace(String),
-    /// The cache of this name.
+    /// The database is the cache of this name.
     Cache(String),
-    /// The native streams of the server.
+    /// The database holds the native streams of the server.
     Streams,
 }
 
-/// Databases by their numbers, in ascending order. 0 is always present.
+/// Databases of Redis clients with their numbers, in ascending order. Number 0 is always present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RespDatabases(pub Vec<(u32, RespDatabase)>);
 
-/// Exclusive upper bound of the numbers.
+/// Exclusive upper bound of the numbers of Redis clients' databases.
 const MAX_DATABASES: u32 = 256;
 
 impl Setting for RespDatabases {
@@ -87,7 +87,7 @@ impl Setting for RespDatabases {
     }
 }
 
-/// Password that Redis clients must send; empty means none. It is never shown.
+/// Password that Redis clients must send; empty means that none is required. The password is never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Password(Option<Arc<[u8]>>);
 
@@ -98,7 +98,8 @@ impl Password {
         self.0.is_some()
     }
 
-    /// Returns true if `given` is the password. The time does not depend on the content of a guess of the same length.
+    /// Returns true if `given` is the password. The time that the comparison takes does not depend on the
+    /// content of a guess of the same length.
     #[must_use]
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.as_ref().is_some_and(|password| {

@@ -1,15 +1,15 @@
-//! Values of knobs as text: sizes with units, time spans, names.
+//! Parsing and formatting of configuration values: sizes with units, time spans, names.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use thalweg_engine::BackendKind;
 use thalweg_types::Durability;
 
-/// A value that can be written in a file, a variable or a flag.
+/// A configuration value that can be written in a file, an environment variable or a flag.
 pub trait Setting: Sized {
-    /// Parses the value. The error describes valid values.
+    /// Parses the value from its text. The error describes valid values.
     fn parse(text: &str) -> Result<Self, &'static str>;
-    /// Formats the value so that [`parse`](Self::parse) returns it.
+    /// Formats the value as text from which [`parse`](Self::parse) returns the same value.
     fn show(&self) -> String;
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Implements [`Setting`] for a type with a fixed set of names.
+/// Implements [`Setting`] for a type whose values have fixed names.
 macro_rules! names {
     ($type:ty, $expected:literal, $($name:literal => $value:pat => $build:expr),+) => {
         impl Setting for $type {
@@ -107,7 +107,8 @@ macro_rules! names {
 /// Address at which the native protocol is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeAddress {
-    /// The port after HTTP's, on HTTP's address. If the system chooses HTTP's port, it chooses this port, too.
+    /// The native protocol is served on HTTP's address, at the port after HTTP's. If the system chooses
+    /// HTTP's port, it chooses this port, too.
     Next,
     /// The native protocol is not served.
     Off,
@@ -116,7 +117,8 @@ pub enum NativeAddress {
 }
 
 impl NativeAddress {
-    /// Returns the address to listen on, given HTTP's.
+    /// Returns the address to listen on for the native protocol, given the address of HTTP; `None` if the
+    /// protocol is not served.
     #[must_use]
     pub fn resolve(self, http: SocketAddr) -> Option<SocketAddr> {
         match self {
@@ -149,7 +151,7 @@ impl Setting for NativeAddress {
     }
 }
 
-/// Backend that stores the state. `None` means the backend that the directory has.
+/// Storage backend of the database's state. `None` means the backend that the data directory already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend(pub Option<BackendKind>);
 
@@ -160,12 +162,12 @@ names!(Backend, "auto, lsm, memory, redb or sqlite",
     "redb" => Self(Some(BackendKind::Redb)) => Self(Some(BackendKind::Redb)),
     "sqlite" => Self(Some(BackendKind::Sqlite)) => Self(Some(BackendKind::Sqlite)));
 
-/// Format of log lines.
+/// Format in which the server writes log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text for people.
+    /// Log lines are text for people.
     Text,
-    /// JSON for programs: one object per line.
+    /// Log lines are JSON objects for programs, one object per line.
     Json,
 }
 
@@ -233,7 +235,7 @@ impl Setting for PathBuf {
     }
 }
 
-/// Parses a number of digits. Underscores may separate them, as in TOML.
+/// Parses a whole number in decimal digits. Underscores may separate the digits, as in TOML.
 fn whole(text: &str) -> Option<u64> {
     let digits: String = text.chars().filter(|letter| *letter != '_').collect();
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok()).flatten()

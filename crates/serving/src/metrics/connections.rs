@@ -1,4 +1,4 @@
-//! Connection counts of a protocol.
+//! Counts of the connections of one protocol.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

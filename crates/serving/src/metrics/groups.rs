@@ -1,7 +1,7 @@
 //! Metrics of consumer groups.
 //!
-//! Each group has a few series, so their number is limited: the oldest groups by id are shown, which stay the same from
-//! scrape to scrape. `groups` is the number of all groups.
+//! Each group has a few time series, so the number of groups shown is limited: the oldest groups by id, which
+//! stay the same from scrape to scrape. The metric `groups` is the number of all groups.
 
 use std::fmt;
 

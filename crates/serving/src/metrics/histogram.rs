@@ -1,7 +1,7 @@
 //! Histograms and counters split over shards, so that threads do not share cache lines.
 //!
-//! Bucket bounds are 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s. A quantile read from them is off by a third at
-//! most.
+//! Bucket bounds are 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s. A quantile computed from the buckets
+//! is off by a third at most.
 
 use std::{
     cell::Cell,
@@ -11,11 +11,11 @@ use std::{
 
 const FIRST_OCTAVE: u32 = 4;
 const OCTAVES: u32 = 20;
-/// Number of buckets: two per octave, and one for all slower values.
+/// Number of buckets of a histogram: two for each doubling of the duration, and one for all slower values.
 const BUCKETS: usize = OCTAVES as usize * 2 + 1;
 const SHARDS: usize = 8;
 
-/// Returns the inclusive upper bound of a bucket in seconds. The last bucket has `f64::MAX`.
+/// Returns the inclusive upper bound of a histogram's bucket in seconds. The last bucket has `f64::MAX`.
 #[must_use]
 fn upper_bound_seconds(bucket: usize) -> f64 {
     if bucket + 1 == BUCKETS {
@@ -27,7 +27,7 @@ fn upper_bound_seconds(bucket: usize) -> f64 {
     micros as f64 / 1e6
 }
 
-/// Returns the bucket of a duration: the first whose bound is not below it.
+/// Returns the number of the histogram bucket for a duration: the first bucket whose bound is not below it.
 #[must_use]
 fn bucket_of(took: Duration) -> usize {
     let micros = u64::try_from(took.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -48,18 +48,18 @@ struct Shard {
     counters: Box<[AtomicU64]>,
 }
 
-/// Histograms and counters, addressed by number.
+/// Histograms of durations and counters, each addressed by a number and split over shards.
 #[derive(Debug)]
 pub struct Shards {
     shards: Box<[Shard]>,
 }
 
-/// One histogram, summed over the shards.
+/// The state of one histogram, summed over the shards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// Number of values.
+    /// Number of values in the histogram.
     pub count: u64,
-    /// Sum of the values in seconds.
+    /// Sum of the histogram's values in seconds.
     pub sum: f64,
     /// Upper bound of each bucket in seconds, and the number of values in it.
     pub buckets: Vec<(f64, u64)>,
@@ -92,7 +92,7 @@ impl Shards {
         Self { shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
-    /// Adds a duration to a histogram and one to a counter.
+    /// Adds a duration to a histogram, and 1 to a counter.
     pub fn record(&self, histogram: usize, counter: usize, took: Duration) {
         let shard = &self.shards[own_shard()];
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -155,8 +155,8 @@ mod tests {
         assert!((all.sum - 0.4).abs() < 1e-9);
     }
 
-    /// Prints the cost that every request pays. Run with
-    /// `cargo test --release -p thalweg-serving --lib -- --ignored --nocapture recording`.
+    /// Prints the time that recording a duration adds to every request. Run with `cargo test --release -p
+    /// thalweg-serving --lib -- --ignored --nocapture recording`.
     #[test]
     #[ignore = "measures: alone, with --nocapture"]
     fn recording_costs_little() {

@@ -1,4 +1,4 @@
-//! Metrics: cheap counters for requests, and collectors for a scrape.
+//! Metrics: cheap counters for requests, and collectors that Prometheus reads at a scrape.
 //!
 //! Owns: sharded histograms and counters ([`Shards`]), connection counts ([`Connections`]), and the collectors of the
 //! parts that all protocols share: the node ([`Node`]), consumer groups ([`Groups`]), subjects and caches.

@@ -1,4 +1,4 @@
-//! Metrics of the node: log, state, queue, health.
+//! Metrics of the node: its log, its state, its queue of commands, and its health.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use thalweg_types::Log2Histogram;
 
 use super::encode::{NoLabels, counter, gauge};
 
-/// Collector of the node's metrics: log, state, queue, health.
+/// Collector of the node's metrics: those of its log, its state, its queue of commands, and its health.
 #[derive(Debug)]
 pub struct Node(pub Database);
 
@@ -35,7 +35,7 @@ fn seconds(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, micros: 
     ConstCounter::new(micros as f64 / 1e6).encode(metric)
 }
 
-/// Encodes a histogram. `scale` converts the counted values to the unit.
+/// Encodes a histogram. `scale` converts the counted values to the unit of the metric.
 fn histogram(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,7 +1,7 @@
 //! Metrics of subjects and caches.
 //!
-//! Each cache has a few series, so their number is limited: the first caches by name are shown. `caches` is the number
-//! of all caches.
+//! Each cache has a few time series, so the number of caches shown is limited: the first ones by name. The
+//! metric `caches` is the number of all caches.
 
 use std::{fmt, sync::Arc};
 

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A small random generator; its seed replays a failing run.
+/// A small random generator for tests; its seed replays a failing run.
 struct Dice(u64);
 
 impl Dice {
