@@ -77,8 +77,7 @@ pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
             "unsupported_media_type",
             Action::Fix,
             "Content-Type must be application/octet-stream, application/x-ndjson or application/json (curl's --data \
-             says \
-             another one unless -H does)",
+             sends another type unless -H sets it)",
         )
     })
 }
@@ -102,7 +101,7 @@ pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatc
         }
     }
     if batch.is_empty() {
-        return Err(ApiError::bad_request("no_records", "the body has no record: send at least one"));
+        return Err(ApiError::bad_request("no_records", "the body has no record"));
     }
     Ok(batch)
 }

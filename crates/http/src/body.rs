@@ -98,11 +98,7 @@ async fn next_data(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
                 }
             }
             Some(Err(_)) => {
-                return Err(ApiError::bad_request(
-                    "bad_body",
-                    "the body ended early or its framing is \
-                invalid: send the request again",
-                ));
+                return Err(ApiError::bad_request("bad_body", "the body ended early or its framing is invalid"));
             }
         }
     }

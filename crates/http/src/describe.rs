@@ -16,14 +16,14 @@ use utoipa::{
     },
 };
 
-use crate::parse::parameter;
+use crate::parse::{Media, parameter};
 
 /// Media type of raw bytes.
-pub(crate) const BINARY: &str = "application/octet-stream";
+pub(crate) const BINARY: &str = Media::Binary.name();
 /// Media type of one JSON value per line.
-pub(crate) const NDJSON: &str = "application/x-ndjson";
+pub(crate) const NDJSON: &str = Media::Ndjson.name();
 /// Media type of server-sent events.
-pub(crate) const EVENTS: &str = "text/event-stream";
+pub(crate) const EVENTS: &str = Media::Events.name();
 
 fn integer() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::Integer)
@@ -129,8 +129,7 @@ parameters! {
     KeysPath { Path "key": text(), "Percent-encoded bytes of the key."; }
     /// Header with the level of a write.
     Level {
-        Header "Thalweg-Durability": Durable::schema(), "Level that the reply waits for; the server's default if \
-            missing.";
+        Header "Thalweg-Durability": Durable::schema(), "Level of the write; the server's default if missing.";
     }
     /// Lifetime of the value of a put.
     Lifetime {
@@ -148,15 +147,13 @@ parameters! {
     /// Conditions of a write.
     WriteConditions {
         Header "If-Match": text(), "Revision or version that the key must have, in quotes as in \"17\"; or * if it \
-                must \
-            exist.";
+            must exist.";
         Header "If-None-Match": text(), "* if the key must not exist.";
     }
     /// Condition of a write to an existing key.
     MatchCondition {
         Header "If-Match": text(), "Revision or version that the key must have, in quotes as in \"17\"; or * if it \
-                must \
-            exist.";
+            must exist.";
     }
     /// Conditions of a read.
     ReadConditions {
@@ -174,8 +171,7 @@ parameters! {
     /// Number to add to a counter of a cache.
     EntryAdd { Query "add" required: integer(), "Number to add; may be negative."; }
     /// Header with which a client resumes.
-    LastEvent { Header "Last-Event-ID": text(), "Id of the last event that the client received; the reply resumes \
-                        after it."; }
+    LastEvent { Header "Last-Event-ID": text(), "Id of the last event received; the reply resumes after it."; }
     /// Query parameters of a request to a subject.
     AskParameters {
         Query "key": text(), "Key of the raw message.";
@@ -190,15 +186,13 @@ parameters! {
         Query "producer": text().max_length(Some(64)), "Id of the producer. An append that is sent again with the same \
             numbers happens once.";
         Query "epoch": integer().minimum(Some(0)), "The producer's epoch; 0 if missing.";
-        Query "sequence": integer().minimum(Some(0)), "Number of the producer's append: from 0 in each epoch, without \
-            gaps.";
+        Query "sequence": integer().minimum(Some(0)), "Number of the append: from 0 in each epoch, without gaps.";
     }
     /// Query parameters of a read of records.
     RecordsParameters {
         Query "from": text(), "Position at which to begin: an offset, `start` or `end`.";
         Query "since": text(), "Time at which to begin, instead of `from`: microseconds since 1970 or RFC 3339.";
-        Query "last": integer().minimum(Some(0)), "Number of offsets before the end at which to begin, instead of \
-            `from`.";
+        Query "last": integer().minimum(Some(0)), "Offsets before the end at which to begin, instead of `from`.";
         Query "limit": integer(), "Maximum number of records.";
         Query "max_bytes": integer(), "Maximum size of the records in bytes, approximately.";
     }
@@ -281,7 +275,7 @@ replies! {
     }
     /// The reply to a write at level none, with JSON.
     Accepted {
-        202 "The write is accepted at level none; its outcome is not known yet." [Durability] "application/json";
+        202 "The write is accepted at level none; its outcome is not known yet." [Durability] Media::Json.name();
     }
     /// The reply to a write at a level.
     Touched { 204 "The deadline is changed." [Durability]; }

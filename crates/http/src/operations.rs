@@ -355,8 +355,7 @@ impl JsonOperation {
                 list.nack(names.group(stream, group)?, again, reason, &groups::settlements(attempts)?)?;
             }
             Self::Add { .. } | Self::DeletePrefix { .. } | Self::Get { .. } | Self::Scan { .. } => {
-                let expected = "a commit supports put, touch, delete, append, ack and nack: use /v1/txn for other \
-                                operations";
+                let expected = "a commit supports put, touch, delete, append, ack and nack: see /v1/txn for others";
                 return Err(ApiError::bad_request("bad_json", expected));
             }
         }

@@ -172,9 +172,8 @@ async fn sweep(snapshots: Weak<Snapshots>) {
 #[utoipa::path(
     get, path = "/v1/snapshot", params(SnapshotQuery),
     responses((status = 200, description = "The chunks.", body = Binary, content_type = BINARY,
-    headers(("Thalweg-Snapshot" = String, description = "Name of the snapshot, with which a client resumes it."),
-        ("Thalweg-LSN" = u64, description = "LSN up to which the snapshot is applied; the next increment begins \
-          there."))))
+        headers(("Thalweg-Snapshot" = String, description = "Name of the snapshot, with which a client resumes it."),
+            ("Thalweg-LSN" = u64, description = "LSN of the snapshot, where the next increment begins."))))
 )]
 pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call) -> Answer {
     let query = SnapshotQuery::parse(call.head.uri.query())?;

@@ -171,12 +171,9 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
     let expect = write_condition(if_match, if_none_match)?.unwrap_or(Expect::Present);
     if expect == Expect::Absent {
-        return Err(ParseError::BadHeader {
-            name: "If-None-Match",
-            expected: "left out: a touch requires that the key \
-                                                  has a value",
-        }
-        .into());
+        return Err(
+            ParseError::BadHeader { name: "If-None-Match", expected: "left out: a touch requires a value" }.into()
+        );
     }
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
     let keyspace = app.find_keyspace(&name)?;

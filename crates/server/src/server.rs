@@ -40,7 +40,7 @@ pub enum ServerError {
     BindNative(#[from] thalweg_transport::ListenError),
     /// The default address of the native protocol, the port after HTTP's, could not be bound.
     #[error(
-        "{0} This is the port after that of HTTP (native = next). Choose another address with `native`, or disable \
+        "{0} This is the port after HTTP's (native = next). Choose another address with `native`, or disable \
          the protocol with native = off."
     )]
     BindNext(thalweg_transport::ListenError),

@@ -45,8 +45,7 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
             Ok(accepted) => begin(accepted, connections),
             Err(error) => {
                 if let Some(failed) = failures.add(Instant::now()) {
-                    tracing::warn!(%error, failed, "accepting connections of {whose} failed; `failed` counts since \
-                                                    the last message");
+                    tracing::warn!(%error, failed, "accepting connections of {whose} failed");
                 }
                 tokio::time::sleep(PAUSE).await;
             }

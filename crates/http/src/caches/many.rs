@@ -65,10 +65,7 @@ fn too_many(entries: usize) -> Result<(), ApiError> {
     if entries <= MAX_CACHE_ENTRIES_AT_ONCE {
         return Ok(());
     }
-    let message = format!(
-        "at most {MAX_CACHE_ENTRIES_AT_ONCE} entries per request, not {entries}: send several \
-                           requests"
-    );
+    let message = format!("at most {MAX_CACHE_ENTRIES_AT_ONCE} entries per request, not {entries}: split it");
     Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_entries", Action::Fix, message))
 }
 
@@ -99,10 +96,7 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
         };
         bytes += entry.value.len();
         if bytes > MAX_TRANSACTION_RESULT_BYTES {
-            let message = format!(
-                "the values are larger than {MAX_TRANSACTION_RESULT_BYTES} bytes together: request \
-                                   fewer keys"
-            );
+            let message = format!("the values exceed {MAX_TRANSACTION_RESULT_BYTES} bytes: request fewer keys");
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "result_too_large", Action::Fix, message));
         }
         out.extend_from_slice(b",\"found\":true,");

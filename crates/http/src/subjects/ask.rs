@@ -53,11 +53,7 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
         messages::encode(&subject, Some(&reply_to), media, &body, query.key.as_deref())?
     };
     if batch.messages() != 1 {
-        return Err(ApiError::bad_request(
-            "too_many_messages",
-            "a request has one message and one answer: send \
-                                          messages one by one",
-        ));
+        return Err(ApiError::bad_request("too_many_messages", "a request has one message: send messages one by one"));
     }
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;

@@ -46,13 +46,7 @@ fn writer(subject: &Subject, reply_to: Option<&Subject>, bytes: usize) -> Result
 
 fn finish(subject: &Subject, writer: BatchWriter) -> Result<Batch, ApiError> {
     let shared = writer.into_shared(Checksum::Without);
-    let shared = shared.ok_or_else(|| {
-        ApiError::bad_request(
-            "no_records",
-            "the body has no message: send at least \
-        one",
-        )
-    })?;
+    let shared = shared.ok_or_else(|| ApiError::bad_request("no_records", "the body has no message"))?;
     Ok(Batch::new(subject.clone(), shared.bytes, shared.count)?)
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let query = SubscribeQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "messages")?;
     if call.header(&LAST_EVENT_ID).is_some() {
-        let expected = "left out: a subject stores no messages to resume; use a stream if none may be missed";
+        let expected = "left out: a subject stores nothing to resume from; use a stream if no message may be missed";
         return Err(ParseError::BadHeader { name: "Last-Event-ID", expected }.into());
     }
     let pattern = Pattern::parse(&decode(call.path_after(PREFIX).as_bytes())?)?;

@@ -394,8 +394,7 @@ impl Config {
         if self.max_body_bytes_in_flight < self.max_body_bytes {
             return wrong(
                 "max_body_bytes_in_flight",
-                "at least max_body_bytes; otherwise the largest body is never \
-                          admitted",
+                "at least max_body_bytes; otherwise the largest body is never admitted",
             );
         }
         if self.max_reply_bytes_in_flight.0 < MAX_REDIS_REPLY_BYTES as u64 {
@@ -410,8 +409,7 @@ impl Config {
         if self.max_queued_bytes < self.max_link_bytes {
             return wrong(
                 "max_queued_bytes",
-                "at least max_link_bytes; otherwise a single connection never reaches \
-                          its limit",
+                "at least max_link_bytes; otherwise a single connection never reaches its limit",
             );
         }
         if self.batch_bytes.0 > MAX_PUBLISH_BYTES as u64 / 2 {
