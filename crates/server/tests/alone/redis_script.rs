@@ -5,7 +5,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use thalweg_redis::{
-    command,
+    table,
     wire::reply_parser::{Token, token, whole},
 };
 use tokio::{
@@ -118,7 +118,7 @@ impl Decisions<'_> {
 
 /// Returns the bytes that a connection sends, as the input determines.
 pub fn script(input: &[u8]) -> Vec<u8> {
-    let all: Vec<_> = command::all().collect();
+    let all: Vec<_> = table::all().collect();
     let (mut out, mut input) = (Vec::new(), Decisions(input));
     for _ in 0..MAX_REQUESTS {
         if input.0.is_empty() {
