@@ -52,7 +52,7 @@ pub enum SubscribeError {
     /// A queue limit is 0.
     #[error("the limits of a queue must be at least one message and one byte")]
     NoQueue,
-    /// [`Policy::Disconnect`] has closed the link.
+    /// [`Policy::Disconnect`](crate::Policy::Disconnect) has closed the link.
     #[error("the server closed this connection because it was too slow: connect again")]
     Disconnected,
 }
