@@ -22,17 +22,10 @@ pub fn write_key(index: u64, out: &mut [u8; KEY_BYTES]) {
 
 /// The key of an index.
 #[inline]
-#[must_use]
 pub fn key(index: u64) -> [u8; KEY_BYTES] {
     let mut out = [0; KEY_BYTES];
     write_key(index, &mut out);
     out
-}
-
-/// The index of a key, if it is one of ours.
-#[must_use]
-pub fn index_of(key: &[u8]) -> Option<u64> {
-    std::str::from_utf8(key.strip_prefix(b"key_")?).ok()?.parse().ok()
 }
 
 /// Values of one length for all indices: windows into one pool of random bytes, so making one costs
@@ -48,7 +41,6 @@ const POOL_BYTES: usize = 1 << 20;
 
 impl Values {
     /// Values of `len` bytes.
-    #[must_use]
     pub fn new(len: usize, seed: u64) -> Self {
         let mut rng = generator(seed ^ 0x7661_6c75_6573);
         let words = (POOL_BYTES + len).div_ceil(8);
@@ -58,20 +50,17 @@ impl Values {
 
     /// The value of an index.
     #[inline]
-    #[must_use]
     pub fn of(&self, index: u64) -> &[u8] {
         let at = (stir(index ^ self.seed) as usize) & (POOL_BYTES - 1);
         &self.pool[at..at + self.len]
     }
 
     /// Bytes of each value.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Returns true if the values are empty.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -86,8 +75,6 @@ mod tests {
         assert_eq!(&key(0), b"key_0000000000");
         assert_eq!(&key(1_234_567_890), b"key_1234567890");
         assert!(key(99) < key(100));
-        assert_eq!(index_of(&key(42)), Some(42));
-        assert_eq!(index_of(b"other"), None);
     }
 
     #[test]

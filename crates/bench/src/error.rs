@@ -54,8 +54,18 @@ pub enum BenchError {
 }
 
 impl BenchError {
+    /// Makes an error of wrong data that a subject returned.
+    pub fn wrong(subject: &str, doing: &'static str, message: impl Into<String>) -> Self {
+        Self::WrongData { subject: subject.to_owned(), doing, message: message.into() }
+    }
+
+    /// Makes an error of a server that cannot be reached or started, for `map_err`.
+    pub fn target<E: std::fmt::Display>(target: impl std::fmt::Display) -> impl Fn(E) -> Self {
+        move |error| Self::Target { target: target.to_string(), message: error.to_string() }
+    }
+
     /// Makes an error of whatever a subject answers, for `map_err`.
-    pub fn subject<E: std::fmt::Display>(subject: &str, doing: &'static str) -> impl FnOnce(E) -> Self {
+    pub fn subject<E: std::fmt::Display>(subject: &str, doing: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::Subject { subject: subject.to_owned(), doing, message: error.to_string() }
     }
 

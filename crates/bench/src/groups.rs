@@ -236,7 +236,7 @@ fn work(
 }
 
 fn wrong(message: String) -> BenchError {
-    BenchError::WrongData { subject: NAME.to_owned(), doing: "consuming", message }
+    BenchError::wrong(NAME, "consuming", message)
 }
 
 #[cfg(test)]

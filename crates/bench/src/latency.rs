@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
 
 /// Times from 1 ns to 10 minutes with three significant digits; longer ones count as 10 minutes.
 #[derive(Clone, Debug)]
@@ -41,43 +40,44 @@ impl Latencies {
         self.histogram.saturating_record_n(nanos.max(1), times);
     }
 
+    /// Returns the times of several histograms in one.
+    pub fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut sum = Self::default();
+        all.into_iter().for_each(|times| sum.merge(times));
+        sum
+    }
+
     /// Adds what another worker counted.
     pub fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("all have the same bounds");
     }
 
     /// Returns the number of counted times.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// The time that `percentile` percent do not exceed; zero if nothing was counted.
-    #[must_use]
     pub fn percentile(&self, percentile: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_percentile(percentile))
     }
 
     /// Returns how many times were longer, within the histogram's precision.
-    #[must_use]
     pub fn count_above(&self, time: Duration) -> u64 {
         self.count() - self.histogram.count_between(0, nanos(time).min(LONGEST_NANOS))
     }
 
     /// The mean; zero if nothing was counted.
-    #[must_use]
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.histogram.mean() as u64)
     }
 
     /// Returns the longest time; zero if nothing was counted.
-    #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.histogram.max())
     }
 
     /// The usual percentiles in microseconds.
-    #[must_use]
     pub fn quantiles(&self) -> Quantiles {
         let at = |percentile| micros(self.percentile(percentile));
         Quantiles {
@@ -91,7 +91,6 @@ impl Latencies {
     }
 
     /// The whole spectrum: percentile, time, and how many lie at or below it.
-    #[must_use]
     pub fn spectrum(&self) -> Vec<SpectrumLine> {
         SPECTRUM
             .iter()
@@ -106,19 +105,17 @@ impl Latencies {
 
 /// A duration in nanoseconds; `u64::MAX` if it is longer.
 #[inline]
-#[must_use]
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A duration in microseconds.
-#[must_use]
 pub fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
 /// The percentiles that a table row has room for, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
     /// Mean.
     pub mean_us: f64,
@@ -135,7 +132,7 @@ pub struct Quantiles {
 }
 
 /// A line of a percentile spectrum.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpectrumLine {
     /// Percentile from 0 to 100.
     pub percentile: f64,

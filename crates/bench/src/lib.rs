@@ -1,8 +1,8 @@
 //! Workloads, an open-loop load generator, histograms and reports: the suites of `thalweg bench`.
 //!
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
-//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators ([`load`], [`native`]), how
-//! time and resources are measured, and how a report looks as text and as JSON. Does not own: the command line around
+//! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`]), the load generators (`load`, `native`), how time
+//! and resources are measured, and how a report looks as text and as JSON. Does not own: the command line around
 //! the suites, and nothing inside the server, which is only reached over its socket.
 //!
 //! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
@@ -11,29 +11,30 @@
 
 pub mod backends;
 pub mod cache;
-pub mod data;
+mod data;
 pub mod engine;
 mod error;
 pub mod groups;
 pub mod http;
-pub mod latency;
-pub mod load;
+mod latency;
+mod load;
 pub mod log;
-pub mod machine;
-pub mod native;
+mod machine;
+mod native;
 mod options;
-pub mod probe;
+mod probe;
 mod progress;
 pub mod pubsub;
-pub mod random;
+mod random;
 pub mod report;
 pub mod resp;
 mod scratch;
+mod server;
 pub mod snapshot;
 pub mod stats;
 pub mod streams;
 mod tasks;
-pub mod usage;
+mod usage;
 
 pub use error::BenchError;
 pub use progress::{Progress, Quiet, Stderr};

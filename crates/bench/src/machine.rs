@@ -1,6 +1,9 @@
 //! Description of the machine: a figure without its machine is a rumour.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde::Serialize;
 
@@ -34,7 +37,6 @@ pub struct Build {
 
 impl Machine {
     /// Reads what can be read; `dir` is on the disk that will be measured.
-    #[must_use]
     pub fn detect(dir: &Path) -> Self {
         let unknown = || "unknown".to_owned();
         Self {
@@ -57,7 +59,6 @@ impl Machine {
 impl Build {
     /// Describes this binary. The commit is `THALWEG_COMMIT` if that was set while building, else the head of
     /// the checkout that the executable lies in, else unknown.
-    #[must_use]
     pub fn detect() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -90,33 +91,13 @@ fn filesystem_of(dir: &Path) -> Option<String> {
         .map(|(_, text)| text)
 }
 
+/// Asks git for the commit of the checkout that the running program lies in.
 fn commit_of_checkout() -> Option<String> {
     let executable = std::env::current_exe().ok()?;
-    let git = executable.ancestors().map(|dir| dir.join(".git")).find(|git| git.exists())?;
-    let git = if git.is_file() {
-        // A worktree: the file names the directory that holds its HEAD.
-        PathBuf::from(std::fs::read_to_string(git).ok()?.strip_prefix("gitdir:")?.trim())
-    } else {
-        git
-    };
-    let head = std::fs::read_to_string(git.join("HEAD")).ok()?;
-    let commit = match head.trim().strip_prefix("ref: ") {
-        Some(reference) => resolve(&git, reference)?,
-        None => head.trim().to_owned(),
-    };
-    Some(commit.chars().take(12).collect())
-}
-
-fn resolve(git: &Path, reference: &str) -> Option<String> {
-    let common = std::fs::read_to_string(git.join("commondir")).map(|text| git.join(text.trim()));
-    let common = common.unwrap_or_else(|_| git.to_path_buf());
-    for dir in [git, &common] {
-        if let Ok(text) = std::fs::read_to_string(dir.join(reference)) {
-            return Some(text.trim().to_owned());
-        }
-    }
-    let packed = std::fs::read_to_string(common.join("packed-refs")).ok()?;
-    packed.lines().find_map(|line| line.strip_suffix(reference)).map(|commit| commit.trim().to_owned())
+    let git =
+        Command::new("git").arg("-C").arg(executable.parent()?).args(["rev-parse", "--short=12", "HEAD"]).output();
+    let commit = String::from_utf8(git.ok().filter(|git| git.status.success())?.stdout).ok()?;
+    Some(commit.trim().to_owned())
 }
 
 #[cfg(test)]

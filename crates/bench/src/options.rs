@@ -1,4 +1,8 @@
-//! Checks of options that the command line's parser does not make.
+//! Values of options, and checks of them that the command line's parser does not make.
+
+use std::time::Duration;
+
+use thalweg_engine::BackendKind;
 
 use crate::BenchError;
 
@@ -26,4 +30,30 @@ pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Re
     let left: Vec<T> = all.into_iter().filter(|one| name(one).contains(part)).collect();
     require(!left.is_empty(), "--only", format!("{part:?} is in none of: {names}"))?;
     Ok(left)
+}
+
+/// Reads `10`, `10s`, `1.5s`, `500ms`, `80us`, `2m`; a bare number is seconds.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration: write for example 10s, 500ms or 80us");
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit.trim() {
+        "" | "s" => number,
+        "m" => number * 60.0,
+        "ms" => number / 1e3,
+        "us" | "µs" => number / 1e6,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+/// A backend that this build has, by its name.
+pub fn backend(text: &str) -> Result<BackendKind, String> {
+    let names = BackendKind::ALL.map(BackendKind::name).join(", ");
+    match BackendKind::from_name(text) {
+        Some(kind) if kind.is_built() => Ok(kind),
+        Some(kind) => Err(format!("this build has no {} backend", kind.name())),
+        None => Err(format!("one of {names}")),
+    }
 }

@@ -13,14 +13,12 @@ use rand::{RngExt as _, SeedableRng as _};
 pub type Generator = rand_pcg::Pcg64Mcg;
 
 /// Returns the generator of a seed.
-#[must_use]
 pub fn generator(seed: u64) -> Generator {
     Generator::seed_from_u64(seed)
 }
 
 /// Maps a number to an unrelated one; a bijection of `u64` (the finaliser of SplitMix64).
 #[inline]
-#[must_use]
 pub const fn stir(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -60,7 +58,6 @@ pub enum KeyChooser {
 
 impl KeyChooser {
     /// Creates a chooser among `keys` keys; 0 counts as 1.
-    #[must_use]
     pub fn new(distribution: Distribution, keys: u64) -> Self {
         let keys = keys.max(1);
         if distribution == Distribution::Uniform {

@@ -1,6 +1,7 @@
 //! Reports of suites: as text or as a page for people, and as JSON for programs. All have the same figures.
 
 mod html;
+pub(crate) mod plots;
 
 use std::{
     fmt::Write as _,
@@ -14,7 +15,6 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
     BenchError, Scratch,
-    load::validity::Validity,
     machine::{Build, Machine},
     usage::{Cost, Usage, Whose},
 };
@@ -119,21 +119,12 @@ pub enum Verdict {
 }
 
 impl Check {
-    /// Checks that a run's figures may be believed.
-    #[must_use]
-    pub fn of_run(what: impl Into<String>, required: &str, validity: Validity) -> Self {
-        let (measured, verdict) = validity.verdict();
-        Self { what: what.into(), required: required.to_owned(), measured, verdict }
-    }
-
     /// A measured ratio or rate that should be at least `required`.
-    #[must_use]
     pub fn at_least(what: impl Into<String>, measured: f64, required: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("at least", required), measured >= required, unit)
     }
 
     /// A measured value that should stay below `bound`.
-    #[must_use]
     pub fn below(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("below", bound), measured < bound, unit)
     }
@@ -200,15 +191,28 @@ macro_rules! cells {
 }
 pub(crate) use cells;
 
+/// Creates a table with a row for each item. Its columns are declared once: title, and figure of an item. Figures may use
+/// variables that are declared before them.
+macro_rules! table {
+    ($title:expr; $item:pat in $items:expr; $(let $variable:pat = $of:expr;)* $($name:literal => $value:expr),* $(,)?) => {{
+        let mut table = $crate::report::Table::new($title);
+        for $item in $items {
+            $(let $variable = $of;)*
+            table.row($crate::report::cells! { $($name => $value),* });
+        }
+        table
+    }};
+}
+
+pub(crate) use table;
+
 /// A byte count as a cell in MiB.
-#[must_use]
 pub fn mebibytes(bytes: Option<u64>) -> Cell {
     bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)).into()
 }
 
 impl Table {
     /// Creates a table without rows; its first row names its columns.
-    #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), columns: Vec::new(), rows: Vec::new() }
     }
@@ -269,7 +273,6 @@ impl Report {
     }
 
     /// Creates a report to be filled; `dir` is on the measured disk. The run's cost counts from here.
-    #[must_use]
     pub fn begin(suite: &'static str, dir: &Path) -> Self {
         let mut notes = Vec::new();
         if cfg!(debug_assertions) {
@@ -297,7 +300,6 @@ impl Report {
     }
 
     /// Adds the cost and the time of the run, which ends now.
-    #[must_use]
     pub fn finish(mut self) -> Self {
         self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(Whose::Own).since(&self.begun.1) };
         self.seconds = self.begun.0.elapsed().as_secs_f64();
@@ -310,7 +312,6 @@ impl Report {
     }
 
     /// The worst verdict of the checks: what the exit status should follow.
-    #[must_use]
     pub fn verdict(&self) -> Verdict {
         let any = |wanted| self.checks.iter().any(|check| check.verdict == wanted);
         if any(Verdict::Void) {
@@ -323,15 +324,8 @@ impl Report {
     }
 
     /// Returns the report as JSON, indented.
-    #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("reports hold only strings and numbers")
-    }
-
-    /// Returns the report as one HTML page, plots included, that loads nothing from elsewhere.
-    #[must_use]
-    pub fn to_html(&self) -> String {
-        html::page(self)
     }
 
     /// Writes the plots as SVG files to a directory, which is made if it is not there.
@@ -345,7 +339,6 @@ impl Report {
     }
 
     /// Returns the report as text with tables.
-    #[must_use]
     pub fn to_text(&self) -> String {
         let mut out = String::new();
         self.write_head(&mut out);
@@ -409,7 +402,6 @@ impl Report {
 }
 
 /// Three significant digits, or all digits of the whole part with separators.
-#[must_use]
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -439,7 +431,6 @@ fn grouped(count: u64) -> String {
 }
 
 /// Formats a duration with a fitting unit.
-#[must_use]
 pub fn duration(time: Duration) -> String {
     let nanos = time.as_nanos() as f64;
     match nanos {

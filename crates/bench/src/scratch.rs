@@ -28,7 +28,6 @@ impl Scratch {
     }
 
     /// Path of the directory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -38,7 +37,7 @@ impl Scratch {
         let path = self.path.join(name);
         match std::fs::remove_dir_all(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(BenchError::Files { path, source: error });
+                return Err(BenchError::files(path)(error));
             }
             _ => {}
         }

@@ -1,9 +1,6 @@
 //! Medians and ratios over rounds.
 
-use serde::Serialize;
-
 /// The median: the mean of the two middle values of an even count; NaN of none.
-#[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -14,15 +11,19 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Returns the median of a figure of each item; NaN of none.
+pub fn median_of<T>(items: &[T], figure: impl Fn(&T) -> f64) -> f64 {
+    median(&items.iter().map(figure).collect::<Vec<_>>())
+}
+
 /// The median absolute deviation from the median: how far a typical round strays.
-#[must_use]
 pub fn mad(values: &[f64]) -> f64 {
     let middle = median(values);
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>())
 }
 
 /// Summary of the rounds' values of one figure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Median of the rounds.
     pub median: f64,
@@ -38,7 +39,6 @@ pub struct Summary {
 
 impl Summary {
     /// Creates the summary of at least one value; all fields are NaN if there is none.
-    #[must_use]
     pub fn of(values: &[f64]) -> Self {
         Self {
             median: median(values),
@@ -51,7 +51,6 @@ impl Summary {
 }
 
 /// The median of `a / b` taken round by round: drift of the machine between rounds cancels out.
-#[must_use]
 pub fn ratio(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }

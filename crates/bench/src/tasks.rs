@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use crate::load::crew::Clock;
+use crate::load::Clock;
 
 /// The next step of a task.
 #[derive(Debug)]

@@ -41,7 +41,6 @@ pub struct Cost {
 
 impl Usage {
     /// Reads the counters now.
-    #[must_use]
     pub fn read(whose: Whose) -> Self {
         let dir = match whose {
             Whose::Own => "/proc/self".to_owned(),
@@ -59,7 +58,6 @@ impl Usage {
     }
 
     /// Returns the resources used since `before`.
-    #[must_use]
     pub fn since(&self, before: &Self) -> Cost {
         Cost {
             cpu_seconds: self.cpu.saturating_sub(before.cpu).as_secs_f64(),
@@ -70,16 +68,6 @@ impl Usage {
     }
 }
 
-/// Resident size of a process now.
-#[must_use]
-pub fn resident_bytes(whose: Whose) -> Option<u64> {
-    let path = match whose {
-        Whose::Own => "/proc/self/status".to_owned(),
-        Whose::Process(id) => format!("/proc/{id}/status"),
-    };
-    field(&path, "VmRSS:").map(|kib| kib * 1024)
-}
-
 /// Resets the peak of this process's resident size, if the kernel permits it.
 pub fn reset_peak() {
     // Without it the peak is that of the whole run, which is still an upper bound.
@@ -87,13 +75,11 @@ pub fn reset_peak() {
 }
 
 /// CPU time of this process.
-#[must_use]
 pub fn process_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ProcessCPUTime))
 }
 
 /// CPU time of the calling thread.
-#[must_use]
 pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }
@@ -107,13 +93,11 @@ pub struct Effort {
 
 impl Effort {
     /// Begins now, with the calling thread.
-    #[must_use]
     pub fn begin() -> Self {
         Self { cpu: thread_cpu(), began: Instant::now() }
     }
 
     /// Returns the CPU time since the begin, and its share of the time that has passed.
-    #[must_use]
     pub fn end(&self) -> (Duration, f64) {
         let spent = thread_cpu().saturating_sub(self.cpu);
         (spent, spent.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9))
@@ -129,27 +113,35 @@ pub struct Meter {
 
 impl Meter {
     /// Begins now; `server` is the server's process, if it is known.
-    #[must_use]
     pub fn begin(server: Option<u32>) -> Self {
         let server = server.map(|id| (id, Usage::read(Whose::Process(id))));
         Self { server, effort: Effort::begin() }
     }
 
     /// Returns what the server has used since, if its process is known.
-    #[must_use]
     pub fn server(&self) -> Option<Cost> {
         self.server.map(|(id, before)| Usage::read(Whose::Process(id)).since(&before))
     }
 
-    /// Returns the CPU time of this thread since, and its share of the time that has passed.
-    #[must_use]
-    pub fn effort(&self) -> (Duration, f64) {
-        self.effort.end()
+    /// Returns what this thread, as the generator, and the server have used since.
+    pub fn spent(&self) -> Spent {
+        let (cpu, busiest) = self.effort.end();
+        Spent { generator_cpu: cpu.as_secs_f64(), busiest, server: self.server() }
     }
 }
 
+/// Resources that a run used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// CPU seconds of the generator's threads.
+    pub generator_cpu: f64,
+    /// Share of its time that the busiest of them was running.
+    pub busiest: f64,
+    /// Resources of the server; `None` if its process is not known.
+    pub server: Option<Cost>,
+}
+
 /// Returns the time that the host of a virtual machine took from its processors, all of them together, since it began.
-#[must_use]
 pub fn stolen_from_processors() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     stolen_of(&text)
@@ -214,7 +206,7 @@ mod tests {
     #[test]
     fn another_process_is_read_through_proc() {
         let usage = Usage::read(Whose::Process(std::process::id()));
-        assert!(usage.peak_rss_bytes.unwrap() > 0 && resident_bytes(Whose::Own).unwrap() > 0);
+        assert!(usage.peak_rss_bytes.unwrap() > 0);
         assert_eq!(Usage::read(Whose::Process(u32::MAX)), Usage::default());
     }
 

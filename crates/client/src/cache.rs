@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+pub use thalweg_types::info::CacheFigures as CacheStats;
 use thalweg_wire::{self as wire, CacheCreate, CacheExpect, CachePair, CacheTtl, Frame, List, Rest, SharedFrame};
 
 use crate::{
@@ -49,31 +50,6 @@ pub struct CacheValue {
     pub remaining: Option<Duration>,
 }
 
-/// Statistics of a cache. Counters start at 0 when the cache is created.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheStats {
-    /// Name of the cache.
-    pub name: String,
-    /// Number of entries.
-    pub entries: u64,
-    /// Bytes of keys and values, including the overhead of each entry.
-    pub bytes: u64,
-    /// Capacity in bytes.
-    pub max_bytes: u64,
-    /// Number of reads that found an entry.
-    pub hits: u64,
-    /// Number of reads that found no entry.
-    pub misses: u64,
-    /// Number of values set.
-    pub puts: u64,
-    /// Number of entries removed by clients.
-    pub deletes: u64,
-    /// Number of entries evicted to make room for others.
-    pub evictions: u64,
-    /// Number of entries that expired.
-    pub expirations: u64,
-}
-
 impl Client {
     /// Returns a handle of the cache with this name. The first use creates a missing cache with the server's default
     /// capacity.
@@ -97,19 +73,7 @@ impl Client {
 }
 
 fn read_stats(frame: &SharedFrame) -> Result<Vec<CacheStats>, Error> {
-    let stats = |found: wire::CacheFigures<'_>| CacheStats {
-        name: found.name.to_owned(),
-        entries: found.entries,
-        bytes: found.bytes,
-        max_bytes: found.max_bytes,
-        hits: found.hits,
-        misses: found.misses,
-        puts: found.puts,
-        deletes: found.deletes,
-        evictions: found.evictions,
-        expirations: found.expirations,
-    };
-    Ok(reply_of::<wire::CacheStats<'_>>(frame)?.caches.iter().map(stats).collect())
+    Ok(reply_of::<wire::CacheStats<'_>>(frame)?.caches.iter().collect())
 }
 
 impl Cache {

@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+pub use thalweg_types::info::{Group as GroupInfo, Member as MemberInfo};
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
     command::groups::{
@@ -79,60 +80,6 @@ pub struct Settled {
     pub durability: Durability,
 }
 
-/// Description of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Id of the group.
-    pub id: GroupId,
-    /// Name of the group.
-    pub name: String,
-    /// Id of the stream.
-    pub stream: StreamId,
-    /// Name of the stream.
-    pub stream_name: String,
-    /// Configuration of the group.
-    pub config: GroupConfig,
-    /// Offset of the next record that has never been delivered.
-    pub cursor: Offset,
-    /// Offset below which all records are settled.
-    pub floor: Offset,
-    /// Number of records that have never been delivered.
-    pub lag: u64,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of pending records that members hold.
-    pub in_flight: u64,
-    /// Number of pending records that wait for another record of the same key.
-    pub parked: u64,
-    /// Number of dead letters that are being written to their stream.
-    pub dying: u64,
-    /// Number of deliveries of records, redeliveries included.
-    pub delivered: u64,
-    /// Number of these deliveries that were redeliveries.
-    pub redelivered: u64,
-    /// Number of records acked.
-    pub acked: u64,
-    /// Number of records that became dead letters.
-    pub dead: u64,
-    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
-    pub dropped: u64,
-    /// Members that have fetched.
-    pub members: Vec<MemberInfo>,
-}
-
-/// A member of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberInfo {
-    /// Name of the member.
-    pub name: String,
-    /// Space time of the member's last fetch, exact to ten seconds.
-    pub last_fetch: SpaceTime,
-    /// Number of records that the member holds.
-    pub in_flight: u64,
-    /// Number of attempts that the member holds.
-    pub attempts: u64,
-}
-
 impl Stream {
     /// Returns a handle of the group with this name, which need not exist.
     pub async fn group(&self, name: impl Into<String>) -> Result<Group, Error> {
@@ -147,38 +94,9 @@ impl Client {
     pub async fn groups(&self, stream: StreamId, after: GroupId, limit: u32) -> Result<(Vec<GroupInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::GroupList { more, groups } = reply_of(frame)?;
-            Ok((groups.iter().map(info).collect(), more))
+            Ok((groups.iter().collect(), more))
         };
         self.request(How::READ, wire::ListGroups { stream, after, limit }, read).await
-    }
-}
-
-fn info(group: wire::Group<'_>) -> GroupInfo {
-    let member = |member: wire::Member<'_>| MemberInfo {
-        name: member.name.to_owned(),
-        last_fetch: member.last_fetch,
-        in_flight: member.in_flight,
-        attempts: member.attempts,
-    };
-    GroupInfo {
-        id: group.id,
-        name: group.name.to_owned(),
-        stream: group.stream,
-        stream_name: group.stream_name.to_owned(),
-        config: group.config,
-        cursor: group.cursor,
-        floor: group.floor,
-        lag: group.lag,
-        pending: group.pending,
-        in_flight: group.in_flight,
-        parked: group.parked,
-        dying: group.dying,
-        delivered: group.delivered,
-        redelivered: group.redelivered,
-        acked: group.acked,
-        dead: group.dead,
-        dropped: group.dropped,
-        members: group.members.iter().map(member).collect(),
     }
 }
 
@@ -215,7 +133,7 @@ impl Group {
     /// Returns the description of the group.
     pub async fn describe(&self) -> Result<GroupInfo, Error> {
         let (stream, name) = self.parts();
-        let read = |frame: &SharedFrame| Ok(info(reply_of::<wire::GroupFound<'_>>(frame)?.group));
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group);
         self.client().request(How::READ, wire::FindGroup { stream, name }, read).await
     }
 

@@ -169,10 +169,10 @@ impl Client {
     }
 }
 
-fn info(keyspace: wire::Keyspace<'_>, counts: Option<wire::KeyspaceCounts>) -> KeyspaceInfo {
+fn info(keyspace: wire::Keyspace, counts: Option<wire::KeyspaceCounts>) -> KeyspaceInfo {
     let wire::Keyspace { id, created, config, name } = keyspace;
     let counts = counts.map(|counts| (counts.keys, counts.bytes, counts.exact));
-    KeyspaceInfo { id, name: name.to_owned(), created, config, counts }
+    KeyspaceInfo { id, name, created, config, counts }
 }
 
 pub(crate) fn remaining(micros: u64) -> Option<Duration> {

@@ -55,15 +55,15 @@ impl Named {
         let client = &self.client;
         match &self.name {
             Name::Keyspace(name) => {
-                let read = |frame: &SharedFrame| Ok(reply_of::<wire::KeyspaceFound<'_>>(frame)?.keyspace.id.0);
+                let read = |frame: &SharedFrame| Ok(reply_of::<wire::KeyspaceFound>(frame)?.keyspace.id.0);
                 client.request(How::READ, wire::FindKeyspace { count: Count::Skip, name }, read).await
             }
             Name::Stream(name) => {
-                let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound<'_>>(frame)?.stream.id.0);
+                let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream.id.0);
                 client.request(How::READ, wire::FindStream { name }, read).await
             }
             Name::Group(stream, name) => {
-                let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound<'_>>(frame)?.group.id.0);
+                let read = |frame: &SharedFrame| Ok(reply_of::<wire::GroupFound>(frame)?.group.id.0);
                 client.request(How::READ, wire::FindGroup { stream: StreamId(*stream), name }, read).await
             }
             Name::Cache(..) => unreachable!("a cache looks up its own id"),

@@ -10,7 +10,7 @@ pub(crate) fn body_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, Dec
     let malformed = |malformed| DecodeError::Malformed { kind: F::NAME, malformed };
     let Some((fields, body)) = frame.payload.split_at_checked(fields) else {
         let at = frame.payload.len();
-        return Err(malformed(thalweg_types::record::Malformed { at, expected: "optional fields" }));
+        return Err(malformed(thalweg_types::codec::Malformed { at, expected: "optional fields" }));
     };
     Fields::decode(fields).map_err(|error| match error {
         FieldsError::Malformed(why) => malformed(why),

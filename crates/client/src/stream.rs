@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+pub use thalweg_types::info::{Producer as ProducerInfo, Stream as StreamInfo};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
     command::{
@@ -31,38 +32,6 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Stream(Arc<Named>);
 
-/// Description of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
-    /// Id of the stream.
-    pub id: StreamId,
-    /// Name of the stream.
-    pub name: String,
-    /// Oldest offset kept.
-    pub start: Offset,
-    /// Next offset to assign.
-    pub next: Offset,
-    /// Encoded bytes of the records kept.
-    pub bytes: u64,
-    /// Space time of the last append; 0 if there was none.
-    pub last_time: SpaceTime,
-    /// Configuration of the stream.
-    pub config: StreamConfig,
-}
-
-/// A producer that a stream remembers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProducerInfo {
-    /// Id of the producer.
-    pub id: String,
-    /// Epoch of the producer.
-    pub epoch: u32,
-    /// Next sequence number of the epoch.
-    pub next_sequence: u64,
-    /// Space time at which the producer last appended or was opened.
-    pub last_time: SpaceTime,
-}
-
 impl Client {
     /// Returns a handle of the stream with this name, which need not exist.
     #[must_use]
@@ -74,15 +43,10 @@ impl Client {
     pub async fn streams(&self, after: StreamId, limit: u32) -> Result<(Vec<StreamInfo>, bool), Error> {
         let read = |frame: &SharedFrame| {
             let wire::StreamList { more, streams } = reply_of(frame)?;
-            Ok((streams.iter().map(info).collect(), more))
+            Ok((streams.iter().collect(), more))
         };
         self.request(How::READ, wire::ListStreams { after, limit }, read).await
     }
-}
-
-fn info(stream: wire::Stream<'_>) -> StreamInfo {
-    let wire::Stream { id, start, next, bytes, last_time, config, name } = stream;
-    StreamInfo { id, name: name.to_owned(), start, next, bytes, last_time, config }
 }
 
 impl Stream {
@@ -108,7 +72,7 @@ impl Stream {
 
     /// Returns the description of the stream.
     pub async fn describe(&self) -> Result<StreamInfo, Error> {
-        let read = |frame: &SharedFrame| Ok(info(reply_of::<wire::StreamFound<'_>>(frame)?.stream));
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::StreamFound>(frame)?.stream);
         self.client().request(How::READ, wire::FindStream { name: self.name() }, read).await
     }
 
@@ -175,15 +139,7 @@ impl Stream {
     /// Returns the producers that the stream remembers, or only the one with the given id.
     pub async fn producers(&self, producer: Option<&str>) -> Result<Vec<ProducerInfo>, Error> {
         let list = |id| wire::ListProducers { stream: StreamId(id), producer: producer.unwrap_or_default() };
-        let read = |frame: &SharedFrame| {
-            let producer = |found: wire::Producer<'_>| ProducerInfo {
-                id: found.id.to_owned(),
-                epoch: found.epoch,
-                next_sequence: found.next_sequence,
-                last_time: found.last_time,
-            };
-            Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().map(producer).collect())
-        };
+        let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerList<'_>>(frame)?.producers.iter().collect());
         self.0.request(How::READ, list, read).await
     }
 

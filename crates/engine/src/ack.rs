@@ -15,17 +15,18 @@ use crate::error::{WriteError, refusal};
 pub struct Ack {
     /// Durability level that the write reached.
     pub durability: Durability,
-    /// Revision of the command. `None` for commands without one (creating, trimming, configuring or deleting a stream)
-    /// and at level `none`, which answers before the outcome is known.
+    /// Revision of the command that wrote. `None` for commands without a revision (creating, trimming, configuring or
+    /// deleting a stream) and at level `none`, which answers before the outcome is known.
     pub revision: Option<Revision>,
-    /// Positions of the commit's appends; empty at level `none`.
+    /// Stream, first offset and count of each append in the commit; empty at level `none`.
     pub appends: Vec<AppendedAt>,
-    /// True if a producer sent the write again: it happened before, and this is its first answer. `appends` then
-    /// contains only the appends of producers.
+    /// True if a producer sent a write again that had already taken effect: this ack then repeats its first answer,
+    /// and `appends` contains only the appends of producers.
     pub duplicate: bool,
 }
 
-/// Fails for a conditional request at level `none`, since its outcome would be unknown when it is acknowledged.
+/// Rejects a conditional request at level `none`, because such a request would be acknowledged before its outcome is
+/// known.
 pub(crate) fn check_outcome_known(conditional: bool, level: Durability) -> Result<(), WriteError> {
     if conditional && level == Durability::None { Err(WriteError::OutcomeUnknown) } else { Ok(()) }
 }
@@ -40,7 +41,7 @@ pub(crate) fn ack(mut committed: Committed) -> Result<Ack, WriteError> {
 }
 
 impl Ack {
-    /// Takes the contents of a successful outcome; returns any other outcome.
+    /// Fills the ack from the outcome of a successful command. Returns any other outcome.
     #[inline]
     pub(crate) fn take(&mut self, outcome: Option<&mut Outcome>) -> Option<Outcome> {
         let outcome = outcome?;

@@ -1,7 +1,7 @@
-//! The async interface: futures for any runtime.
+//! The async interface of the database: futures for any runtime.
 //!
-//! A write is queued when the method is called, not when the future is polled. A full queue returns `Overloaded`
-//! instead of blocking. Dropping a future does not undo its write.
+//! A write is queued when the method is called, not when the future is polled. If the queue is full, the future fails
+//! with `Overloaded` instead of blocking. Dropping a future does not undo its write.
 
 use std::{
     future::{self, Future},
@@ -29,15 +29,15 @@ use crate::{
     tails::Waiter,
 };
 
-/// A database for callers that must not block. Reads are those of [`blocking`](Self::blocking), mostly from memory or
-/// the page cache. Call point reads inline, and long scans on a blocking thread.
+/// A database for callers that must not block. For reads, use the database that [`blocking`](Self::blocking) returns;
+/// they mostly come from memory or the page cache. Call point reads inline, and long scans on a blocking thread.
 #[derive(Clone, Debug)]
 pub struct AsyncDatabase {
     db: Database,
 }
 
 impl Database {
-    /// The async interface of the same database.
+    /// Returns the async interface of this database.
     #[must_use]
     pub fn to_async(&self) -> AsyncDatabase {
         AsyncDatabase::new(self.clone())
@@ -49,13 +49,13 @@ impl AsyncDatabase {
         Self { db }
     }
 
-    /// The blocking interface of the same database.
+    /// Returns the blocking interface of this database.
     #[must_use]
     pub fn blocking(&self) -> &Database {
         &self.db
     }
 
-    /// Commits. The future resolves when the commit has reached `level`.
+    /// Proposes a commit. The future resolves when the commit has reached `level`.
     pub fn commit(
         &self,
         commit: &CommitBuilder,
@@ -71,7 +71,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Sets a key.
+    /// Sets a key of a keyspace.
     pub fn put(
         &self,
         keyspace: KeyspaceId,
@@ -83,7 +83,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Removes a key.
+    /// Removes a key of a keyspace.
     pub fn delete(
         &self,
         keyspace: KeyspaceId,
@@ -94,7 +94,8 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Appends records with the given terms: `None`, an offset that must be next, or a producer's stamp.
+    /// Appends records to a stream under one of three terms: none (`None`), a required next offset, or a producer's
+    /// stamp (id, epoch and sequence number), by which repetitions are recognised.
     pub fn append<'t, T: Into<AppendTerms<'t>>>(
         &self,
         stream: StreamId,
@@ -126,8 +127,8 @@ impl AsyncDatabase {
         }
     }
 
-    /// Returns the stream with this name, and creates it with `config` if it is missing. The flag is true if it was
-    /// created.
+    /// Returns the stream with this name, and creates it with `config` if it is missing. The flag is true if this call
+    /// created the stream.
     pub fn create_stream(
         &self,
         name: &str,
@@ -160,7 +161,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Raises a stream's log start offset.
+    /// Raises a stream's log start offset to `before`: the records below are gone.
     pub fn trim_stream(
         &self,
         stream: StreamId,
@@ -172,7 +173,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Deletes a stream.
+    /// Deletes a stream with all its records.
     pub fn delete_stream(&self, stream: StreamId) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
         let proposed = self.propose_infallible(self.db.durability(), Purpose::Reclaim, |out| {
             encode_delete_stream(out, stream);
@@ -181,7 +182,8 @@ impl AsyncDatabase {
     }
 
     /// Resolves to true when the stream has a record at `offset`, and to false when the stream is deleted or the
-    /// database closes. It has no timer: race it against one of the caller's. The future may be dropped at any time.
+    /// database closes. The future has no timeout: race it against a timer of the caller. It may be dropped at any
+    /// time.
     pub fn wait_for(&self, stream: StreamId, offset: Offset) -> impl Future<Output = bool> + Send + use<> {
         let stream = self.db.stream_with_id(stream);
         let registration = Registration::new(&self.db, stream.id());
@@ -221,7 +223,8 @@ impl AsyncDatabase {
     }
 }
 
-/// Registration in the table of waiters. Dropping it with its future removes the waiter.
+/// Registration of a future in the table of waiters for a stream. Dropping the future drops this, which removes the
+/// waiter.
 pub(crate) struct Registration {
     db: Database,
     stream: StreamId,

@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl AsyncDatabase {
-    /// Sets a key with a deadline, a lease or a condition.
+    /// Sets a key with a deadline, a lease or a condition, as `options` say.
     pub fn put_with(
         &self,
         keyspace: &Keyspace,
@@ -34,8 +34,8 @@ impl AsyncDatabase {
         async move { proposed?.await }
     }
 
-    /// Changes a key's deadline if `expect` holds; value, revision and lease stay. `None` means that the key does not
-    /// exist.
+    /// Changes a key's deadline if the condition `expect` holds. The key's value, revision and lease stay. `None`
+    /// means that the key does not exist.
     pub fn touch(
         &self,
         keyspace: &Keyspace,
@@ -48,8 +48,8 @@ impl AsyncDatabase {
         async move { absent_is_none(proposed?.await) }
     }
 
-    /// Grants a lease. Without an id the space chooses one. A lease whose id is unknown is useless, so level `none`
-    /// counts as `os`, here and below.
+    /// Grants a lease. If `id` is `None`, the space chooses an id. A lease whose id is unknown is useless, so all
+    /// lease requests treat the level `none` as `os`.
     pub fn grant_lease(
         &self,
         id: Option<LeaseId>,
@@ -61,7 +61,8 @@ impl AsyncDatabase {
         async move { granted(proposed?.await?) }
     }
 
-    /// Keeps a lease alive for another TTL from now on. Returns [`WriteError::NoSuchLease`] if it has ended.
+    /// Keeps a lease alive: moves its deadline to a full TTL from now. Returns [`WriteError::NoSuchLease`] if the
+    /// lease has ended.
     pub fn keep_lease(
         &self,
         id: LeaseId,
@@ -74,7 +75,7 @@ impl AsyncDatabase {
         async move { granted(proposed?.await?) }
     }
 
-    /// Ends a lease. Its keys are gone as soon as the command is applied.
+    /// Ends a lease. Its keys are gone as soon as this command is applied.
     pub fn revoke_lease(
         &self,
         id: LeaseId,

@@ -1,7 +1,7 @@
-//! Opening the state with any backend.
+//! Opening the state with any of the backends (LSM, memory, redb, SQLite).
 //!
-//! Each backend has its own directory below `state/default/`, so a migration can fill one while the directory's
-//! identity still names the other.
+//! Each backend has its own directory below `state/default/`, so a migration can fill the new backend's directory
+//! while the identity file still names the old backend.
 
 use std::{
     fs, io,
@@ -25,22 +25,23 @@ use crate::{
     options::{BackendKind, Options},
 };
 
-/// Directory in which a backend keeps the state of the default space.
+/// Directory, within the data directory, in which a backend keeps the state of the default space.
 pub(crate) fn dir(kind: BackendKind) -> String {
     format!("state/default/{}", kind.name())
 }
 
-/// Path of the data directory for messages.
+/// Path of the data directory, as error messages show it.
 pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
     disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
 }
 
-/// Removes the files of other backends: the remains of a migration that ended before or after its switch.
+/// Removes the state directories of all backends but `kept`. Such directories are the remains of a migration that was
+/// interrupted before or after its switch.
 pub(crate) fn remove_all_but(disk: &Arc<dyn Disk>, kept: BackendKind) -> io::Result<()> {
     BackendKind::ALL.into_iter().filter(|kind| *kind != kept).try_for_each(|other| remove_dir(disk, &dir(other)))
 }
 
-/// Removes a directory and its contents, if it exists.
+/// Removes a directory and its contents. Succeeds if the directory does not exist.
 pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
     let removed = match disk.os_path() {
         Some(root) => fs::remove_dir_all(root.join(dir)),
@@ -54,7 +55,7 @@ pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
     }
 }
 
-/// Opens the state of a backend; it is empty if the backend has none yet.
+/// Opens the state that a backend keeps. The state is empty if the backend has none yet.
 pub(crate) fn open(
     disk: &Arc<dyn Disk>,
     kind: BackendKind,

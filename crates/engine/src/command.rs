@@ -1,12 +1,12 @@
-//! Commands as bytes: the receiver has checked them, and the engine proposes them unchanged.
+//! Encoded commands of clients: the receiver has checked their bytes, and the engine proposes the bytes unchanged.
 //!
 //! Owns: proposing such bytes, and handles by id, since such commands refer to objects by id. Does not own the check:
 //! if a command does not decode, the state machine rejects it when it is applied. That does no damage, but the command
-//! has used an entry by then. This module checks only the version of the state machine: a command that needs an
-//! unknown version would stop the node once it is in the log, so no client may bring one there.
+//! has used a log entry by then. This module checks only the version of the state machine that a command needs: a
+//! command of an unknown version would stop the node once it is in the log, so no client may bring one there.
 //!
-//! A command is copied once, into its frame, because it outlives the caller's buffer. The log takes it from there or,
-//! if other commands join its entry, from the assembled entry.
+//! A command is copied once, into its frame, because it outlives the caller's buffer. The log takes its bytes from
+//! this frame or, if other commands join the same entry, from the assembled entry.
 
 use std::{
     future::Future,
@@ -32,10 +32,12 @@ use crate::{
     stream::Stream,
 };
 
-/// Result of a command that was carried out: the level reached, and the outcome, which is unknown at level `none`.
+/// Result of a command that was carried out: the durability level reached, and the outcome; `None` at level `none`,
+/// where the outcome is unknown.
 pub type Carried = (Durability, Option<Outcome>);
 
-/// A command in progress, which resolves to its result. Dropping it does not undo the command.
+/// Future of a proposed command, which resolves to the command's result. Dropping the future does not undo the
+/// command.
 #[derive(Debug)]
 #[must_use = "the result of the command is known only when this future resolves"]
 pub struct CommandUnderWay(Option<Result<Proposal, WriteError>>);
@@ -62,7 +64,8 @@ fn carried(committed: Committed) -> Result<Carried, WriteError> {
     Ok((committed.durability, committed.outcome.map(refusal).transpose()?))
 }
 
-/// Frames a command. Fails if it is too large or needs a version that is not in force.
+/// Appends a command's bytes to `out`. Fails if the command is too large or needs a version of the state machine that
+/// is not in force.
 fn frame(inner: &Inner, out: &mut Vec<u8>, command: &[u8]) -> Result<(), WriteError> {
     if command.len() > MAX_COMMAND_BYTES {
         return Err(CommandError::CommitTooLarge.into());
@@ -77,10 +80,11 @@ fn frame(inner: &Inner, out: &mut Vec<u8>, command: &[u8]) -> Result<(), WriteEr
 
 impl AsyncDatabase {
     /// Proposes an encoded command. A caller that needs the outcome must use a level of at least `os`: at `none` the
-    /// answer comes before the outcome is known.
+    /// command is answered before its outcome is known.
     ///
-    /// With [`Wake::Later`] the command may wait for [`commit_queued`](Self::commit_queued). Commands that arrive
-    /// together are then committed as one entry, with one fsync.
+    /// With [`Wake::Later`] the command waits in the queue until [`commit_queued`](Self::commit_queued) is called, or
+    /// until another command is committed. Commands that arrive together are then committed as one entry, with one
+    /// fsync.
     pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability, wake: Wake) -> CommandUnderWay {
         // A command that is too large is rejected before it is copied.
         let mut framed = Framed::with_capacity(command.len().min(MAX_COMMAND_BYTES));
@@ -90,20 +94,20 @@ impl AsyncDatabase {
         CommandUnderWay(Some(proposed))
     }
 
-    /// Commits everything that was proposed with [`Wake::Later`].
+    /// Commits all commands that were proposed with [`Wake::Later`].
     pub fn commit_queued(&self) {
         self.blocking().inner.open.solo.commit_queued();
     }
 
-    /// Like [`commit_queued`](Self::commit_queued), but commits on this thread if no other thread is committing, and
-    /// blocks for an fsync. It is for executors that have nothing else to do in the meantime.
+    /// Commits all queued commands like [`commit_queued`](Self::commit_queued), but on the calling thread if no other
+    /// thread is committing. This blocks for an fsync. For executors that have nothing else to do in the meantime.
     pub fn commit_queued_here(&self) {
         self.blocking().inner.open.solo.commit_queued_here();
     }
 }
 
 impl Database {
-    /// Like [`AsyncDatabase::propose_command`], but blocks until the level is reached.
+    /// Proposes an encoded command like [`AsyncDatabase::propose_command`], but blocks until its level is reached.
     pub fn propose_command(&self, command: &[u8], purpose: Purpose, level: Durability) -> Result<Carried, WriteError> {
         carried(self.inner.propose(level, purpose, |out| frame(&self.inner, out, command))?)
     }

@@ -1,10 +1,10 @@
 //! Compaction by key, for streams that keep only the newest record of each key.
 //!
-//! A pass over one stream consists of bounded steps, several in each round. It first reads the *dirty* stretch, the
-//! records appended since the last pass, and notes the newest offset of each key. Then it goes through the stream from
-//! its start to the end of that stretch and replaces batches by their remaining records. Each replacement is a move,
-//! which is local to the node and void if the state has changed since it was read (see `thalweg_state::segments`). A
-//! pass can therefore be abandoned at any point, and its completed steps stay valid.
+//! Compaction of one stream (a pass) consists of bounded steps, several in each maintenance round. It first reads the
+//! *dirty* stretch, the records appended since the last pass, and notes the newest offset of each key. Then it goes
+//! through the stream from its start to the end of that stretch and replaces batches by their remaining records. Each
+//! replacement is a move, which is local to the node and void if the state has changed since it was read (see
+//! `thalweg_state::segments`). A pass can therefore be abandoned at any point, and its completed steps stay valid.
 //!
 //! ```text
 //!   start          cleaned                    end            next
@@ -12,10 +12,10 @@
 //!   |<------------- rewritten ---------------->|
 //! ```
 //! Invariants: `cleaned` rises only when a pass has rewritten everything below it. A pass drops a tombstone only after
-//! it has gone through everything below it, so records that the tombstone deleted never reappear. If the remaining
-//! records of a batch do not fit into a record of this node's log, the batch stays unchanged: the pass goes on behind
-//! it, drops no tombstones from there on, and does not raise `cleaned`. Memory: the keys of one dirty stretch, at most
-//! [`MAX_COMPACTION_KEY_BYTES`] and those of one batch; more keys end the stretch earlier.
+//! it has gone through everything below the tombstone, so records that the tombstone deleted never reappear. If the
+//! remaining records of a batch do not fit into a record of this node's log, the batch stays unchanged: the pass
+//! continues after this batch, drops no tombstones from there on, and does not raise `cleaned`. Memory: the keys of
+//! one dirty stretch, at most [`MAX_COMPACTION_KEY_BYTES`] and those of one batch; more keys end the stretch earlier.
 //!
 //! A stream is due when its dirty stretch is at least as large as its clean part. Each byte that is kept is then
 //! rewritten O(log n) times instead of once for every segment.
@@ -43,18 +43,20 @@ use crate::{
     stream_page::{parts, read_batch},
 };
 
-/// Memory that a key in the map costs besides its bytes.
+/// Bytes of memory that each noted key costs besides the key itself.
 const KEY_OVERHEAD_BYTES: usize = 64;
-/// Budget in bytes that the end of a pass uses, so that a round ends even if each pass is abandoned immediately.
+/// Bytes by which the end of a stream's compaction reduces what the maintenance round may still read. So a round ends
+/// even if the compaction of each stream is abandoned immediately.
 const STEP_COST: u64 = 64 * 1024;
-/// Maximum number of streams that are remembered as not due until the log's active segment changes.
+/// Maximum number of streams that compaction remembers as not due until the log's active segment changes.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// State of compaction between rounds.
+/// State of compaction that is kept between maintenance rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Compactor {
     pass: Option<Pass>,
-    /// Active segment in which a stream was last found not to be due. Until the next segment nothing changes.
+    /// Streams found not to be due, each with the active segment of the log at that time. Until the log begins its
+    /// next segment, such a stream cannot become due.
     looked_at: HashMap<StreamId, Generation>,
 }
 
@@ -62,33 +64,35 @@ pub(crate) struct Compactor {
 struct Pass {
     stream: StreamId,
     compaction: Compaction,
-    /// Newest offset of each key between `cleaned` and `end`.
+    /// Newest offset of each key among the records between `cleaned` and `end`.
     newest: HashMap<Box<[u8]>, Offset>,
     key_bytes: usize,
     end: Offset,
     step: Step,
-    /// True if a batch stayed unchanged because its remains are too large for a record of the log.
+    /// True if compaction of the stream left a batch unchanged because its remaining records are too large for one
+    /// record of the log.
     skipped: bool,
-    /// Active segment of the log when the pass began.
+    /// Active segment of the log when compaction of the stream began.
     active: Generation,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Noting keys, from this offset on.
+    /// Compaction notes the keys of records, next from this offset on.
     Noting(Offset),
-    /// Rewriting batches, from this offset on.
+    /// Compaction rewrites batches, next from this offset on.
     Rewriting(Offset),
 }
 
-/// Result of a step.
+/// Result of one step of compacting a stream: more steps follow, or it is done.
 enum Went {
     On,
     Done,
 }
 
 impl Compactor {
-    /// Continues the pass in progress and begins others, within the bytes that a round may read.
+    /// Compacts streams in one maintenance round: continues with the stream in progress and begins others, until the
+    /// bytes that a round may read are used up.
     pub(crate) fn round(&mut self, inner: &Inner, done: &mut Maintenance) -> Result<(), WriteError> {
         let mut budget = COMPACTION_ROUND_BYTES;
         while budget > 0 {
@@ -137,7 +141,8 @@ impl Compactor {
     }
 }
 
-/// Returns the end of a stream's dirty stretch, if the stretch is large enough.
+/// Returns the offset up to which a stream should be compacted; `None` if the records appended since its last
+/// compaction are too few.
 fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -> Result<Option<Offset>, WriteError> {
     let CompactionCandidate { stream, cleaned, next, .. } = *candidate;
     let (mut at, mut end, mut dirty, mut tail) = (cleaned, None, 0, 0);
@@ -163,11 +168,11 @@ fn stretch_at(inner: &Inner, stream: StreamId, at: Offset, end: Offset, max_byte
     found.map_err(|error| failed(&error))
 }
 
-/// Function that receives a record: its offset, its time, its bytes with their length field, and the record if it
-/// decodes.
+/// Function that receives a record of a stream: its offset, its time, its bytes including the length field, and the
+/// decoded record, or `None` if it does not decode.
 type Visit<'v> = dyn FnMut(Offset, SpaceTime, &[u8], Option<Record<'_>>) + 'v;
 
-/// Calls `visit` for each record of a batch.
+/// Calls `visit` for each record of a stream's batch.
 fn for_each_record(inner: &Inner, batch: &BatchRef, visit: &mut Visit<'_>) -> Result<(), WriteError> {
     let bytes = read_batch(&inner.open.log, batch).map_err(|error| failed(&error))?;
     for part in parts(batch, &bytes).map_err(|error| failed(&error))? {
@@ -229,7 +234,7 @@ impl Pass {
         Ok(Went::On)
     }
 
-    /// Switches from noting to rewriting, or ends the pass.
+    /// Switches from noting keys to rewriting batches, or ends the compaction of the stream.
     fn turn(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<Went, WriteError> {
         match self.step {
             Step::Noting(_) => {

@@ -1,6 +1,7 @@
 //! Locks, elections and semaphores in a keyspace: [`thalweg_recipes`] over an open database.
 //!
-//! Owns the translation of the recipes' operations into commits, reads and watches. Does not own their logic.
+//! Owns the translation of the recipes' operations into commits, reads and watches of a database. Does not own the
+//! logic of the recipes.
 
 use std::time::Duration;
 
@@ -42,16 +43,16 @@ pub struct Coordination {
     keyspace: Keyspace,
 }
 
-/// Error returned when an operation of a recipe fails.
+/// Error returned when an operation on a lock, election or semaphore fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoordinationError {
-    /// A write failed.
+    /// A write to the keyspace of the locks failed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A read failed.
+    /// A read of the keyspace of the locks failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A watch failed.
+    /// A watch of the keyspace of the locks failed.
     #[error(transparent)]
     Watch(#[from] WatchError),
 }
@@ -86,14 +87,14 @@ impl Database {
 }
 
 impl Coordination {
-    /// Keyspace of the recipes.
+    /// Keyspace that stores the locks, elections and semaphores.
     #[must_use]
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
 
-    /// Adds a condition to a commit: it succeeds only while `hold` is held, else it fails with
-    /// [`WriteError::ConditionFailed`].
+    /// Adds a condition to a commit: the commit succeeds only while the lock, semaphore permit or leadership `hold` is
+    /// held, and otherwise fails with [`WriteError::ConditionFailed`].
     pub fn fence<'c>(
         &self,
         hold: &Hold<Self>,
@@ -172,7 +173,7 @@ impl Coordinator for Coordination {
     }
 }
 
-/// Watch for the recipes.
+/// Watch on the keys that a recipe waits for.
 #[derive(Debug)]
 pub struct CoordinationWatch(Watch);
 

@@ -1,12 +1,12 @@
-//! Cursor of a scan: an opaque position between one page and the next.
+//! Cursor of a scan: an opaque position after one page of results, from which the next page continues.
 //!
-//! Owns its bytes and the rules for its use. In a keyspace with history a cursor contains the revision of the first
-//! page and the time at which that page was read. All pages then form one consistent view, whatever is written in
-//! between, as long as the history reaches back to it; after that the answer is [`ReadError::Compacted`]. In a
-//! keyspace without history a cursor is a position. Each page is a view of its own, as new as the page. No key appears
-//! twice, and each key that is present throughout appears once, with a value that it had at one of the pages; writes
-//! behind the position may or may not appear. A cursor holds no state on the node: it costs nothing, survives
-//! restarts, and does not time out.
+//! Owns the bytes of a cursor and the rules for its use. In a keyspace with history a cursor contains the revision of
+//! the first page and the time at which that page was read. All pages then form one consistent view, whatever is
+//! written in between, until the history no longer reaches back to that revision; from then on the answer is
+//! [`ReadError::Compacted`]. In a keyspace without history a cursor is only a position. Each page is then a view of
+//! its own, as new as the page. No key appears twice, and each key that is present throughout appears once, with a
+//! value that it had at one of the pages; writes to keys that the scan has passed may or may not appear. A cursor
+//! holds no state on the node: it costs nothing, survives restarts, and does not time out.
 //!
 //! ```text
 //! cursor := 1 | flags u8 | keyspace u32 | bounds u32 | (revision u64 | time u64) | last key | crc u32
@@ -18,7 +18,7 @@
 
 use std::ops::Bound;
 
-use thalweg_types::{KeyspaceId, Revision, SpaceTime, limits::MAX_CURSOR_BYTES, record::Reader};
+use thalweg_types::{KeyspaceId, Revision, SpaceTime, codec::Reader, limits::MAX_CURSOR_BYTES};
 
 use crate::{
     error::ReadError,
@@ -29,7 +29,8 @@ const VERSION: u8 = 1;
 const DESCENDING: u8 = 1;
 const AT_REVISION: u8 = 2;
 
-/// Revision that all pages of a scan show, and time by which they hide expired keys; time 0 hides none.
+/// The moment that all pages of a scan show: the revision, and the time by which they hide expired keys; time 0 hides
+/// none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     pub(crate) revision: Revision,
@@ -41,10 +42,10 @@ pub(crate) struct At {
 pub struct ScanCursor {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) order: Order,
-    /// CRC-32C of the range's prefix and bounds.
+    /// CRC-32C of the prefix and the bounds of the scanned range.
     bounds: u32,
     pub(crate) at: Option<At>,
-    /// Last key that was returned.
+    /// Last key that the previous page returned.
     pub(crate) last: Vec<u8>,
 }
 
@@ -53,13 +54,13 @@ impl ScanCursor {
         Self { keyspace, order: range.order, bounds: fingerprint(range), at, last: last.to_vec() }
     }
 
-    /// Revision that all pages show; `None` in a keyspace without history.
+    /// Revision that all pages of the scan show; `None` in a keyspace without history.
     #[must_use]
     pub fn revision(&self) -> Option<Revision> {
         self.at.map(|at| at.revision)
     }
 
-    /// Encodes the cursor.
+    /// Encodes the cursor as bytes that a client can store.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION, 0];
@@ -77,7 +78,7 @@ impl ScanCursor {
         out
     }
 
-    /// Decodes a cursor.
+    /// Decodes a cursor from bytes. Bytes that are not a cursor of this version are an error.
     pub fn decode(bytes: &[u8]) -> Result<Self, ReadError> {
         let (body, crc) = bytes.split_last_chunk::<4>().ok_or(NOT_A_CURSOR)?;
         if bytes.len() > MAX_CURSOR_BYTES || crc_fast::crc32_iscsi(body) != u32::from_le_bytes(*crc) {
@@ -94,22 +95,25 @@ impl ScanCursor {
             };
             let order = if flags & DESCENDING == 0 { Order::Ascending } else { Order::Descending };
             let known = version == VERSION && flags & !(DESCENDING | AT_REVISION) == 0;
-            Ok::<_, thalweg_types::record::Malformed>((known, keyspace, order, bounds, at))
+            Ok::<_, thalweg_types::codec::Malformed>((known, keyspace, order, bounds, at))
         };
         let (known, keyspace, order, bounds, at) = read().map_err(|_| NOT_A_CURSOR)?;
         if !known {
-            return Err(ReadError::BadCursor { what: "it is of another version: begin the scan again" });
+            return Err(ReadError::BadCursor { what: "it is from another version: restart the scan" });
         }
         Ok(Self { keyspace, order, bounds, at, last: reader.rest().to_vec() })
     }
 
-    /// Returns the part of the range behind the cursor.
+    /// Returns the part of the range that follows the last returned key. Fails if the cursor belongs to another
+    /// keyspace or range.
     pub(crate) fn rest_of(&self, keyspace: KeyspaceId, range: &ScanRange) -> Result<ScanRange, ReadError> {
         if keyspace != self.keyspace {
-            return Err(ReadError::BadCursor { what: "it is of another keyspace, or of one that was dropped" });
+            return Err(ReadError::BadCursor { what: "it belongs to another keyspace, or to one that was dropped" });
         }
         if range.order != self.order || fingerprint(range) != self.bounds {
-            return Err(ReadError::BadCursor { what: "it is of a scan with another prefix, bounds or order" });
+            return Err(ReadError::BadCursor {
+                what: "it belongs to a scan with another prefix, other bounds or another order",
+            });
         }
         // A key outside of the range cannot be the end of a page.
         if !range.may_hold(&self.last) {

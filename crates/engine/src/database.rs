@@ -1,8 +1,8 @@
 //! The database handle that applications hold.
 //!
-//! A [`Database`] is a pointer to the open database plus the default level of its writes. Keyspaces and streams are
-//! such handles too, with an id. The layers below do all work; this module turns a call into a command, and an outcome
-//! into an ack or an error.
+//! A [`Database`] is a pointer to the open database plus the default durability level of its writes. Handles of
+//! keyspaces and streams consist of such a pointer and an id. The layers below do all work; this module turns a call
+//! into a command, and an outcome into an ack or an error.
 
 use std::{
     fmt,
@@ -30,14 +30,15 @@ use crate::{
     options::Options,
 };
 
-/// Ability of the database to accept writes.
+/// Ability of the database to accept writes, and the reason if it cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// The database accepts writes.
     Good,
-    /// The database rejects new data, or will when the segment in use is full. Reads, deletes and trims go on.
+    /// The disk is nearly full: the database rejects new data, or will do so when the log segment in use is full.
+    /// Reads, deletes and trims go on.
     DiskFull {
-        /// Free bytes on the disk.
+        /// Number of bytes that are free on the disk.
         free_bytes: u64,
     },
     /// The database accepts no writes until it is restarted or repaired. Reads go on.
@@ -52,25 +53,25 @@ pub enum Health {
 /// An open database. It is cheap to clone and safe to use from many threads.
 ///
 /// Dropping the last handle stops the background thread and releases the directory. No acknowledged write is lost, but
-/// the next open replays the log. [`close`](Self::close) makes the next open fast.
+/// the next open replays the log. A [`close`](Self::close) makes the next open fast.
 #[derive(Clone)]
 pub struct Database {
-    /// Dropped first: the drop waits for the thread, which holds `inner` during a round. The drop of the last handle
-    /// therefore releases the directory, and not that thread some time later.
+    /// Maintenance thread. Dropped before `inner`: the drop waits for the thread, which holds `inner` during a round.
+    /// So the drop of the last handle releases the directory, instead of the thread doing so some time later.
     background: Arc<Background>,
     pub(crate) inner: Arc<Inner>,
     pub(crate) level: Durability,
 }
 
 impl Database {
-    /// Opens the directory at `path`, or creates it.
+    /// Opens the data directory at `path`. If there is none, creates it unless the options forbid this.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let opened = open::real(path.as_ref(), &options)?;
         Ok(Self::start(opened, options))
     }
 
-    /// Opens a directory on any disk, with any clock and seed. The LSM and SQLite backends need a disk with a path in
-    /// the operating system; the memory and redb backends also work on a simulated disk.
+    /// Opens a data directory on any disk, with any clock and seed. The LSM and SQLite backends need a disk with a
+    /// path in the operating system; the memory and redb backends also work on a simulated disk.
     pub fn open_on(disk: Arc<dyn Disk>, clock: Arc<dyn Clock>, seed: u64, options: Options) -> Result<Self, OpenError> {
         let opened = open::on(disk, &clock, seed, &options)?;
         Ok(Self::start(opened, options))
@@ -97,14 +98,14 @@ impl Database {
         Self { background, inner, level }
     }
 
-    /// Report of the open: what it found and did.
+    /// Report of opening the directory: what the open found and did.
     #[must_use]
     pub fn report(&self) -> &OpenReport {
         &self.inner.open.report
     }
 
-    /// Commits queued writes, persists the state, and attests the log. Later writes fail with `Closed`, also those of
-    /// other handles. Reads go on until the last handle is dropped.
+    /// Closes the database: commits queued writes, persists the state, and marks all of the log as durable. Later
+    /// writes fail with `Closed`, also those of other handles. Reads go on until the last handle is dropped.
     pub fn close(&self) -> Result<(), WriteError> {
         let inner = &self.inner;
         if inner.closed.swap(true, Ordering::SeqCst) {
@@ -125,20 +126,20 @@ impl Database {
         Ok(())
     }
 
-    /// Returns a handle whose writes default to `level`.
+    /// Returns a handle of the same database whose writes use the durability `level` by default.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
         Self { background: self.background.clone(), inner: self.inner.clone(), level }
     }
 
-    /// Default level of this handle's writes.
+    /// Default durability level of this handle's writes.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.level
     }
 
-    /// Commits at the handle's level. The commit refers to objects by id: [`Keyspace::id`](crate::Keyspace::id),
-    /// [`Stream::id`](crate::Stream::id).
+    /// Carries out a commit at the handle's durability level. The commit refers to objects by id:
+    /// [`Keyspace::id`](crate::Keyspace::id), [`Stream::id`](crate::Stream::id).
     pub fn commit(&self, commit: &CommitBuilder) -> Result<Ack, WriteError> {
         check_outcome_known(commit.is_conditional(), self.level)?;
         let encode = |out: &mut Vec<u8>| {
@@ -149,14 +150,14 @@ impl Database {
     }
 
     /// Returns the durability of the results of all reads that have ended: `Disk` if everything that they may have
-    /// seen is on disk, else `Os`. Call it after the read.
+    /// seen is on disk, else `Os`. Call it after the read whose durability matters.
     #[must_use]
     pub fn visible_durability(&self) -> Durability {
         let open = &self.inner.open;
         if open.machine.visible() <= open.log.durable() { Durability::Disk } else { Durability::Os }
     }
 
-    /// Fsyncs everything written so far.
+    /// Fsyncs all log records written so far.
     pub fn sync(&self) -> Result<(), WriteError> {
         self.inner.open.log.sync()?;
         Ok(())

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicU64};
 use thalweg_state::digest::StateDigest;
 use thalweg_types::Lsn;
 
-/// Digest data of a database.
+/// The last state digest of a database, and the id for the next digest command.
 #[derive(Debug)]
 pub(crate) struct Digests {
-    /// Id of the next command. It distinguishes concurrent commands on this node; a view that an earlier run of the
-    /// node has requested is dropped at open.
+    /// Id of the next digest command. It distinguishes concurrent commands on this node; a view that an earlier run of
+    /// the node has requested is dropped when the database opens.
     pub(crate) next_id: AtomicU64,
     pub(crate) last: Mutex<Option<Arc<DigestReport>>>,
 }
@@ -30,11 +30,11 @@ impl Digests {
     }
 }
 
-/// A digest of the state, and its position.
+/// A digest of the state, with the log position that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestReport {
-    /// Id of the command that requested it; `None` if there was no command.
+    /// Id of the digest command; `None` if the digest was computed without a command.
     pub id: Option<u64>,
-    /// Digest and position of the state. The running hash is `state.applied.running_hash`.
+    /// Digest of the state and the position of that state. The running hash is `state.applied.running_hash`.
     pub state: StateDigest,
 }

@@ -12,8 +12,9 @@ use thalweg_state::{
 use thalweg_store::BackendError;
 use thalweg_types::{
     Action, Attempt, Classified, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId,
+    codec::Malformed,
     command::{CommandError, OperationError, Outcome, ProducerRefusal, StreamLimit, groups::GroupOutcome},
-    record::{Malformed, RecordError},
+    record::RecordError,
 };
 
 /// Error returned when a directory cannot be opened.
@@ -22,80 +23,80 @@ pub enum OpenError {
     /// Another process has the directory open.
     #[error("{path} is in use by another process: stop it, or use another directory")]
     Locked {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
-    /// The directory does not exist, and the caller did not request its creation.
-    #[error("{path} is not a Thalweg directory: create one with `thalweg serve --data`, or check the path")]
+    /// The data directory does not exist, and the options forbid creating it.
+    #[error("{path} is not a Thalweg data directory: create one with `thalweg serve --data`, or check the path")]
     Missing {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
-    /// A restore into the directory has not finished.
-    #[error("a restore into {path} has not finished: start it again, or remove the directory")]
+    /// The directory is the destination of a restore that has not finished.
+    #[error("a restore into {path} did not finish: run it again, or remove the directory")]
     Unfinished {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
     /// The directory's state is kept by another backend.
     #[error(
-        "the state in {path} is kept by the {found} backend, not {wanted}: open it with {found}, \
-         or move it with `thalweg migrate --data {path} --from {found} --to {wanted}`"
+        "the state in {path} is stored by the {found} backend, not by {wanted}: open it with {found}, or move it with \
+        `thalweg migrate --data {path} --from {found} --to {wanted}`"
     )]
     OtherBackend {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
         /// Backend that keeps the state.
         found: &'static str,
         /// Backend that the caller requested.
         wanted: &'static str,
     },
-    /// The backend needs files of the operating system, which this disk does not have.
+    /// The backend needs files of the operating system, which this (simulated) disk does not have.
     #[error("the {backend} backend needs a directory of the operating system")]
     NoOsPath {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// This build does not contain the backend.
+    /// This build of the program does not contain the backend.
     #[error("this build has no {backend} backend: build it with `--features {backend}`")]
     NotBuilt {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// The identity file has contents that this version does not write.
+    /// The identity file has contents that this version of the program does not write.
     #[error("{path}: the identity file is damaged or of a newer version: {message}")]
     Identity {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
-        /// Description of the error.
+        /// Description of what is wrong with the identity file.
         message: String,
     },
     /// A file could not be read or written.
     #[error("{operation} in {path} failed: {message}")]
     Io {
-        /// Path of the directory.
+        /// Path of the data directory.
         path: PathBuf,
-        /// Operation that failed.
+        /// Description of the file operation that failed.
         operation: &'static str,
         /// Message of the operating system.
         message: String,
     },
-    /// The log was repaired, but the files that belong to the repair could not be written.
-    #[error("the repair could not be finished: {reason}; start it again")]
+    /// The log was repaired, but the log records that complete the repair could not be written.
+    #[error("the repair did not finish: {reason}; run it again")]
     Repair {
-        /// Cause of the failure.
+        /// Reason why the repair could not be completed.
         reason: String,
     },
     /// The log could not be opened.
     #[error(transparent)]
     Log(#[from] thalweg_log::OpenError),
-    /// The state could not be opened.
+    /// The backend of the state could not be opened.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The state could not be loaded.
+    /// The rows of the state could not be loaded.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The log and the state could not be reconciled.
+    /// The log and the state could not be reconciled, so later log records cannot be applied to the state.
     #[error(transparent)]
     Replica(#[from] thalweg_replica::OpenError),
 }
@@ -139,41 +140,41 @@ impl Classified for OpenError {
 /// Error returned when a write is not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The command breaks a limit.
+    /// The command exceeds a limit, for example on the length of a key or a value.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// A record breaks a limit.
+    /// A record in the batch exceeds a limit, for example on its size.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The batch has no records.
     #[error("an append needs at least one record")]
     EmptyBatch,
-    /// A condition did not hold. Nothing happened.
+    /// A condition of the command did not hold. Nothing happened.
     #[error("condition {condition} failed: the key {}", match actual { Some(revision) => format!("is at revision {revision}"), None => "does not exist".to_owned() })]
     ConditionFailed {
-        /// Index of the condition, from 0.
+        /// Index of the failed condition in the command, from 0.
         condition: u32,
         /// Present revision of the key, if it has a value.
         actual: Option<Revision>,
     },
-    /// The stream's next offset is not the one that an append expected. Nothing happened.
+    /// The stream's next offset is not the one that the append expected. Nothing happened.
     #[error("the stream's next offset is {next}, not the expected one")]
     OffsetConflict {
         /// Id of the stream.
         stream: StreamId,
-        /// Next offset of the stream.
+        /// Next offset that the stream will assign.
         next: Offset,
     },
-    /// The append exceeds one of the stream's own limits. Nothing happened.
+    /// The append exceeds a limit in the stream's configuration. Nothing happened.
     #[error("the append has {got} bytes where the stream's {} allows {max}: send less, or raise the limit", limit.name())]
     OverStreamLimit {
         /// Id of the stream.
         stream: StreamId,
-        /// Limit that the append exceeds.
+        /// Kind of the limit that the append exceeds.
         limit: StreamLimit,
-        /// Value of the limit.
+        /// Value of the limit in bytes.
         max: u64,
-        /// Size of the record or of the append.
+        /// Size in bytes of the record or batch that exceeds the limit.
         got: u64,
     },
     /// A producer's append was rejected. Nothing happened.
@@ -181,7 +182,7 @@ pub enum WriteError {
     ProducerRefused {
         /// Id of the stream.
         stream: StreamId,
-        /// Reason of the rejection.
+        /// Reason why the producer's append was rejected.
         refusal: ProducerRefusal,
     },
     /// The keyspace does not exist.
@@ -193,81 +194,85 @@ pub enum WriteError {
     /// The consumer group does not exist. It may have been deleted.
     #[error("no consumer group with id {0}")]
     NoSuchGroup(GroupId),
-    /// A commit names an attempt that has lapsed, or records that the attempt does not hold. Nothing happened.
+    /// A commit settles (acks or nacks) records of a delivery attempt whose deadline has passed, or that the attempt
+    /// does not hold. Nothing happened.
     #[error(
-        "attempt {attempt} of consumer group {group} has lapsed, or what is acked of it was settled before: undo the work, its records are delivered again"
+        "attempt {attempt} of consumer group {group} has lapsed, or its records were already settled: undo the work, \
+        because the group delivers the records again"
     )]
     AttemptLapsed {
         /// Id of the group.
         group: GroupId,
-        /// Attempt that the commit names.
+        /// Delivery attempt that the commit names.
         attempt: Attempt,
     },
     /// The consumer group cannot be configured this way. Nothing happened.
     #[error("{what}")]
     BadGroup {
-        /// Description of the error.
+        /// Description of what is wrong with the configuration.
         what: &'static str,
     },
     /// The lease does not exist: it has expired, was revoked, or was never granted. Nothing happened.
-    #[error("no lease {0}: it has expired, was revoked, or never was; grant a new one")]
+    #[error("no lease {0}: it expired, was revoked or never existed; grant a new one")]
     NoSuchLease(LeaseId),
     /// A lease with that id exists, or the keys of an ended one are still being removed. Nothing happened.
-    #[error("lease {0} exists already: take another id, or leave it out to have one chosen")]
+    #[error("lease {0} already exists: use another id, or leave out the id to let the server choose one")]
     LeaseExists(LeaseId),
-    /// A table has reached its limit.
+    /// The command exceeds a maximum number: for example of streams, of leases, or of rows that its conditions
+    /// examine.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
-        /// Name of the table.
+        /// Description of the counted objects, for messages (such as `leases`).
         what: &'static str,
-        /// Maximum number of entries.
+        /// Maximum number of these objects.
         limit: usize,
     },
-    /// An operation of a transaction could not be carried out. Nothing of the transaction happened.
+    /// An operation of a transaction could not be carried out. The transaction changed nothing.
     #[error("operation {operation}: {error}")]
     OperationFailed {
-        /// Index of the operation in the chosen list, from 0.
+        /// Index of the failed operation in the chosen list of operations, from 0.
         operation: u32,
-        /// Cause of the failure.
+        /// Reason why the operation could not be carried out.
         error: OperationError,
     },
-    /// The configuration cannot be changed this way.
+    /// The configuration of a keyspace or stream cannot be changed in the requested way.
     #[error("{what}")]
     CannotConfigure {
-        /// Reason, and a possible alternative.
+        /// Reason why the configuration cannot be changed in this way, and a possible alternative.
         what: &'static str,
     },
-    /// The request is conditional, and its level acknowledges it before its outcome is known.
+    /// The request is conditional, but its durability level acknowledges it before its outcome is known.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
     OutcomeUnknown,
-    /// The command did not decode.
+    /// The bytes of the command did not decode.
     #[error("malformed command: {0}")]
     Malformed(Malformed),
     /// The command needs a version of the state machine above the one in force. Nothing happened.
     #[error(
-        "the command needs version {needed} of the state machine, and version {in_force} is in force: raise it once every \
-         node knows that version (`thalweg state raise-version`)"
+        "the command needs version {needed} of the state machine, and version {in_force} is in force: raise it once \
+        every node supports that version (`thalweg state raise-version`)"
     )]
     VersionNotInForce {
-        /// Version that the command needs.
+        /// Version of the state machine that the command needs.
         needed: u16,
-        /// The version in force.
+        /// Version of the state machine in force.
         in_force: u16,
     },
-    /// This node does not have the version that was to be raised to. Nothing happened.
+    /// This node does not support the version to which the state machine was to be raised. Nothing happened.
     #[error(
-        "this node knows versions of the state machine up to {known}, and {to} was asked for: upgrade the node first"
+        "this node supports versions of the state machine up to {known}, and {to} was requested: upgrade the node \
+        first"
     )]
     VersionUnknown {
-        /// Requested version.
+        /// Version of the state machine that was requested.
         to: u16,
-        /// Highest version that this node has.
+        /// Highest version of the state machine that this node supports.
         known: u16,
     },
-    /// Too many bytes wait for the disk. Nothing happened.
+    /// The queue of commands that wait for the disk is full. Nothing happened.
     #[error("{queued_bytes} bytes wait for the disk: retry later")]
     Overloaded {
-        /// Bytes in the queue.
+        /// Bytes of the commands in the queue.
         queued_bytes: usize,
     },
     /// Too little disk space is left for new data. Nothing happened.
@@ -276,25 +281,25 @@ pub enum WriteError {
          delete or trim data, or add space"
     )]
     DiskFull {
-        /// Free bytes on the disk.
+        /// Number of bytes that are free on the disk.
         free_bytes: u64,
-        /// Bytes reserved for deletes and trims.
+        /// Bytes of disk space that are reserved for deletes and trims.
         reserve_bytes: u64,
     },
-    /// The disk prepares log segments too slowly. Nothing happened.
+    /// The disk prepares log segments more slowly than writes fill them. Nothing happened.
     #[error("{reason}: retry later")]
     NoSegment {
-        /// Message of the log.
+        /// Message with which the log rejected the write.
         reason: String,
     },
-    /// A log segment of this node is too small for the command. Nothing happened.
+    /// The command does not fit into a log segment of this node. Nothing happened.
     #[error(
         "the write takes {got} bytes of the log, and a segment holds {max}: write less at once, or raise `segment_bytes`"
     )]
     LargerThanSegment {
         /// Bytes that the command needs in the log.
         got: u64,
-        /// Capacity of a segment in bytes.
+        /// Capacity of a log segment in bytes.
         max: u64,
     },
     /// The log has failed. The effect of the write is unknown.
@@ -377,8 +382,8 @@ impl Classified for WriteError {
 }
 
 impl WriteError {
-    /// Returns true if the write may have happened. Repeating it is safe only for an append of a producer, or for a
-    /// write that may happen twice.
+    /// Returns true if the write may have happened although it was not acknowledged. Repeating the write is safe only
+    /// if it is an append of a producer, or if its effect may happen twice.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::Closed)
@@ -388,7 +393,8 @@ impl WriteError {
 fn producer_refusal(refusal: ProducerRefusal) -> String {
     match refusal {
         ProducerRefusal::DuplicateTooOld { oldest } => format!(
-            "this append happened before, too long ago for its result to be kept (sequences from {oldest} on are): go on with the next sequence"
+            "this append was already made, and its result is no longer stored (results are stored from sequence \
+            {oldest} on): continue with the next sequence"
         ),
         ProducerRefusal::SequenceGap { expected } => {
             format!("appends of this producer are missing: the next sequence is {expected}")
@@ -396,8 +402,12 @@ fn producer_refusal(refusal: ProducerRefusal) -> String {
         ProducerRefusal::Fenced { epoch } => format!(
             "another instance of this producer has taken over with epoch {epoch}: stop, or open the producer again"
         ),
-        ProducerRefusal::Unknown => "the stream has no such producer, or has forgotten it after a long silence: check its last append, open it again and begin at sequence 0".to_owned(),
-        ProducerRefusal::Mixed => "some appends of this commit happened before and others did not: repeat the commit unchanged, or renumber it".to_owned(),
+        ProducerRefusal::Unknown => "the stream has no such producer, or removed it because it was idle for too long: \
+            check its last append, open it again and begin at sequence 0"
+            .to_owned(),
+        ProducerRefusal::Mixed => "some appends of this commit were already made and others were not: repeat the \
+            commit unchanged, or renumber it"
+            .to_owned(),
     }
 }
 
@@ -473,57 +483,57 @@ pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
 /// Error returned when a read cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The offset is below the log start offset.
+    /// The requested offset is below the log start offset of the stream: its record was trimmed.
     #[error("offset {requested} has been trimmed: the stream starts at {start}")]
     Trimmed {
-        /// Requested offset.
+        /// Offset that the reader requested.
         requested: Offset,
-        /// Oldest readable offset.
+        /// Oldest offset that can be read from the stream.
         start: Offset,
     },
-    /// The offset is above the log end offset.
+    /// The requested offset is above the log end offset of the stream.
     #[error("offset {requested} is beyond the end: the next offset is {next}")]
     BeyondEnd {
-        /// Requested offset.
+        /// Offset that the reader requested.
         requested: Offset,
-        /// Offset that the next record will get.
+        /// Offset that the next record of the stream will get.
         next: Offset,
     },
     /// The stream does not exist. It may have been deleted.
     #[error("no stream with id {0}")]
     NoSuchStream(StreamId),
-    /// The keyspace keeps no history.
+    /// The keyspace keeps no history, so it cannot be read at a past revision.
     #[error("the keyspace keeps no history: configure one to read at a revision from then on")]
     NoHistory,
-    /// The revision is older than the history kept.
+    /// The requested revision is older than the history that the keyspace, or one of the keys, has kept.
     #[error("revision {requested} is not kept any more: the oldest that can be read is {oldest}")]
     Compacted {
-        /// Requested revision.
+        /// Revision that the reader requested.
         requested: Revision,
-        /// Oldest readable revision, of the keyspace or of a key that the read found.
+        /// Oldest readable revision of the keyspace, or of the key whose past is not kept.
         oldest: Revision,
     },
-    /// The revision has not been used yet.
+    /// No command has used the requested revision yet.
     #[error("revision {requested} has not been used yet: the newest is {newest}")]
     FutureRevision {
-        /// Requested revision.
+        /// Revision that the reader requested.
         requested: Revision,
-        /// Newest revision.
+        /// Newest revision that a command has used.
         newest: Revision,
     },
-    /// The cursor does not belong to this scan.
+    /// The cursor does not belong to this scan: it is damaged, or of another keyspace or range.
     #[error("bad cursor: {what}")]
     BadCursor {
-        /// Description of the error.
+        /// Description of what is wrong with the cursor.
         what: &'static str,
     },
-    /// The key holds a hash or a stream of Redis clients instead of bytes.
+    /// The key refers to a Redis hash or stream, so it has no bytes to return.
     #[error("the key holds a {kind}: read it with a Redis client")]
     HoldsCollection {
-        /// Name of the collection's kind.
+        /// Name of the collection's kind: `hash` or `stream`.
         kind: &'static str,
     },
-    /// The view shows a value that has since been overwritten and whose bytes are freed.
+    /// The view that was read shows a value which has since been overwritten, and whose bytes in the log are freed.
     #[error(
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
     )]
@@ -588,7 +598,7 @@ impl From<MachineError> for ReadError {
 }
 
 impl ReadError {
-    /// Converts an error of the state and adds the requested offset.
+    /// Converts an error of reading a stream, and adds the requested offset.
     pub(crate) fn of_stream(error: StreamReadError, requested: Offset) -> Self {
         match error {
             StreamReadError::NoSuchStream(id) => Self::NoSuchStream(id),
@@ -611,7 +621,7 @@ impl From<thalweg_log::ReadError> for ReadError {
     }
 }
 
-/// Error for a key that holds a collection instead of bytes.
+/// Creates the error for a key that refers to a Redis collection instead of bytes.
 pub(crate) fn holds(collection: &Collection) -> ReadError {
     ReadError::HoldsCollection { kind: collection.kind.name() }
 }

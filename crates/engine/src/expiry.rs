@@ -1,4 +1,4 @@
-//! Expiry of keys: puts with a deadline or a lease, touches, and lifetimes.
+//! Expiry of keys: puts with a deadline or a lease, touches (changes of a deadline), and the time that a key has left.
 //!
 //! All deadlines are in space time (see [`SpaceTime`]), so stepping the wall clock while the database is open does not
 //! change them. A key past its deadline is never shown, even before its row is removed.
@@ -22,11 +22,11 @@ use crate::{
 /// Deadline, lease and condition of a put. The default is a plain put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions<'a> {
-    /// Deadline of the value.
+    /// Deadline of the value; the default is the keyspace's default TTL.
     pub deadline: Deadline,
     /// Lease that the key is attached to: the value lives at most as long as the lease.
     pub lease: Option<LeaseId>,
-    /// Condition on the key before the put.
+    /// Condition that the key must meet before the put; `None` for an unconditional put.
     pub expect: Option<Expect<'a>>,
 }
 
@@ -43,7 +43,7 @@ impl PutOptions<'_> {
         Self { lease: Some(lease), ..Self::default() }
     }
 
-    /// Returns true if a plain put is sufficient.
+    /// Returns true if the options are those of a plain put: no deadline, lease or condition.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()
@@ -64,14 +64,14 @@ impl PutOptions<'_> {
     }
 }
 
-/// Lifetime of a key.
+/// Deadline, lease and remaining time of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Revision of the key.
+    /// Revision of the command that wrote the key.
     pub revision: Revision,
-    /// Deadline of the key itself.
+    /// Deadline of the key itself, in space time; `None` if the key has none.
     pub deadline: Option<SpaceTime>,
-    /// Lease that the key is attached to.
+    /// Lease that the key is attached to; `None` if there is none.
     pub lease: Option<LeaseId>,
     /// Time until the deadline or the end of the lease, whichever is earlier; `None` if the key has neither.
     pub remaining: Option<Duration>,
@@ -98,19 +98,19 @@ impl Keyspace {
         self.put_with(key, value, &PutOptions::lasting(ttl))
     }
 
-    /// Changes a key's deadline without rewriting its value; revision and lease stay. `None` means that the key does
-    /// not exist. [`Deadline::Never`] removes the deadline.
+    /// Changes a key's deadline without rewriting its value. The key's revision and lease stay. `None` means that the
+    /// key does not exist. [`Deadline::Never`] removes the deadline.
     pub fn touch(&self, key: &[u8], deadline: Deadline) -> Result<Option<Ack>, WriteError> {
         self.touch_if(key, deadline, Expect::Present)
     }
 
-    /// Like [`touch`](Self::touch), with the condition `expect`.
+    /// Changes a key's deadline like [`touch`](Self::touch), but only if the condition `expect` holds.
     pub fn touch_if(&self, key: &[u8], deadline: Deadline, expect: Expect<'_>) -> Result<Option<Ack>, WriteError> {
         let commit = touch_if(self, key, deadline, expect)?;
         absent_is_none(self.database().commit(&commit))
     }
 
-    /// Returns the lifetime of a key; `None` if the key does not exist.
+    /// Returns the deadline, lease and remaining time of a key; `None` if the key does not exist.
     pub fn lifetime(&self, key: &[u8]) -> Result<Option<Lifetime>, ReadError> {
         let snapshot = self.database().inner.open.machine.read_view();
         let Some(stored) = snapshot.get(self.id(), key)? else { return Ok(None) };
@@ -121,7 +121,7 @@ impl Keyspace {
 }
 
 impl Database {
-    /// Returns the time until an expiry; `None` if it never comes, and zero if it has passed.
+    /// Returns the time until a value with this expiry ends; `None` if it never ends, and zero if it has ended.
     pub fn remaining(&self, expiry: &Expiry) -> Result<Option<Duration>, ReadError> {
         if *expiry == Expiry::NEVER {
             return Ok(None);
@@ -130,14 +130,15 @@ impl Database {
         Ok(snapshot.end_of(expiry)?.map(|end| between(snapshot.time(), end)))
     }
 
-    /// Present time of the space, which deadlines are compared with.
+    /// Current time of the space. Deadlines are compared with this time.
     #[must_use]
     pub fn space_time(&self) -> SpaceTime {
         self.inner.open.solo.now()
     }
 }
 
-/// Builds the commit of a touch. It fails if the key does not exist, or does not meet `expect`.
+/// Builds a commit that changes a key's deadline. The commit fails if the key does not exist or does not meet
+/// `expect`.
 pub(crate) fn touch_if(
     keyspace: &Keyspace,
     key: &[u8],
@@ -153,7 +154,7 @@ pub(crate) fn touch_if(
     Ok(commit)
 }
 
-/// Returns the ack, or `None` if the key did not exist.
+/// Converts the result of a touch: returns the ack, or `None` if the key did not exist.
 pub(crate) fn absent_is_none(answer: Result<Ack, WriteError>) -> Result<Option<Ack>, WriteError> {
     match answer {
         Err(WriteError::ConditionFailed { actual: None, .. }) => Ok(None),

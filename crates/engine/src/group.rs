@@ -1,8 +1,9 @@
-//! Consumer groups: fetch, ack, nack, extend, seek, describe, configure, delete.
+//! Consumer groups: the handle with its operations fetch, ack, nack, extend, seek, describe, configure and delete.
 //!
 //! Owns: the handle and its blocking calls. The submodules own the result of a fetch (`delivery`), the lookups before
 //! a fetch (`fetch`), pushed deliveries (`push`), and moving dead letters to their stream (`dead`). Does not own the
-//! choice of delivered records: the state machine makes it, so that it is the same on every replica.
+//! choice of the records that a fetch delivers: the state machine chooses them, so that the choice is the same on
+//! every replica.
 
 mod asynchronous;
 mod dead;
@@ -19,7 +20,7 @@ use std::time::Duration;
 use due::Due;
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
-use thalweg_state::groups::{GroupReady, MemberInfo};
+use thalweg_state::groups::GroupReady;
 use thalweg_types::{
     Attempt, Durability, GroupId, Offset, SpaceTime, StreamId,
     command::{
@@ -44,109 +45,50 @@ pub use fetch::FetchRequest;
 pub use figures::GroupFigures;
 pub use push::{Credit, Push, PushRequest, Waits as PushWaits};
 pub use thalweg_state::groups::HeldAttempt;
+pub use thalweg_types::info::{Group as GroupInfo, Member as GroupMember};
 pub(crate) use waits::Waits;
 
-/// Number of members after which a page of groups ends.
+/// Number of members after which a page of the list of groups ends.
 pub const MAX_LISTED_MEMBERS: usize = 10_000;
 
-/// Description of a group as of the last applied entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Name of the group, unique within its stream.
-    pub name: String,
-    /// Id of the group, which commits use.
-    pub id: GroupId,
-    /// Id of the stream.
-    pub stream: StreamId,
-    /// Name of the stream.
-    pub stream_name: String,
-    /// Configuration of the group.
-    pub config: GroupConfig,
-    /// Offset of the next record that has never been delivered.
-    pub cursor: Offset,
-    /// Offset below which all records are settled.
-    pub floor: Offset,
-    /// Number of records that have never been delivered: the stream's next offset minus the cursor.
-    pub lag: u64,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of pending records that members hold before their deadline.
-    pub in_flight: u64,
-    /// Number of pending records that wait for another record of the same key.
-    pub parked: u64,
-    /// Number of dead letters that are being written to their stream.
-    pub dying: u64,
-    /// Number of deliveries of records, redeliveries included.
-    pub delivered: u64,
-    /// Number of these deliveries that were redeliveries.
-    pub redelivered: u64,
-    /// Number of records acked.
-    pub acked: u64,
-    /// Number of records that became dead letters.
-    pub dead: u64,
-    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
-    pub dropped: u64,
-    /// Members that have fetched.
-    pub members: Vec<GroupMember>,
-}
-
-/// A member of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupMember {
-    /// Name of the member.
-    pub name: String,
-    /// Space time of the member's last fetch, exact to ten seconds.
-    pub last_fetch: SpaceTime,
-    /// Number of records that the member holds.
-    pub in_flight: u64,
-    /// Number of attempts that the member holds.
-    pub attempts: u64,
-}
-
-impl From<MemberInfo> for GroupMember {
-    fn from(info: MemberInfo) -> Self {
-        let MemberInfo { name, last_fetch, in_flight, attempts } = info;
-        Self { name, last_fetch, in_flight, attempts }
-    }
-}
-
-/// Result of an ack or nack.
+/// Result of a settlement (ack or nack) of delivered records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Durability level that the command reached.
+    /// Durability level that the settlement reached.
     pub durability: Durability,
-    /// Number of records settled.
+    /// Number of records that this command has settled.
     pub settled: u32,
-    /// Records that were not settled, because their attempt had lapsed or they were settled before.
+    /// Records that this command has not settled: the ack deadline of their attempt had passed, or they had been
+    /// settled earlier.
     pub lapsed: Vec<Lapsed>,
 }
 
-/// Result of an extension.
+/// Result of extending the ack deadlines of delivery attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extended {
-    /// Durability level that the command reached.
+    /// Durability level that the extension reached.
     pub durability: Durability,
-    /// New deadline, in space time.
+    /// New ack deadline of the attempts, in space time.
     pub deadline: SpaceTime,
-    /// Attempts that hold no records any more.
+    /// Attempts that were not extended, because they hold no records any more.
     pub lapsed: Vec<Attempt>,
 }
 
-/// Position at which a group begins, or continues after a seek.
+/// Position in its stream at which a consumer group begins to deliver, or continues after a seek.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupStart {
-    /// The oldest record kept.
+    /// The group begins at the oldest record that the stream keeps.
     #[default]
     Beginning,
-    /// The next record to be appended.
+    /// The group begins at the next record that will be appended.
     End,
-    /// A given offset.
+    /// The group begins at this offset.
     Offset(Offset),
-    /// The first record that is not older than a given space time.
+    /// The group begins at the first record that was appended at or after this space time.
     Time(SpaceTime),
 }
 
-/// A consumer group. Cheap to clone.
+/// Handle of a consumer group. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub(crate) db: Database,
@@ -155,14 +97,14 @@ pub struct Group {
 }
 
 impl Stream {
-    /// Returns the group with this name, if it exists.
+    /// Returns the consumer group of the stream with this name; `None` if there is none.
     pub fn find_group(&self, name: &str) -> Result<Option<Group>, ReadError> {
         let id = self.database().inner.open.machine.group_id(self.id(), name)?;
         Ok(id.map(|id| Group { db: self.database().clone(), stream: self.id(), id }))
     }
 
-    /// Returns the group with this name, and creates it if it is missing. The flag is true if it was created. An
-    /// existing group keeps its cursor and its configuration.
+    /// Returns the consumer group of the stream with this name, and creates it if it is missing. The flag is true if
+    /// this call created the group. An existing group keeps its cursor and its configuration.
     pub fn create_group(
         &self,
         name: &str,
@@ -185,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// Returns the stream's groups, ordered by name.
+    /// Returns the descriptions of the stream's consumer groups, ordered by name.
     pub fn groups(&self) -> Result<Vec<GroupInfo>, ReadError> {
         let machine = &self.database().inner.open.machine;
         let group = |id| Group { db: self.database().clone(), stream: self.id(), id };
@@ -194,7 +136,7 @@ impl Stream {
         infos.filter_map(Result::transpose).collect()
     }
 
-    /// Converts a start to an offset; `None` is the end of the stream.
+    /// Converts the start of a group to an offset; `None` means the end of the stream.
     pub(crate) fn resolve(&self, start: GroupStart) -> Result<Option<Offset>, ReadError> {
         match start {
             GroupStart::Beginning => Ok(Some(Offset::ZERO)),
@@ -206,16 +148,16 @@ impl Stream {
 }
 
 impl Database {
-    /// Returns all consumer groups, ordered by id.
+    /// Returns the descriptions of all consumer groups, ordered by id.
     pub fn groups(&self) -> Result<Vec<GroupInfo>, ReadError> {
         let machine = &self.inner.open.machine;
         let look = |(stream, id)| Group { db: self.clone(), stream, id }.look();
         machine.group_streams()?.into_iter().map(look).filter_map(Result::transpose).collect()
     }
 
-    /// Returns a page of groups of a stream or of all streams, ordered by id and beginning after `after`. The page has
-    /// at most `limit` groups and ends early once they have [`MAX_LISTED_MEMBERS`] members. The flag is true if there
-    /// are more.
+    /// Returns a page of the consumer groups of one stream or of all streams, ordered by id and beginning after the id
+    /// `after`. The page has at most `limit` groups, and ends early once its groups have [`MAX_LISTED_MEMBERS`]
+    /// members together. The flag is true if more groups follow.
     pub fn groups_after(
         &self,
         stream: Option<StreamId>,
@@ -239,72 +181,52 @@ impl Database {
 }
 
 impl Group {
-    /// Id of the group, which commits use.
+    /// Id of the group, by which commits refer to it.
     #[must_use]
     pub fn id(&self) -> GroupId {
         self.id
     }
 
-    /// Stream of the group.
+    /// Returns a handle of the stream that the group reads.
     #[must_use]
     pub fn stream(&self) -> Stream {
         self.db.stream_with_id(self.stream)
     }
 
-    /// Returns a handle whose writes default to `level`.
+    /// Returns a handle of the same group whose writes use the durability `level` by default.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
         Self { db: self.db.with_durability(level), ..self.clone() }
     }
 
-    /// Returns the description of the group.
+    /// Returns the group's configuration, cursor and counters.
     pub fn info(&self) -> Result<GroupInfo, GroupError> {
         self.look()?.ok_or(GroupError::NoSuchGroup(self.id))
     }
 
     fn look(&self) -> Result<Option<GroupInfo>, ReadError> {
         let open = &self.db.inner.open;
-        let Some(info) = open.machine.group(self.id, open.solo.now())? else { return Ok(None) };
-        // The stream has just been deleted, and the group with it.
-        let Some(stream) = open.machine.stream(self.stream) else { return Ok(None) };
-        Ok(Some(GroupInfo {
-            name: info.name.to_string(),
-            id: info.id,
-            stream: info.stream,
-            stream_name: stream.name.to_string(),
-            config: info.config,
-            cursor: info.cursor,
-            floor: info.floor,
-            lag: stream.next.0.saturating_sub(info.cursor.0),
-            pending: info.pending,
-            in_flight: info.in_flight,
-            parked: info.parked,
-            dying: info.dying,
-            delivered: info.delivered,
-            redelivered: info.redelivered,
-            acked: info.acked,
-            dead: info.dead,
-            dropped: info.dropped,
-            members: info.members.into_iter().map(GroupMember::from).collect(),
-        }))
+        Ok(open.machine.group(self.id, open.solo.now())?)
     }
 
-    /// Acks records: they are done.
+    /// Acknowledges delivered records: they are processed and will not be redelivered.
     pub fn ack(&self, settlements: &[Settlement]) -> Result<Settled, GroupError> {
         settled(self.propose(Purpose::Reclaim, |out| encode_ack(out, self.id, settlements))?)
     }
 
-    /// Returns records to the group. `reason` is stored in the dead letters of records that were delivered too often.
+    /// Returns delivered records to the group, to be redelivered as `again` says. `reason` is stored with records that
+    /// become dead letters.
     pub fn nack(&self, settlements: &[Settlement], again: Again, reason: &str) -> Result<Settled, GroupError> {
         settled(self.propose(Purpose::Reclaim, |out| encode_nack(out, self.id, again, reason, settlements))?)
     }
 
-    /// Moves the deadlines of attempts to `by` after now, which may be later or earlier than before.
+    /// Moves the ack deadlines of attempts to `by` after now, which may be later or earlier than before.
     pub fn extend(&self, attempts: &[Attempt], by: Duration) -> Result<Extended, GroupError> {
         extended(self.propose(Purpose::Reclaim, |out| encode_extend(out, self.id, by, attempts))?)
     }
 
-    /// Moves the cursor, whatever was delivered or settled. Attempts in progress lapse. Returns the new cursor.
+    /// Moves the group's cursor, whatever was delivered or settled. All attempts in progress lose their records.
+    /// Returns the new cursor.
     pub fn seek(&self, to: GroupStart) -> Result<Offset, GroupError> {
         let offset = self.stream().resolve(to)?;
         let encode = |out: &mut Vec<u8>| {
@@ -314,12 +236,12 @@ impl Group {
         sought(self.propose(Purpose::Reclaim, encode)?)
     }
 
-    /// Replaces the configuration. The delivery order stays.
+    /// Replaces the group's configuration. The delivery order cannot be changed.
     pub fn configure(&self, config: &GroupConfig) -> Result<Ack, GroupError> {
         Ok(ack(self.propose(Purpose::Reclaim, |out| encode_configure_group(out, self.id, config))?)?)
     }
 
-    /// Deletes the group and its state. The stream stays.
+    /// Deletes the group and its delivery state. The stream stays.
     pub fn delete(&self) -> Result<Ack, GroupError> {
         let encode = |out: &mut Vec<u8>| {
             encode_delete_group(out, self.id);
@@ -328,14 +250,14 @@ impl Group {
         Ok(ack(self.propose(Purpose::Reclaim, encode)?)?)
     }
 
-    /// Returns the records that each of these attempts still holds, and their deadlines.
+    /// Returns the records that each of these delivery attempts still holds, and their ack deadlines.
     pub fn held(&self, attempts: &[Attempt]) -> Result<Vec<HeldAttempt>, ReadError> {
         let open = &self.db.inner.open;
         Ok(open.machine.held_attempts(self.id, open.solo.now(), attempts)?)
     }
 
-    /// Returns the readiness of a fetch: ready now, or the earliest time from now at which it may be, unless records
-    /// are appended or returned before.
+    /// Reports if a fetch would deliver records now, or otherwise how long it takes until a pending record can be
+    /// redelivered. New or returned records can make a fetch deliver earlier.
     pub fn ready(&self) -> Result<Ready, GroupError> {
         let now = self.db.inner.open.solo.now();
         match self.due()? {
@@ -347,7 +269,7 @@ impl Group {
         }
     }
 
-    /// Returns the time at which a fetch would deliver records.
+    /// Returns the time at which a fetch would deliver records, unless records are appended or returned before.
     fn due(&self) -> Result<Due, GroupError> {
         let open = &self.db.inner.open;
         match open.machine.group_ready(self.id, open.solo.now()).map_err(ReadError::from)? {
@@ -367,16 +289,17 @@ impl Group {
     }
 }
 
-/// Readiness of a fetch.
+/// Result of [`Group::ready`]: when a fetch would deliver records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
     /// A fetch would deliver records now.
     Now,
-    /// A fetch may deliver records after this time; `None` if no deadline will make records available.
+    /// A fetch may deliver records after this time from now; `None` if no deadline will make records available.
     In(Option<Duration>),
 }
 
-/// Returns the outcome and the level of a group command that was carried out.
+/// Returns the outcome of a command about a group, with the durability level that it reached; an error if the command
+/// was rejected.
 fn group_outcome(committed: Committed) -> Result<(Durability, GroupOutcome), WriteError> {
     match committed.outcome.map(refusal).transpose()? {
         Some(Outcome::Group(outcome)) => Ok((committed.durability, outcome)),

@@ -5,7 +5,8 @@
 //! node 00f3c2…           16 hexadecimal digits
 //! backend lsm
 //! ```
-//! It is the first file written, and it is written atomically: a directory without it contains no data of Thalweg.
+//! The identity file is the first file written, and it is written atomically: a directory without it contains no data
+//! of Thalweg.
 
 use std::{io, sync::Arc};
 
@@ -18,7 +19,7 @@ const PATH: &str = "IDENTITY";
 const TEMPORARY: &str = "IDENTITY.tmp";
 const MAX_BYTES: u64 = 4096;
 
-/// Contents of the file.
+/// Contents of the identity file: the node's id and the state's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) node: NodeId,
@@ -40,7 +41,7 @@ impl Identity {
         lines.next().is_none().then_some(Self { node: NodeId(node), backend })
     }
 
-    /// Reads the file. Returns `None` if it does not exist, and `InvalidData` if it has other contents.
+    /// Reads the identity file. Returns `None` if the file does not exist, and `InvalidData` if it has other contents.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Option<Self>> {
         let file = match disk.open(PATH) {
             Ok(file) => file,
@@ -55,7 +56,7 @@ impl Identity {
         Self::decode(&text).ok_or_else(invalid).map(Some)
     }
 
-    /// Writes the file atomically.
+    /// Writes the identity file atomically.
     pub(crate) fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         match disk.remove(TEMPORARY) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

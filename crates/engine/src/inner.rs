@@ -1,7 +1,7 @@
 //! Data of an open database that all its handles share.
 //!
-//! Owns: proposing a command of this thread, and reading values that stay in the log. Does not own: the handles, and the
-//! work of the background thread, which other modules add as methods of [`Inner`].
+//! Owns: proposing a command of the calling thread, and reading values that stay in the log. Does not own: the
+//! handles, and the work of the background thread, which other modules add as methods of [`Inner`].
 
 use std::{
     cell::RefCell,
@@ -27,18 +27,18 @@ use crate::{
     snapshot::{Counters, Pins},
 };
 
-/// Data that all handles share.
+/// Data of an open database that all its handles share.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) open: Opened,
     pub(crate) options: Options,
     pub(crate) totals: Mutex<Maintenance>,
-    /// Pins that keep segments of the log from being freed.
+    /// Pins of open snapshots, which keep log segments from being freed.
     pub(crate) snapshots: Arc<Pins>,
     pub(crate) snapshot_counters: Arc<Counters>,
-    /// Number of views that Redis commands have read.
+    /// Number of state views taken for Redis commands since the database was opened.
     pub(crate) redis_views: AtomicU64,
-    /// Error of the last round of maintenance, if it failed.
+    /// Message of the error in the last round of maintenance; `None` if that round succeeded.
     pub(crate) complaint: Mutex<Option<String>>,
     pub(crate) digests: Digests,
     pub(crate) closed: AtomicBool,
@@ -54,7 +54,7 @@ impl Inner {
         self.open.log.short_bytes() > 0
     }
 
-    /// Stores the result of a round of maintenance for [`Stats`].
+    /// Stores the error of a round of maintenance, or its success, for [`Stats`].
     pub(crate) fn note_round(&self, error: Option<&WriteError>) {
         *self.complaint.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
     }
@@ -63,7 +63,8 @@ impl Inner {
         self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Encodes a command into this thread's buffer and proposes it.
+    /// Encodes a command into the buffer of the calling thread, and proposes it. Blocks until the command has reached
+    /// `level`.
     #[inline]
     pub(crate) fn propose<E>(
         &self,
@@ -82,7 +83,7 @@ impl Inner {
         })
     }
 
-    /// Like [`propose`](Self::propose), for a command whose outcome is an [`Ack`] on success.
+    /// Proposes a command like [`propose`](Self::propose). For commands whose successful outcome is an [`Ack`].
     #[inline]
     pub(crate) fn propose_for_ack<E>(
         &self,
@@ -110,9 +111,9 @@ impl Inner {
         Ok(ack)
     }
 
-    /// Reads the bytes of a value that stays in the log. The node moves bytes that are still needed before it frees
-    /// their segment. In that case the pointer is looked up again; if the key's revision has changed, so has the
-    /// value.
+    /// Reads the bytes of a value that stays in the log. If their segment is gone, the node has moved the bytes before
+    /// it freed the segment, so the pointer is looked up again. If the key's revision has changed in the meantime, the
+    /// value is read from the key's history, if it is kept there.
     pub(crate) fn resolve(
         &self,
         keyspace: KeyspaceId,
@@ -161,7 +162,7 @@ impl Drop for Inner {
     }
 }
 
-/// Largest command buffer in bytes that a thread keeps between calls.
+/// Bytes of a thread's command buffer above which the buffer shrinks after a call.
 const MAX_KEPT_COMMAND_BYTES: usize = 256 * 1024;
 
 thread_local! {

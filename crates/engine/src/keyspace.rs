@@ -1,4 +1,4 @@
-//! Keyspaces: puts, gets, deletes, scans.
+//! Keyspaces: the handle with its operations put, get, delete and scan.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -10,6 +10,7 @@ use thalweg_state::{
     history::PastError,
     keyspaces::{KeyspaceRow, ReadView, ScanRange as StoredRange, StoredValue},
 };
+pub use thalweg_types::info::Keyspace as KeyspaceInfo;
 use thalweg_types::{
     Durability, KeyspaceId, Revision, SpaceTime,
     command::{CommitBuilder, Expect, KeyspaceConfig, Outcome, encode_create_keyspace, encode_delete, encode_put},
@@ -29,48 +30,34 @@ const PAGE_ITEMS: usize = 256;
 /// Number of bytes after which [`KeyspaceIter`] stops reading ahead.
 const PAGE_BYTES: usize = 1024 * 1024;
 
-/// A value and its metadata.
+/// The value of a key, with its revision and expiry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Value of the key.
     pub value: Bytes,
     /// Revision of the command that wrote the value.
     pub revision: Revision,
-    /// Expiry of the value; see [`Database::remaining`].
+    /// Deadline and lease of the value; see [`Database::remaining`].
     pub expiry: Expiry,
 }
 
-/// Metadata of a value.
+/// Metadata of a key's value, without the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Revision of the command that wrote the value.
     pub revision: Revision,
     /// Length of the value in bytes.
     pub value_bytes: u64,
-    /// Expiry of the value; see [`Database::remaining`].
+    /// Deadline and lease of the value; see [`Database::remaining`].
     pub expiry: Expiry,
 }
 
-/// Description of a keyspace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyspaceInfo {
-    /// Name of the keyspace.
-    pub name: String,
-    /// Id of the keyspace.
-    pub id: KeyspaceId,
-    /// Settings of the keyspace.
-    pub config: KeyspaceConfig,
-    /// Space time of the creation.
-    pub created: SpaceTime,
+/// Describes a keyspace by its row in the state.
+pub(crate) fn described(id: KeyspaceId, row: &KeyspaceRow) -> KeyspaceInfo {
+    KeyspaceInfo { id, created: row.created, config: row.config, name: row.name.to_string() }
 }
 
-impl KeyspaceInfo {
-    pub(crate) fn of(id: KeyspaceId, row: &KeyspaceRow) -> Self {
-        Self { name: row.name.to_string(), id, config: row.config, created: row.created }
-    }
-}
-
-/// A pair of a scan, borrowed during the call.
+/// A pair of a scan, borrowed for the duration of the callback.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanItem<'a> {
     /// Key of the pair.
@@ -79,11 +66,11 @@ pub struct ScanItem<'a> {
     pub value: &'a [u8],
     /// Revision of the command that wrote the value.
     pub revision: Revision,
-    /// Expiry of the value.
+    /// Deadline and lease of the value.
     pub expiry: Expiry,
 }
 
-/// A keyspace. Cheap to clone.
+/// Handle of a keyspace. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     db: Database,
@@ -109,17 +96,17 @@ impl Database {
         }
     }
 
-    /// Returns the keyspace with this name, if it exists.
+    /// Returns the keyspace with this name; `None` if there is none.
     #[must_use]
     pub fn find_keyspace(&self, name: &str) -> Option<Keyspace> {
         self.inner.open.machine.keyspace_id(name).map(|id| Keyspace::new(self.clone(), id))
     }
 
-    /// Returns all keyspaces.
+    /// Returns the names, ids and settings of all keyspaces.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let all = self.inner.open.machine.keyspaces();
-        all.into_iter().map(|(id, row)| KeyspaceInfo::of(id, &row)).collect()
+        all.into_iter().map(|(id, row)| described(id, &row)).collect()
     }
 }
 
@@ -132,7 +119,7 @@ impl Keyspace {
         &self.db
     }
 
-    /// Id of the keyspace, which commits use.
+    /// Id of the keyspace, by which commits refer to it.
     #[must_use]
     pub fn id(&self) -> KeyspaceId {
         self.id
@@ -144,7 +131,7 @@ impl Keyspace {
         self.db.inner.open.machine.keyspace_name(self.id).map(|name| name.to_string()).unwrap_or_default()
     }
 
-    /// Returns a handle whose writes default to `level`.
+    /// Returns a handle of the same keyspace whose writes use the durability `level` by default.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
         Self { db: self.db.with_durability(level), id: self.id }
@@ -156,7 +143,7 @@ impl Keyspace {
         self.db.inner.propose_for_ack(self.db.durability(), Purpose::Data, encode)
     }
 
-    /// Sets a key if `expect` holds.
+    /// Sets a key if the condition `expect` holds.
     pub fn put_if(&self, key: &[u8], value: &[u8], expect: Expect<'_>) -> Result<Ack, WriteError> {
         let mut commit = CommitBuilder::new();
         commit.expect(self.id, key, expect)?.put(self.id, key, value)?;
@@ -169,14 +156,14 @@ impl Keyspace {
         self.db.inner.propose_for_ack(self.db.durability(), Purpose::Reclaim, encode)
     }
 
-    /// Removes a key if `expect` holds.
+    /// Removes a key if the condition `expect` holds.
     pub fn delete_if(&self, key: &[u8], expect: Expect<'_>) -> Result<Ack, WriteError> {
         let mut commit = CommitBuilder::new();
         commit.expect(self.id, key, expect)?.delete(self.id, key)?;
         self.db.commit(&commit)
     }
 
-    /// Returns the newest value of a key; `None` if it has none.
+    /// Returns the newest value of a key; `None` if the key has no value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Entry>, ReadError> {
         let inner = &self.db.inner;
         loop {
@@ -206,14 +193,14 @@ impl Keyspace {
         Ok(Some(Head { revision: stored.revision, expiry: stored.expiry, value_bytes }))
     }
 
-    /// Watches keys: every change from the revision `from` on (`None` for the next one), in order and without gaps.
-    /// Past changes are read from the log, back to the history floor.
+    /// Watches keys: the watch delivers every change from the revision `from` on (`None` for the next revision), in
+    /// order and without gaps. Past changes are read from the log, as far back as it is kept for history.
     pub fn watch(&self, keys: &WatchKeys, from: Option<Revision>) -> Result<Watch, WatchError> {
         Watch::new(&self.db, self.id, keys, from)
     }
 
-    /// Visits pairs in order from one consistent view, borrowed during the call, until `visit` breaks. Keys that hold
-    /// a hash or a stream of Redis clients have no bytes and are skipped.
+    /// Visits the pairs of a range in order, from one consistent view, until `visit` breaks. Keys that refer to a
+    /// Redis hash or stream have no bytes and are skipped.
     pub fn scan(
         &self,
         range: &ScanRange,
@@ -233,15 +220,16 @@ impl Keyspace {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Iterates over owned pairs from one consistent view. The iterator holds about 1 MiB of pairs, and keeps the
-    /// view's data alive until it is dropped.
+    /// Iterates over the pairs of a range, as owned copies from one consistent view. The iterator holds about 1 MiB of
+    /// pairs, and keeps the view's data alive until it is dropped.
     #[must_use]
     pub fn iter(&self, range: ScanRange) -> KeyspaceIter {
         let snapshot = self.db.inner.open.machine.read_view();
         KeyspaceIter::new(self, snapshot, range.clone(), range, None)
     }
 
-    /// Like [`iter`](Self::iter), over the contents of the keyspace at a revision; see [`get_at`](Self::get_at).
+    /// Iterates like [`iter`](Self::iter), but over the contents that the keyspace had at a revision; see
+    /// [`get_at`](Self::get_at).
     pub fn iter_at(&self, range: ScanRange, revision: Revision) -> Result<KeyspaceIter, ReadError> {
         let snapshot = self.db.inner.open.machine.read_view();
         let at = At { revision, time: SpaceTime(0) };
@@ -249,9 +237,10 @@ impl Keyspace {
         Ok(KeyspaceIter::new(self, snapshot, range.clone(), range, Some(at)))
     }
 
-    /// Continues a scan of the same range behind a [cursor](KeyspaceIter::cursor) of it. In a keyspace with history it
-    /// shows the revision with which the scan began, or returns [`Compacted`](ReadError::Compacted) if that is no
-    /// longer kept. Without history it shows the present contents.
+    /// Continues a scan after the position in a [cursor](KeyspaceIter::cursor), which a scan of the same range
+    /// returned. In a keyspace with history the continued scan shows the revision with which the scan began, or
+    /// returns [`Compacted`](ReadError::Compacted) if this revision is no longer kept. Without history it shows the
+    /// present contents.
     pub fn resume(&self, range: ScanRange, cursor: &ScanCursor) -> Result<KeyspaceIter, ReadError> {
         let rest = cursor.rest_of(self.id, &range)?;
         let snapshot = self.db.inner.open.machine.read_view();
@@ -267,11 +256,11 @@ impl Keyspace {
 pub struct KeyspaceIter {
     keyspace: Keyspace,
     snapshot: ReadView,
-    /// Range as requested.
+    /// Range that the caller requested.
     whole: ScanRange,
-    /// Remaining range: its bound moves past each page.
+    /// Part of the range that is still to be read; one of its bounds moves with each page.
     range: ScanRange,
-    /// Revision shown; `None` for the newest one of the view.
+    /// Past revision that the iterator shows; `None` for the newest revision of the view.
     at: Option<At>,
     left: u64,
     page: std::vec::IntoIter<(Bytes, Entry)>,
@@ -285,13 +274,13 @@ impl KeyspaceIter {
         Self { keyspace: keyspace.clone(), snapshot, whole, range, at, left, page, failed: false }
     }
 
-    /// Revision that the iterator shows.
+    /// Revision of the keyspace that the iterator shows.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.at.map_or(self.snapshot.applied().revision, |at| at.revision)
     }
 
-    /// Returns the cursor at which a scan that ended with the key `last` continues.
+    /// Returns a cursor with which a later scan continues after the key `last`.
     pub fn cursor(&self, last: &[u8]) -> Result<ScanCursor, ReadError> {
         let at = match (self.at, self.snapshot.history_floor(self.keyspace.id)) {
             (Some(at), _) => Some(at),
@@ -302,8 +291,8 @@ impl KeyspaceIter {
         Ok(ScanCursor::new(self.keyspace.id, &self.whole, at, last))
     }
 
-    /// Returns the next pairs: at most `max_items`, and slightly more than `max_bytes` bytes at most; empty at the
-    /// end.
+    /// Returns the next pairs: at most `max_items` pairs with slightly more than `max_bytes` bytes at most; empty at
+    /// the end of the range.
     pub fn next_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<(Bytes, Entry)>, ReadError> {
         let mut pairs = Vec::new();
         let mut bytes = 0;

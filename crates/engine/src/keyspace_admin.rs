@@ -1,4 +1,4 @@
-//! Administration of keyspaces: creating with a configuration, configuring, dropping, statistics.
+//! Administration of keyspaces: creating with a configuration, configuring, dropping, and size.
 
 use std::ops::ControlFlow;
 
@@ -17,29 +17,29 @@ use crate::{
     async_database::AsyncDatabase,
     database::Database,
     error::{ReadError, WriteError, refusal},
-    keyspace::{Keyspace, KeyspaceInfo},
+    keyspace::{Keyspace, KeyspaceInfo, described},
 };
 
-/// Default number of keys that [`Keyspace::stats`] reads before it estimates.
+/// Number of keys that a caller without a preference lets [`Keyspace::stats`] read before it estimates the others.
 pub const DEFAULT_STATS_KEYS: usize = 100_000;
 
-/// Size of a keyspace.
+/// Number of keys and bytes in a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyspaceStats {
-    /// Number of keys.
+    /// Number of keys in the keyspace, exact or estimated.
     pub keys: u64,
-    /// Bytes of keys and values.
+    /// Bytes of all keys and values in the keyspace, exact or estimated.
     pub bytes: u64,
-    /// True if both figures are exact at one moment; otherwise they are estimates. In a keyspace that counts with
-    /// every write, an expired key counts until the entry that removes it, moments later.
+    /// True if the numbers of keys and bytes are exact as of one moment; otherwise they are estimates. In a keyspace
+    /// that counts with every write, an expired key counts until an entry removes it, moments later.
     pub exact: bool,
-    /// True if rows of deleted keys still have to be removed in the background.
+    /// True if rows of deleted keys are still to be removed in the background.
     pub sweeping: bool,
 }
 
 impl Database {
-    /// Returns the keyspace with this name, and creates it with `config` if it is missing. The flag is true if it was
-    /// created. An existing keyspace keeps its configuration.
+    /// Returns the keyspace with this name, and creates it with `config` if it is missing. The flag is true if this
+    /// call created the keyspace. An existing keyspace keeps its configuration.
     pub fn create_keyspace(&self, name: &str, config: &KeyspaceConfig) -> Result<(Keyspace, bool), WriteError> {
         let level = self.durability().max(Durability::Os);
         let committed = self.inner.propose(level, Purpose::Data, |out| encode_create_keyspace(out, name, config))?;
@@ -55,7 +55,7 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// Like [`Database::create_keyspace`], as a future.
+    /// Creates a keyspace like [`Database::create_keyspace`], as a future.
     pub fn create_keyspace(
         &self,
         name: &str,
@@ -78,7 +78,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Drops a keyspace; see [`Keyspace::drop_all`].
+    /// Drops a keyspace and everything in it, as a future; see [`Keyspace::drop_all`].
     pub fn drop_keyspace(&self, keyspace: KeyspaceId) -> impl Future<Output = Result<Ack, WriteError>> + Send + use<> {
         let proposed = self.propose(self.level(), Purpose::Reclaim, |out| {
             encode_drop_keyspace(out, keyspace);
@@ -87,7 +87,8 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Returns a level at which the outcome is known.
+    /// Returns the database's default durability level, but at least `os`, because at `none` the outcome would be
+    /// unknown.
     fn level(&self) -> Durability {
         self.blocking().durability().max(Durability::Os)
     }
@@ -98,10 +99,10 @@ impl Keyspace {
     #[must_use]
     pub fn info(&self) -> Option<KeyspaceInfo> {
         let row = self.database().inner.open.machine.keyspace(self.id())?;
-        Some(KeyspaceInfo::of(self.id(), &row))
+        Some(described(self.id(), &row))
     }
 
-    /// Replaces the configuration.
+    /// Replaces the keyspace's configuration.
     pub fn configure(&self, config: &KeyspaceConfig) -> Result<Ack, WriteError> {
         let db = self.database();
         db.inner.propose_for_ack(db.durability().max(Durability::Os), Purpose::Reclaim, |out| {
@@ -119,10 +120,10 @@ impl Keyspace {
         })
     }
 
-    /// Returns the size of the keyspace. It is exact if the keyspace counts exactly, or has at most `max_keys` keys,
-    /// which are then read one by one. Otherwise the first `max_keys` keys are read, and the others are estimated from
-    /// the share of the key range that these cover. The estimate is good for evenly spread keys, and a guess for
-    /// others.
+    /// Returns the number of keys and bytes in the keyspace. It is exact if the keyspace counts exactly, or has at
+    /// most `max_keys` keys, which are then read one by one. Otherwise the first `max_keys` keys are read, and the
+    /// others are estimated from the share of the key range that the read keys cover. The estimate is good for evenly
+    /// spread keys, and a guess for others.
     pub fn stats(&self, max_keys: usize) -> Result<KeyspaceStats, ReadError> {
         let machine = &self.database().inner.open.machine;
         let sweeping = machine.has_clears_of(self.id());
@@ -187,8 +188,9 @@ fn last_key(snapshot: &ReadView, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadEr
     Ok(last)
 }
 
-/// Returns the share of the way from `first` to `end` that lies before `last`, above 0 and at most 1. Keys are
-/// interpreted as fractions in base 256, from the first byte on in which `first` and `end` differ.
+/// Returns the share (above 0, at most 1) of the way from the key `first` to the key `end` that lies before the key
+/// `last`. Keys are interpreted as fractions in base 256, beginning with the first byte in which `first` and `end`
+/// differ.
 fn reached(first: &[u8], last: &[u8], end: &[u8]) -> f64 {
     const DIGITS: usize = 6;
     let common = first.iter().zip(end).take_while(|(a, b)| a == b).count();

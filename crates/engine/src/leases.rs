@@ -1,8 +1,8 @@
 //! Leases: a key attached to a lease lives only as long as the lease is kept alive.
 //!
 //! A lease ends when it is revoked, or when it is not kept alive for its TTL of space time. Its keys are hidden
-//! immediately; their rows are removed gradually. A node that was down ends the leases whose time has passed when it
-//! opens again.
+//! immediately; their rows are removed gradually. When a node that was down opens again, it ends the leases whose time
+//! has passed.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ use crate::{
 pub struct LeaseGrant {
     /// Id of the lease.
     pub id: LeaseId,
-    /// Time to live after each keep-alive.
+    /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Deadline unless a keep-alive arrives before, in space time.
+    /// Space time at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
     /// Durability level that the command reached.
     pub durability: Durability,
@@ -39,27 +39,27 @@ pub struct LeaseGrant {
 pub struct LeaseInfo {
     /// Id of the lease.
     pub id: LeaseId,
-    /// Time to live after each keep-alive.
+    /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Deadline unless a keep-alive arrives before, in space time.
+    /// Space time at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
-    /// Time until the deadline.
+    /// Time from now until the deadline of the lease.
     pub remaining: Duration,
-    /// Approximate number of attached keys: keys that were overwritten or deleted count until expiry notices it.
-    /// [`Leases::keys`] is exact.
+    /// Approximate number of attached keys: a key that was overwritten or deleted counts until maintenance notices
+    /// this. [`Leases::keys`] is exact.
     pub keys: u32,
 }
 
-/// A key attached to a lease.
+/// A key that is attached to a lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseKey {
-    /// Name of the keyspace.
+    /// Name of the keyspace to which the key belongs.
     pub keyspace: String,
-    /// Key in the keyspace.
+    /// Key as the user gave it.
     pub key: Vec<u8>,
 }
 
-/// The leases of a space. Cheap to clone.
+/// Handle of the leases of a space. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leases {
     db: Database,
@@ -79,13 +79,13 @@ impl Leases {
         self.ask(|out| encode_grant_lease(out, None, ttl))
     }
 
-    /// Grants a lease with the given id. If one exists, returns [`WriteError::LeaseExists`].
+    /// Grants a lease with the given id. If a lease with this id exists, returns [`WriteError::LeaseExists`].
     pub fn grant_as(&self, id: LeaseId, ttl: Duration) -> Result<LeaseGrant, WriteError> {
         self.ask(|out| encode_grant_lease(out, Some(id), ttl))
     }
 
-    /// Keeps a lease alive for another TTL from now on. If it has ended, returns [`WriteError::NoSuchLease`]: its
-    /// holder must assume that all keys attached to it are gone.
+    /// Keeps a lease alive: moves its deadline to a full TTL from now. If the lease has ended, returns
+    /// [`WriteError::NoSuchLease`], and the lease's holder must assume that all keys attached to the lease are gone.
     pub fn keep_alive(&self, id: LeaseId) -> Result<LeaseGrant, WriteError> {
         self.ask(|out| {
             encode_keep_lease(out, id);
@@ -97,7 +97,7 @@ impl Leases {
         granted(self.db.inner.propose(level(&self.db), Purpose::Reclaim, encode)?)
     }
 
-    /// Ends a lease. Its keys are gone as soon as the command is applied.
+    /// Ends a lease. Its keys are gone as soon as this command is applied.
     pub fn revoke(&self, id: LeaseId) -> Result<Ack, WriteError> {
         self.db.inner.propose_for_ack(level(&self.db), Purpose::Reclaim, |out| {
             encode_revoke_lease(out, id);
@@ -112,7 +112,7 @@ impl Leases {
         Ok(found.map(|lease| info(StoredLease { id, lease }, snapshot.time())))
     }
 
-    /// Returns at most `limit` leases that have not ended, ordered by id and beginning after `after`.
+    /// Returns at most `limit` leases that have not ended, ordered by id and beginning after the id `after`.
     pub fn list(&self, after: Option<LeaseId>, limit: usize) -> Result<Vec<LeaseInfo>, ReadError> {
         let snapshot = self.db.inner.open.machine.read_view();
         let leases = snapshot.leases(after, limit)?;
@@ -135,8 +135,8 @@ impl Leases {
     }
 }
 
-/// Returns the level for lease commands: `none` becomes `os`, because a lease with an unknown id or deadline is
-/// useless.
+/// Returns the durability level for a command about leases: `none` becomes `os`, because a lease with an unknown id or
+/// deadline is useless.
 fn level(db: &Database) -> Durability {
     db.durability().max(Durability::Os)
 }

@@ -1,12 +1,12 @@
-//! Maintenance in the background: expiry, retention, reclaiming, dead letters of consumer groups, flushing, moving,
-//! freeing.
+//! Maintenance in the background: expiry, retention, removal of index entries, dead letters of consumer groups,
+//! flushing the state, moving live bytes, freeing log segments.
 //!
 //! Owns the thread and the order of the steps in a round. The layers below report the work that is due. Changes of
 //! replicated rows are proposed as commands like any client's, so replicas and replay agree on them. Changes that
 //! concern only this node (positions of bytes, index entries, the readable part of the log) are records of its own
 //! log.
 //!
-//! A segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
+//! A log segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
 //! walk found no pointer into it in the state (see [`crate::mover`]).
 
 mod done;
@@ -41,60 +41,66 @@ use crate::{
 
 pub use done::Maintenance;
 
-/// Maximum number of streams whose retention one round checks.
+/// Maximum number of streams whose retention one maintenance round checks.
 const RETENTION_PER_ROUND: usize = 50_000;
-/// Maximum number of expired rows that one command removes. This bounds the time for which it blocks the writer.
+/// Maximum number of expired rows that one command removes. This bounds the time for which the command blocks the
+/// writer.
 const EXPIRE_PER_COMMAND: u32 = 1000;
-/// Maximum number of expiry commands per round.
+/// Maximum number of expiry commands in one maintenance round.
 const EXPIRES_PER_ROUND: u32 = 100;
-/// Maximum number of rows per round that are checked for staleness, which takes a few milliseconds.
+/// Maximum number of index rows of deadlines and leases that one maintenance round checks for staleness, which takes a
+/// few milliseconds.
 const STALE_ROWS_PER_ROUND: u32 = 1000;
-/// Maximum number of rows that one record or command forgets. This bounds the time for which it blocks the writer.
+/// Maximum number of rows that one log record or command deletes. This bounds the time for which it blocks the writer.
 const RECLAIM_PER_COMMAND: u32 = 1000;
-/// Maximum number of reclaim records per stream and round.
+/// Maximum number of log records that delete index entries of one stream, in one maintenance round.
 const RECLAIMS_PER_ROUND: u32 = 100;
-/// Maximum number of reclaim records per round over all streams; other streams wait for their turn. This bounds a
-/// round to about 0.1 s after a million streams were trimmed or deleted in a short time.
+/// Maximum number of log records that delete index entries, in one maintenance round over all streams; the remaining
+/// streams wait for their turn. This bounds a round to about 0.1 s after a million streams were trimmed or deleted in
+/// a short time.
 const ALL_RECLAIMS_PER_ROUND: u32 = 20_000;
 
-/// Maximum number of rows of deleted prefixes that one command reads. This bounds the time for which it blocks the
-/// writer.
+/// Maximum number of rows of deleted prefixes that one sweep command reads. This bounds the time for which the command
+/// blocks the writer.
 const SWEPT_PER_COMMAND: u32 = 1000;
-/// Maximum number of sweep commands per round. Together they remove at most 100,000 rows per second.
+/// Maximum number of sweep commands in one maintenance round. Together they remove at most 100,000 rows per second.
 const SWEEPS_PER_ROUND: u32 = 100;
 const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 
-/// Maximum number of rows of versions that one command reads. This bounds the time for which it blocks the writer.
+/// Maximum number of rows of versions (former values) that one prune command reads. This bounds the time for which the
+/// command blocks the writer.
 const PRUNED_PER_COMMAND: u32 = 1000;
-/// Maximum number of prune commands per round. Together they forget at most 100,000 versions per second.
+/// Maximum number of prune commands in one maintenance round. Together they forget at most 100,000 versions per
+/// second.
 const PRUNES_PER_ROUND: u32 = 100;
 
-/// Number of rounds after which an unused view for a digest is dropped.
+/// Number of maintenance rounds after which a view of the state is dropped that was kept for a digest and not taken.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
 
-/// State of maintenance between rounds.
+/// State of maintenance that is kept between rounds.
 #[derive(Debug, Default)]
 struct Rounds {
     mover: Mover,
     compactor: Compactor,
     /// Last stream whose retention was checked.
     swept: Option<StreamId>,
-    /// Last stream whose index entries were reclaimed.
+    /// Last stream whose index entries were removed.
     reclaimed: Option<StreamId>,
-    /// Last keyspace whose versions were pruned.
+    /// Last keyspace whose versions (former values) were pruned.
     pruned: Option<KeyspaceId>,
-    /// Position of the search for stale rows.
+    /// Position of the search for stale index rows of deadlines and leases.
     stale: StaleCursor,
-    /// Id of the view for a digest that earlier rounds found, and their number.
+    /// Id of the digest whose view is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
 }
 
-/// First error of a round.
+/// First error of a maintenance round; `None` if no step has failed.
 #[derive(Debug, Default)]
 struct FirstError(Option<WriteError>);
 
 impl FirstError {
-    /// Returns the result of a step. If the step failed, notes the error and returns the default.
+    /// Returns the result of a maintenance step. If the step failed, stores the error unless there is an earlier one,
+    /// and returns the default result.
     fn unless<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
         step.unwrap_or_else(|error| {
             self.0.get_or_insert(error);
@@ -104,8 +110,8 @@ impl FirstError {
 }
 
 impl Inner {
-    /// Runs one round. A failed step does not end the round: a step that fails in every round must not keep log space
-    /// from being freed. Returns the first error.
+    /// Runs one round of maintenance. A failed step does not end the round: otherwise a step that fails in every round
+    /// would keep log space from being freed. Returns the first error.
     fn maintain(&self, rounds: &mut Rounds) -> Result<Maintenance, WriteError> {
         let mut first = FirstError::default();
         let mut done = Maintenance { expired_keys: first.unless(self.expire()), ..Maintenance::default() };
@@ -126,8 +132,8 @@ impl Inner {
         first.0.map_or(Ok(done), Err)
     }
 
-    /// Removes expired keys and leases. They are hidden already; this frees their space, and keeps space time from
-    /// going back behind their deadlines when the node is opened again.
+    /// Removes expired keys and leases, which are hidden already. This frees their space. It also keeps space time
+    /// from going back behind their deadlines when the node is opened again.
     fn expire(&self) -> Result<u64, WriteError> {
         if !self.is_expiry_due()? {
             return Ok(0);
@@ -148,8 +154,8 @@ impl Inner {
         Ok(expired)
     }
 
-    /// Appends an entry after every deadline that has passed: after a restart space time continues from the last
-    /// entry.
+    /// Appends an entry whose time is after every deadline that has passed, if there is such a deadline. After a
+    /// restart space time continues from the time of the last entry, so it cannot go back behind these deadlines.
     pub(crate) fn note_passed_deadlines(&self) -> Result<(), WriteError> {
         if self.is_expiry_due()? {
             self.propose_expiry()?;
@@ -169,8 +175,8 @@ impl Inner {
         })
     }
 
-    /// Searches the expiry rows and forgets those that blind writes have made stale. Without this, stale rows with a
-    /// distant deadline would accumulate.
+    /// Searches the index rows of deadlines and leases for rows that blind writes have made stale, and deletes these.
+    /// Without this, stale rows with a distant deadline would accumulate.
     fn forget_stale(&self, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
         let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND);
         let rows = rows.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
@@ -187,8 +193,9 @@ impl Inner {
         Ok(rows.len() as u64)
     }
 
-    /// Checks a limited number of streams per round and continues after them in the next. Each of `n` streams with a
-    /// retention is checked every `n / RETENTION_PER_ROUND` rounds, and at most once per round.
+    /// Trims streams as their retention requires. Checks a limited number of streams per round and continues after
+    /// these in the next round. Each of `n` streams with a retention is checked every `n / RETENTION_PER_ROUND`
+    /// rounds, and at most once per round.
     fn enforce_retention(&self, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
         let due = self.open.machine.retention_due_after(*swept, RETENTION_PER_ROUND, self.open.solo.now());
         let (due, last) = due.map_err(|error| WriteError::StateFailed { reason: error.to_string() })?;
@@ -202,8 +209,8 @@ impl Inner {
         Ok(due.len() as u64)
     }
 
-    /// Forgets index entries of one stream after the other. The next round continues where this one ends, so that no
-    /// stream is starved by those before it.
+    /// Removes index entries of trimmed and deleted batches, one stream after the other. The next round continues
+    /// where this one ends, so that every stream gets its turn.
     fn reclaim(&self, last: &mut Option<StreamId>) -> Result<u64, WriteError> {
         let (mut reclaimed, mut commands) = (0, ALL_RECLAIMS_PER_ROUND);
         let (machine, most) = (&self.open.machine, commands as usize);
@@ -229,7 +236,7 @@ impl Inner {
         Ok(reclaimed)
     }
 
-    /// Removes the rows of the producers of deleted streams.
+    /// Removes the rows of producers of streams that were deleted.
     fn forget_producers(&self) -> Result<(), WriteError> {
         for stream in self.open.machine.former_producers_due(RECLAIMS_PER_ROUND as usize) {
             for _ in 0..RECLAIMS_PER_ROUND {
@@ -246,7 +253,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets the rows that helped to read freed parts of the log.
+    /// Raises the history floor (the oldest position from which watches can read changes) to the start of the log, and
+    /// deletes rows that served only to read the freed part of the log.
     fn raise_history_floor(&self) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         let failed = |error: MachineError| WriteError::StateFailed { reason: error.to_string() };
@@ -263,7 +271,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops a view for a digest that has not been taken for some rounds: its requester has gone.
+    /// Drops the view of the state kept for a digest if no caller has taken the view for some rounds: the caller that
+    /// requested it no longer waits.
     fn drop_old_digest_view(&self, found: &mut Option<(u64, u32)>) {
         let machine = &self.open.machine;
         *found = machine.kept_digest_view().map(|id| match *found {
@@ -293,8 +302,9 @@ impl Inner {
         Ok(swept)
     }
 
-    /// Forgets versions of keys past their keyspace's bounds, in steps of one keyspace after the other. The next round
-    /// continues where this one ends, so that a keyspace with many such versions does not delay the others.
+    /// Forgets versions (former values of keys) that the settings of their keyspace exclude, one keyspace after the
+    /// other. The next round continues where this one ends, so that a keyspace with many such versions does not delay
+    /// the others.
     fn prune_versions(&self, last: &mut Option<KeyspaceId>) -> Result<u64, WriteError> {
         let mut pruned = 0;
         for _ in 0..PRUNES_PER_ROUND {
@@ -314,7 +324,8 @@ impl Inner {
         Ok(pruned)
     }
 
-    /// Bounds replay, and releases the part of the log that the state no longer needs.
+    /// Persists the state if replay would become long, and then releases the part of the log that the persisted state
+    /// no longer needs.
     ///
     /// On a full disk the state is flushed as soon as that frees a segment. Nothing else would free space, because the
     /// writes that would trigger the next flush are rejected.
@@ -332,7 +343,7 @@ impl Inner {
     }
 }
 
-/// Returns the number of rows that have at most `max_bytes` together; at least one.
+/// Returns the number of rows from the first on that have at most `max_bytes` together; at least one.
 fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
     let sums = rows.iter().scan(0, |sum, row| {
         *sum += row.len() + size_of::<u32>();
@@ -341,7 +352,7 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
     sums.take_while(|sum| *sum <= max_bytes).count().max(1)
 }
 
-/// Thread that runs a round every interval, until it is stopped or the database is dropped.
+/// Thread that runs a maintenance round every interval, until the thread is stopped or the database is dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
     signal: Arc<(Mutex<bool>, Condvar)>,
@@ -350,7 +361,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts the thread. With an interval of zero there is no thread, and rounds run only on request.
+    /// Starts the maintenance thread. With an interval of zero there is no thread, and rounds run only on request.
     pub(crate) fn start(inner: Weak<Inner>, interval: Duration) -> Self {
         let signal = Arc::new((Mutex::new(false), Condvar::new()));
         let rounds = Arc::<Mutex<Rounds>>::default();
@@ -371,12 +382,12 @@ impl Background {
         Self { signal, rounds, handle: Mutex::new(handle) }
     }
 
-    /// Runs a round on the caller's thread, after a round that is in progress.
+    /// Runs a maintenance round on the caller's thread. Waits first for a round that is in progress.
     pub(crate) fn run_round(&self, inner: &Inner) -> Result<Maintenance, WriteError> {
         run_round(inner, &self.rounds)
     }
 
-    /// Ends the thread after its present round, and waits for it.
+    /// Ends the maintenance thread after its present round, and waits for the thread.
     pub(crate) fn stop(&self) {
         *self.signal.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.signal.1.notify_all();
@@ -398,7 +409,7 @@ impl Drop for Background {
     }
 }
 
-/// Waits for the interval. Returns true if the thread has to stop.
+/// Waits until the next maintenance round is due. Returns true if the thread has to stop.
 fn wait(signal: &(Mutex<bool>, Condvar), interval: Duration) -> bool {
     let stopped = signal.0.lock().unwrap_or_else(PoisonError::into_inner);
     let waited = signal.1.wait_timeout_while(stopped, interval, |stopped| !*stopped);

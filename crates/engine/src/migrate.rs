@@ -1,8 +1,8 @@
 //! Moving a directory's state from one backend to another.
 //!
 //! Owns: [`migrate`]: copy, compare, switch, clean up. Does not own: the log, which is unchanged. The persisted state
-//! of the old backend is copied together with its applied position. The next open replays later entries from the log,
-//! as after a crash.
+//! of the old backend is copied together with its applied position. The next open replays the log entries after this
+//! position, as after a crash.
 //!
 //! ```text
 //! IDENTITY: old   copy into state/default/NEW -> flush -> open again, compare with the old
@@ -30,24 +30,24 @@ use crate::{
     options::{BackendKind, Options},
 };
 
-/// Maximum number of bytes of keys and values in a batch.
+/// Maximum number of bytes of keys and values that a migration copies or compares at a time.
 const BATCH_BYTES: usize = 1 << 20;
-/// Maximum number of pairs in a batch, and in a step of the comparison.
+/// Maximum number of pairs that a migration copies or compares at a time.
 const BATCH_PAIRS: usize = 10_000;
 
-/// Source and destination of a migration.
+/// Source and destination of a migration of the state to another backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// Backend that must keep the state now; `None` accepts any.
+    /// Backend that is expected to keep the state now; `None` accepts any.
     pub from: Option<BackendKind>,
-    /// Backend that will keep the state.
+    /// Backend that keeps the state after the migration.
     pub to: BackendKind,
 }
 
 /// Phase of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The migration copies pairs.
+    /// The migration copies pairs of keys and values to the new backend.
     Copying,
     /// The migration reads and compares both states.
     Comparing,
@@ -55,18 +55,18 @@ pub enum Phase {
     CleaningUp,
 }
 
-/// Progress of a migration.
+/// Progress of a migration of the state to another backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigrationProgress {
-    /// Present phase.
+    /// Phase that the migration is in.
     pub phase: Phase,
-    /// Number of pairs done in this phase.
+    /// Number of pairs that the present phase has processed.
     pub pairs: u64,
-    /// Approximate number of pairs; 0 if the old backend does not have an estimate.
+    /// Approximate number of pairs in the state; 0 if the old backend has no estimate.
     pub estimated_pairs: u64,
 }
 
-/// Result of a migration.
+/// Result of a finished migration of the state to another backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migrated {
     /// Backend that kept the state before.
@@ -75,29 +75,29 @@ pub struct Migrated {
     pub to: BackendKind,
     /// Number of pairs copied and compared, including the state machine's own rows.
     pub pairs: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of the keys and values of all these pairs.
     pub bytes: u64,
 }
 
-/// Error returned when the state cannot be moved. The old state is unchanged.
+/// Error returned when the state cannot be migrated to another backend. The old state is unchanged.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MigrateError {
     /// The directory or one of the states could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The requested backend already keeps the state.
-    #[error("the {backend} backend already keeps the state")]
+    #[error("the {backend} backend already stores the state")]
     Already {
-        /// Name of the backend.
+        /// Name of the requested backend.
         backend: &'static str,
     },
-    /// A state could not be read or written.
+    /// The old or the new state could not be read or written.
     #[error("{0}; the old state is unchanged")]
     Backend(#[from] BackendError),
-    /// The copy differs from the original.
+    /// The copied state differs from the original.
     #[error("the copy differs from the state {what}: the old state is unchanged; report this")]
     Differs {
-        /// Position of the difference.
+        /// Position of the first difference, for messages.
         what: String,
     },
 }
@@ -122,8 +122,8 @@ impl Classified for MigrateError {
     }
 }
 
-/// Barrier for the copy: the log had everything on disk before the old state persisted it, and the copy reaches no
-/// further.
+/// Barrier for the copied state, which never has to sync the log: the log was synced before the old state was
+/// persisted, and the copy contains no later entries.
 struct PersistedBefore;
 
 impl LogBarrier for PersistedBefore {
@@ -132,7 +132,7 @@ impl LogBarrier for PersistedBefore {
     }
 }
 
-/// Moves the state of the directory at `path`, which must not be open.
+/// Migrates the state of the data directory at `path` to another backend. The directory must not be open.
 pub fn migrate(
     path: impl AsRef<Path>,
     migration: Migration,
@@ -147,7 +147,7 @@ pub fn migrate(
     migrate_on(&(Arc::new(disk) as _), migration, options, progress)
 }
 
-/// Like [`migrate`], on any disk.
+/// Migrates the state like [`migrate`], but of a data directory on any disk.
 pub fn migrate_on(
     disk: &Arc<dyn Disk>,
     migration: Migration,
@@ -193,7 +193,7 @@ pub fn migrate_on(
     Ok(Migrated { from, to, pairs, bytes })
 }
 
-/// Copies all pairs and persists them together with `applied`.
+/// Copies all pairs of the old state to the new backend, and persists them together with the position `applied`.
 fn copy(
     view: &dyn View,
     new: &dyn Backend,
@@ -222,7 +222,7 @@ fn copy(
     Ok(())
 }
 
-/// Compares all pairs. Returns their number and their bytes.
+/// Compares all pairs of the old and the new state. Returns the number of pairs and their bytes.
 fn compare(old: &dyn View, new: &dyn View, tell: &mut dyn FnMut(u64)) -> Result<(u64, u64), MigrateError> {
     let (mut pairs, mut bytes) = (0, 0);
     let mut after: Option<Vec<u8>> = None;
@@ -245,7 +245,7 @@ fn compare(old: &dyn View, new: &dyn View, tell: &mut dyn FnMut(u64)) -> Result<
     }
 }
 
-/// Visits a batch of pairs after a key. Returns the last key, or `None` if there were none.
+/// Visits a batch of pairs that follow the key `after`. Returns the last key visited, or `None` if no pairs follow.
 fn page(
     view: &dyn View,
     after: Option<&[u8]>,

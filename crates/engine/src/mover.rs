@@ -1,31 +1,32 @@
 //! Reclaiming log space: choosing segments to free, and copying forward the live bytes of others.
 //!
 //! The log reports freeable segments: those that the state has released and that lie below the history floor. On a
-//! full disk it also reports the oldest ones above the floor, as many as are needed until the log takes new data
-//! again. Stream batches and large values may still point into them. The state counts both, but a count only decides
-//! which segments are walked first: a segment is freed after a walk over its records has found nothing live in it
-//! (`walk.rs`). If only little of a segment is live, these bytes are copied forward, and the segment is freed once the
-//! state has persisted past the copies. After a crash the same segments are walked again.
+//! full disk it also reports the oldest segments above the floor, as many as are needed until the log takes new data
+//! again. Stream batches and large values may still point into these segments. The state counts both, but a count only
+//! decides which segments are walked first: a segment is freed after a walk over its records has found nothing live in
+//! it (`walk.rs`). If only little of a segment is live, its live bytes are copied forward (to the end of the log), and
+//! the segment is freed once the state has persisted past the copies. After a crash the same segments are walked
+//! again.
 //!
-//! A walk reads the segment once: 20 ms for 64 MiB of large records in the page cache, 0.2 s for small ones. It
-//! replaces the read that freeing needs anyway, to find the last entry of the segments at the start of the log. A walk
-//! that found nothing live is remembered while the segment is freeable; after other walks the segment is left alone
-//! for a while (`seen.rs`).
+//! A walk reads the segment once: 20 ms for 64 MiB of large records in the page cache, 0.2 s for small ones. Freeing
+//! needs such a read anyway, to find the last entry of the segments at the start of the log. A walk that found nothing
+//! live is remembered while the segment is freeable; after other walks the segment is left alone for a while
+//! (`seen.rs`).
 //!
-//! A round frees the segments known to be free, then walks, then frees the segments that the walks found free.
+//! A round frees the segments known to be free, then walks other segments, then frees those that the walks found free.
 //! Segments in which the state counts live bytes take turns over the rounds, so that live segments do not delay dead
 //! ones behind them. A problem with one segment does not delay the others: a segment that cannot be read, or whose
-//! bytes are too large for a record of this node, is kept. After a copy that failed otherwise the round makes no more
-//! copies.
+//! bytes are too large for a record of this node, is kept. If a copy fails for any other reason, the round makes no
+//! more copies.
 //!
 //! Invariants:
 //! - A segment is freed only if a walk found nothing live in it, or everything live was copied forward. New pointers
 //!   into it cannot appear: all its entries are applied, and a pointer is only ever set to bytes of the record that is
 //!   being applied, or stays unchanged.
-//! - Every change that removed a pointer (a trim, an overwrite) is durable by then. Otherwise a power loss would
-//!   restore pointers into a segment that is gone.
-//! - If a command follows a pointer while it is applied (to a value), the state has persisted past the removal of that
-//!   pointer. Otherwise a replay would execute the command that followed it.
+//! - Every change that removed a pointer into a segment (a trim, an overwrite) is durable before the segment is freed.
+//!   Otherwise a power loss would restore pointers into a segment that is gone.
+//! - If a command follows a pointer to a value while it is applied, the state has persisted past the removal of that
+//!   pointer before the segment is freed. Otherwise a replay would execute a command whose value is gone.
 
 mod seen;
 mod walk;
@@ -44,49 +45,58 @@ use thalweg_types::{Generation, Lsn};
 
 use crate::{error::WriteError, inner::Inner, maintenance::Maintenance};
 
-/// Maximum share of a segment that may be live for it to be copied forward, in percent. Copying more would cost more
-/// writing than the space is worth.
+/// Maximum share of a segment, in percent, that may be live if its live bytes are to be copied so that the segment can
+/// be freed. Copying more would cost more writing than the space is worth.
 const MAX_LIVE_PERCENT: u64 = 50;
 
-/// Bytes that a copy of a batch takes in the log besides the batch, including the head of the move.
+/// Bytes that the copy of a stream batch takes in the log in addition to the batch itself, including the head of the
+/// move record.
 const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
-/// Maximum number of segments with counted live bytes that one round walks, since these walks write copies.
+/// Maximum number of segments that one round walks (reads record by record) although the state counts live bytes in
+/// them. Such walks are limited because they write copies.
 const COUNTED_WALKS_PER_ROUND: usize = 4;
-/// Number of state lookups after which a round begins no further such walk. Lookups take much longer than reading.
+/// Number of lookups in the state after which a round reads no further segment in which the state counts live bytes.
+/// Lookups take much longer than reading the segment.
 const COUNTED_LOOKUPS_PER_ROUND: u64 = 100_000;
-/// Number of bytes after which a round begins no walk at all. Segments without counted bytes are mostly free, and
-/// space must be freed as fast as writers use it; a round runs every second. This bound and the next one limit the
-/// time for which a round delays other maintenance: to a few seconds after gigabytes became free, and 0.2 s for a
-/// segment of 64 MiB.
+/// Number of bytes after which a round walks (reads record by record) no further segment. Segments in which the state
+/// counts no live bytes are mostly free, and space must be freed as fast as writers use it; a round runs every second.
+/// This bound and [`LOOKUPS_PER_ROUND`] limit the time for which a round delays other maintenance: to a few seconds
+/// after gigabytes became free, and 0.2 s for a segment of 64 MiB.
 const WALKED_BYTES_PER_ROUND: u64 = 1 << 30;
-/// Number of state lookups after which a round begins no walk at all. See [`WALKED_BYTES_PER_ROUND`].
+/// Number of state lookups after which a round begins no further walk of any kind. See [`WALKED_BYTES_PER_ROUND`].
 const LOOKUPS_PER_ROUND: u64 = 1_000_000;
-/// Maximum number of immediate walks over a segment in which values were overwritten just before they were moved.
+/// Maximum number of walks over one segment that follow each other immediately. A walk is repeated if values were
+/// overwritten just before they could be moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
-/// Reclaims log space. It remembers the results of walks, so that a segment is not walked in every round.
+/// Reclaims space in the log. Remembers the results of walks (checks of which records of a segment are
+/// live), so that a segment is not walked in every round.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     seen: HashMap<Generation, Seen>,
-    /// Last segment walked of those with counted live bytes. The next round continues after it.
+    /// The last segment that was walked although the state counts live bytes in it. The next round continues with the
+    /// segment after it.
     last_counted: Turn,
-    /// Last segment walked of those with counted live bytes in the history that a full disk gives up.
+    /// The last segment above the history floor that was walked although the state counts live bytes in it. Such
+    /// segments are walked only while the disk is full.
     last_of_history: Turn,
 }
 
-/// Segment after which the walks over segments with counted bytes continue.
+/// Segment after which the walks over segments continue in which the state counts live bytes; `None` to start with the
+/// oldest.
 type Turn = Option<Generation>;
 
-/// Segments that may be freed when nothing points into them, oldest first.
+/// Log segments that may be freed once no row of the state points into them, oldest first.
 struct Candidates {
-    /// Segments below the history floor.
+    /// Segments that are not needed for history, so that only live bytes keep them.
     past: Vec<SegmentInfo>,
-    /// Segments above the history floor; empty unless the disk is full.
+    /// Segments that are otherwise kept for history; empty unless the disk is full.
     kept: Vec<SegmentInfo>,
 }
 
 impl Candidates {
-    /// Collects the candidates. A full disk gives up history, the oldest first, as far as it is short of bytes.
+    /// Collects the segments that may be freed. If the disk is short of `short_bytes` bytes, these include segments
+    /// that are kept for history.
     fn of(inner: &Inner, short_bytes: u64) -> Self {
         let now = inner.open.solo.now();
         let past = inner.open.log.freeable(now);
@@ -99,19 +109,19 @@ impl Candidates {
     }
 }
 
-/// A round in progress.
+/// State of one round of the mover.
 struct Round<'a> {
     inner: &'a Inner,
     log: LogNow,
-    /// Live bytes by segment according to the state, for all segments that it has ever pointed into.
+    /// Live bytes of each segment as the state counts them, for all segments that the state has ever pointed into.
     rows: BTreeMap<Generation, Liveness>,
-    /// Bytes that the disk is still short of.
+    /// Bytes of disk space that must still be freed until the log takes new data again; 0 unless the disk is full.
     short_bytes: u64,
-    /// Number of segments with counted bytes walked so far in the round.
+    /// Number of segments that this round has walked although the state counts live bytes in them.
     counted: usize,
     walked_bytes: u64,
     lookups: u64,
-    /// First error of a walk or a copy. After it the round makes no more copies.
+    /// First error of a walk or a copy in this round. After an error the round makes no more copies.
     failure: Option<WriteError>,
 }
 
@@ -141,10 +151,10 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Reason why the walks over a segment ended early.
+/// Reason why an attempt to copy all live bytes out of a segment ended early.
 enum Stopped {
     Walk(WalkError),
-    /// Live bytes could not be copied, now or earlier in the round.
+    /// Live bytes could not be copied. Contains the error, or `None` if an earlier copy of this round failed.
     Copy(Option<WriteError>),
 }
 
@@ -154,13 +164,13 @@ impl From<WalkError> for Stopped {
     }
 }
 
-/// Result of copying forward.
+/// Result of copying the live bytes of a segment forward.
 enum Copied {
     All,
-    /// Some bytes were overwritten in the meantime, or are still needed where they are: only another walk can show
-    /// which.
+    /// Some copies had no effect: the bytes were overwritten in the meantime, or are still needed where they are. Only
+    /// another walk over the segment can show which.
     NotAll,
-    /// One of the copies is too large for a record of this node.
+    /// A copy is too large for a log record of this node.
     TooLarge,
 }
 
@@ -181,8 +191,8 @@ impl Mover {
         round.failure.map_or(freed, Err)
     }
 
-    /// Frees the segments known to be free: all below the history floor, and of the history as many as the disk is
-    /// short of.
+    /// Frees the segments in which walks have found nothing live: all that are not needed for history, and of the
+    /// others as many as the disk is short of.
     fn free_known(
         &mut self,
         round: &mut Round<'_>,
@@ -206,8 +216,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Walks segments within the bounds of a round: first those below the history floor, then history, the oldest
-    /// first, until the freed bytes would be sufficient for the disk.
+    /// Walks segments (reads them record by record) within the bounds of a round: first those that are not needed for
+    /// history, then the others, the oldest first, until the freed bytes would be sufficient for the disk.
     fn walk_some(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
         for segment in in_turn(round, &candidates.past, self.last_counted) {
@@ -231,7 +241,7 @@ impl Mover {
         }
     }
 
-    /// Walks a segment if that may bring it closer to being freed. Returns true if it walked.
+    /// Walks a segment if that may bring the segment closer to being freed. Returns true if the segment was walked.
     fn look(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
         let live = round.row(segment).unwrap_or_default();
         let walks = round.allows_walk(segment) && self.worth_a_walk(round.log, segment, live);
@@ -245,8 +255,8 @@ impl Mover {
         walks
     }
 
-    /// Frees segments. First makes durable all changes that made them free, and the record of the last entry that
-    /// goes.
+    /// Frees segments. Before that, makes durable all changes that made them free, and a log record with the last
+    /// entry that the log loses.
     fn free(&mut self, inner: &Inner, segments: &[SegmentInfo], done: &mut Maintenance) -> Result<(), WriteError> {
         self.note_purged(inner, segments)?;
         inner.open.log.sync()?;
@@ -259,9 +269,9 @@ impl Mover {
         Ok(())
     }
 
-    /// Notes in the log the last entry that it will no longer have, as a Raft group would: the last one below the
-    /// position from which the log can be read in order once the segments are freed. Segments below that position that
-    /// stay because of live bytes are gone for such a reader too.
+    /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
+    /// freed, as a Raft group would. This is the last entry below the position from which the log can then be read in
+    /// order. A reader in order also misses segments below that position that stay because of live bytes.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
@@ -281,7 +291,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Returns true if a segment could be freed if the state were persisted now.
+    /// Returns true if a segment could be freed as soon as the state is persisted.
     pub(crate) fn waits_for_state(&self) -> bool {
         self.seen.values().any(|seen| seen.free_from.is_some_and(|lsn| lsn > Lsn::ZERO))
     }
@@ -291,8 +301,8 @@ impl Mover {
         self.seen.get(&segment.generation).and_then(|seen| seen.free_from).is_some_and(|lsn| lsn <= persisted)
     }
 
-    /// Returns true if a walk is worthwhile. Too many live stream bytes rule it out; otherwise it is due only after a
-    /// change.
+    /// Returns true if a walk over the segment is worthwhile. A segment with too many live stream bytes is not walked.
+    /// Another is walked when it was not walked before or something has changed since.
     fn worth_a_walk(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
@@ -301,7 +311,7 @@ impl Mover {
         self.seen.get(&segment.generation).is_none_or(|seen| seen.is_due(segment, live, log))
     }
 
-    /// Walks a segment, copies its live bytes forward if they are few, and stores the result.
+    /// Walks a segment, copies its live bytes forward if they are few, and stores the result for later rounds.
     fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
         let row = round.row(segment);
         let mut seen = self.seen.remove(&segment.generation).unwrap_or_default();
@@ -327,8 +337,8 @@ impl Mover {
     }
 }
 
-/// Walks a segment until all its live bytes are copied forward. Returns the last walk, or `None` if the segment must
-/// stay.
+/// Walks a segment until all its live bytes are copied forward. Returns the result of the last walk, or `None` if the
+/// segment must stay.
 fn clear(
     round: &mut Round<'_>,
     segment: &SegmentInfo,
@@ -360,7 +370,8 @@ fn clear(
     Ok(None)
 }
 
-/// Copies bytes forward, the largest first: if that one is too large, no copy is made in vain.
+/// Copies live bytes forward, the largest copy first: if it is too large for a log record, no other copy is made in
+/// vain.
 fn copy_forward(
     inner: &Inner,
     live: &mut [Live],
@@ -387,7 +398,8 @@ fn copy_forward(
     Ok(copied)
 }
 
-/// Returns segments in the order of the walks. Of those with counted bytes, the ones up to the last walked come last.
+/// Returns segments in the order in which they are walked. Segments up to `last` in which the state counts live bytes
+/// have had their turn, and come after all others.
 fn in_turn<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: Turn) -> Vec<&'s SegmentInfo> {
     let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
     let (later, mut order): (Vec<_>, Vec<_>) =
@@ -396,12 +408,12 @@ fn in_turn<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: Turn) -> Ve
     order
 }
 
-/// Returns the bytes that freeing this number of segments gives to the disk.
+/// Returns the bytes of disk space that freeing this number of segments gains.
 fn bytes_of(inner: &Inner, segments: usize) -> u64 {
     segments as u64 * u64::from(inner.options.segment_bytes)
 }
 
-/// Returns the position from which the log can be read in order once the given segments are gone.
+/// Returns the LSN from which the log can be read in order once the segments in `going` are freed.
 fn start_without(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
     let mut start = None;
     for segment in segments.iter().rev().filter(|segment| !going.contains(&segment.generation)) {
@@ -413,8 +425,8 @@ fn start_without(segments: &[SegmentInfo], going: &HashSet<Generation>) -> Lsn {
     start.unwrap_or_default()
 }
 
-/// Returns the state's counts by segment. The row of a segment that was freed just before a crash may still exist; it
-/// is removed here.
+/// Returns the live bytes of each segment as the state counts them. The row of a segment that was freed just before a
+/// crash may still exist; such a row is removed here.
 fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
     // Read the rows first: a segment that the writer begins in between has no row here yet. In the other order it
     // would have a row but no segment, and its row would be removed.

@@ -1,4 +1,5 @@
-//! Opening a directory: lock, identity, log, state, replay.
+//! Opening a data directory: taking its lock, reading its identity, recovering its log, opening its state, and
+//! replaying the log.
 //!
 //! The order matters. The identity is durable before any other file is created, so a directory without one contains no
 //! data of Thalweg. The log is recovered before the state is read, and a state that is ahead of its log is rejected.
@@ -39,33 +40,34 @@ use crate::{
 
 const LOCK: &str = "LOCK";
 pub(crate) const LOG_DIR: &str = "log";
-/// Number of rows of history that a repair forgets immediately. Maintenance forgets the others.
+/// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
 const HISTORY_ROWS: u32 = 1000;
 
-/// Report of opening a directory.
+/// Report of opening a data directory.
 #[derive(Clone, Debug)]
 pub struct OpenReport {
-    /// True if the directory is new.
+    /// True if this open has created the directory.
     pub created: bool,
     /// Id of the node, drawn when the directory was created.
     pub node: NodeId,
-    /// Backend that keeps the state.
+    /// Backend that keeps the directory's state.
     pub backend: BackendKind,
-    /// True if the log was closed cleanly the last time.
+    /// True if the database was closed cleanly the last time.
     pub clean: bool,
-    /// Bytes cut from the end of the log: torn, and never acknowledged as durable.
+    /// Number of bytes cut from the end of the log, because their write was torn. They were never acknowledged as
+    /// durable.
     pub cut_bytes: u64,
-    /// Number of records replayed into the state.
+    /// Number of log records replayed into the state.
     pub replayed_records: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads of the replayed records.
     pub replayed_bytes: u64,
-    /// Duration of opening.
+    /// Time that opening took.
     pub took: Duration,
-    /// Data given up by `--repair`, described for people.
+    /// Description, for people, of the data that `--repair` has given up; `None` if there was nothing to repair.
     pub repaired: Option<String>,
 }
 
-/// An open and replayed directory: all parts of the database.
+/// All parts of the database, after its directory is opened and its log is replayed.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) disk: Arc<dyn Disk>,
@@ -77,11 +79,11 @@ pub(crate) struct Opened {
     pub(crate) watches: Arc<Hub>,
     pub(crate) waits: Waits,
     pub(crate) report: OpenReport,
-    /// The last field, so that the lock is released only after all other fields are dropped.
+    /// Lock of the directory. It is the last field, so that it is released only after all other fields are dropped.
     pub(crate) _lock: Box<dyn LockGuard>,
 }
 
-/// Barrier that syncs the log before a backend persists anything.
+/// Barrier that syncs the log before a backend persists any part of the state.
 pub(crate) struct Barrier(pub(crate) Log);
 
 impl LogBarrier for Barrier {
@@ -90,7 +92,7 @@ impl LogBarrier for Barrier {
     }
 }
 
-/// Reader of values that stay in the log, for the state machine.
+/// Reader of values that stay in the log, which the state machine uses while it applies entries.
 #[derive(Debug)]
 pub(crate) struct LogBlobs(pub(crate) Log);
 
@@ -100,7 +102,7 @@ impl Blobs for LogBlobs {
     }
 }
 
-/// Opens the real disk at `path`, with the system's clocks and a random seed.
+/// Opens a data directory on the real disk, with the system's clocks and a random seed.
 pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> {
     let there = path.join("IDENTITY").exists() || path.join("RESTORING").exists();
     if options.create == Create::Never && !there {
@@ -111,7 +113,7 @@ pub(crate) fn real(path: &Path, options: &Options) -> Result<Opened, OpenError> 
     on(Arc::new(disk), &clock, random_seed(), options)
 }
 
-/// Returns a seed from the system's randomness.
+/// Returns a random seed from the operating system.
 pub(crate) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -127,7 +129,7 @@ pub(crate) fn on(
     let lock = lock(&disk, &path)?;
     let (identity, created) = identify(&disk, &path, seed, options)?;
     let swept = backends::remove_all_but(&disk, identity.backend);
-    swept.map_err(|error| io_error(&path, "removing what a migration left behind", &error))?;
+    swept.map_err(|error| io_error(&path, "removing the leftovers of a migration", &error))?;
     let (log, recovery) = Log::open(disk.clone(), LOG_DIR, options.log(), clock.clone(), seed)?;
     let backend = backends::open(&disk, identity.backend, Arc::new(Barrier(log.clone())), options)?;
     let machine_options = MachineOptions { inline_value_bytes: options.inline_value_bytes.max(MIN_INLINE_VALUE_BYTES) };
@@ -168,8 +170,8 @@ pub(crate) fn on(
 fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     let bridged = (bridged > 0).then(|| {
         format!(
-            "the state had applied {bridged} records more than the log has left: what it holds is kept; long values and \
-             stream records that were only in those can't be read any more"
+            "the state had applied {bridged} records more than the log still has: the state is kept, but long values \
+            and stream records that were only in those log records can no longer be read"
         )
     });
     match (cut, bridged) {
@@ -178,8 +180,9 @@ fn repaired(cut: Option<String>, bridged: u64) -> Option<String> {
     }
 }
 
-/// Raises the history floor above a bridge. The log has no history before the bridge, so watches that begin there must
-/// fail. The floor rises at most to the applied position, which is above the bridge.
+/// Raises the history floor (the oldest position from which watches can read changes) above the gap that a repair has
+/// left between the log and the state. Watches that begin before the gap must fail, because the log has no changes
+/// from there. The floor rises at most to the applied position, which is above the gap.
 fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
     let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
     let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };
@@ -188,7 +191,7 @@ fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
     synced.map(drop).map_err(|reason| OpenError::Repair { reason })
 }
 
-/// Locks the directory for this process.
+/// Locks the data directory for this process.
 pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path) -> Result<Box<dyn LockGuard>, OpenError> {
     disk.lock(LOCK).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { path: path.to_owned() },
@@ -196,7 +199,7 @@ pub(crate) fn lock(disk: &Arc<dyn Disk>, path: &Path) -> Result<Box<dyn LockGuar
     })
 }
 
-/// Reads the identity, if the directory has one.
+/// Reads the identity file of a directory; `None` if the directory has none.
 pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<Identity>, OpenError> {
     Identity::read(disk).map_err(|error| match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {

@@ -1,10 +1,10 @@
-//! Optimistic transactions: they read from one consistent view, gather writes, and commit if nothing that they read
-//! has changed since.
+//! Optimistic transactions: each reads from one consistent view, gathers writes, and commits if nothing that it has
+//! read has changed since it began.
 //!
 //! Owns the read set (keys with their revisions, including absent ones, and scanned ranges) and the writes gathered so
-//! far. A transaction holds no lock: the first to commit wins, and the other gets an error that names the conflicting
-//! key, and begins again. A key that another client adds to a scanned range is a conflict like a changed key, so
-//! committed transactions are serializable.
+//! far. A transaction holds no lock. If two transactions conflict, the first to commit wins; the other gets an error
+//! that names the conflicting key, and must begin again. A key that another client adds to a scanned range is a
+//! conflict like a changed key, so committed transactions are serializable.
 
 mod scan;
 
@@ -33,7 +33,7 @@ use crate::{
     stream::Stream,
 };
 
-/// Error returned when a transaction does not commit.
+/// Error returned when an optimistic transaction does not commit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
     /// Another client changed a key after this transaction read it. Nothing happened.
@@ -41,22 +41,23 @@ pub enum TransactionError {
     Conflict {
         /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// Key that changed.
+        /// Key that another client changed.
         key: Vec<u8>,
-        /// Revision at which the transaction read the key; `None` if it had no value.
+        /// Revision of the key when this transaction read it; `None` if the key had no value.
         read: Option<Revision>,
-        /// Present revision of the key; `None` if it has no value.
+        /// Present revision of the key; `None` if the key has no value.
         actual: Option<Revision>,
     },
-    /// Another client changed a scanned range, which by now looks as it did before. Nothing happened.
+    /// Another client changed a range that this transaction had scanned, but the range now looks as it did before, so
+    /// no changed key can be named. Nothing happened.
     #[error("scanned keys of keyspace {keyspace} from {} on were changed by another client: retry", start.escape_ascii())]
     RangeConflict {
         /// Id of the keyspace.
         keyspace: KeyspaceId,
-        /// First key of the range.
+        /// First key of the scanned range.
         start: Vec<u8>,
     },
-    /// The write failed for another reason.
+    /// The commit failed for another reason than a conflict.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
@@ -83,24 +84,25 @@ impl From<CommandError> for TransactionError {
     }
 }
 
-/// A transaction in progress; see [`Database::begin`]. Dropping it changes no data.
+/// An optimistic transaction in progress; see [`Database::begin`]. Dropping it changes no data.
 #[derive(Debug)]
 pub struct Transaction {
     db: Database,
     snapshot: ReadView,
-    /// Keys that were read, with their revisions.
+    /// Keys that the transaction has read, with their revisions; `None` for a key without a value.
     reads: BTreeMap<Key, Option<Revision>>,
-    /// Ranges that were scanned.
+    /// Ranges that the transaction has scanned.
     ranges: Vec<ReadRange>,
-    /// Keys to be written; `None` means deleted.
+    /// New values of the keys that the commit will write; `None` deletes the key.
     writes: BTreeMap<Key, Option<Bytes>>,
-    /// Deadlines and leases of the keys to be written, for those that have one.
+    /// Deadlines and leases of those written keys that get one.
     ends: BTreeMap<Key, (Deadline, Option<LeaseId>)>,
     appends: Vec<(StreamId, RecordBatch)>,
 }
 
 impl Database {
-    /// Begins an optimistic transaction. Its reads show the present state, whose data it keeps alive until it ends.
+    /// Begins an optimistic transaction. Its reads show the present state. The transaction keeps the data of this
+    /// state alive until it ends.
     #[must_use]
     pub fn begin(&self) -> Transaction {
         Transaction {
@@ -117,7 +119,7 @@ impl Database {
 
 impl AsyncDatabase {
     /// Commits a transaction that was [begun](Database::begin) on the [blocking](Self::blocking) interface; see
-    /// [`Transaction::commit`]. After a conflict it reads the state to find the key.
+    /// [`Transaction::commit`]. After a conflict the future reads the state, to find the key that has changed.
     pub fn commit_transaction(
         &self,
         transaction: Transaction,
@@ -129,7 +131,8 @@ impl AsyncDatabase {
 }
 
 impl Transaction {
-    /// Returns a key's value: the one that this transaction has set, or the one when the transaction began.
+    /// Returns a key's value: the one that this transaction has set, or else the one that the key had when the
+    /// transaction began.
     pub fn get(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         if let Some(written) = self.writes.get(&(keyspace.id(), key.to_vec())) {
             return Ok(written.clone());
@@ -137,7 +140,7 @@ impl Transaction {
         Ok(self.get_entry(keyspace, key)?.map(|entry| entry.value))
     }
 
-    /// Returns a key's value and revision when the transaction began.
+    /// Returns the value and the revision that a key had when the transaction began.
     pub fn get_entry(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>, ReadError> {
         let id = keyspace.id();
         let found = self.snapshot.get(id, key)?;
@@ -154,9 +157,10 @@ impl Transaction {
     /// Returns the pairs of a range as they were when the transaction began, merged with its own writes. If the range
     /// omits values, the values are empty, except for those that this transaction has set.
     ///
-    /// The range counts as read: the commit fails if another client has changed it or added a key to it. With a limit
-    /// only the part up to the last returned pair counts. All ranges of a transaction may have at most
-    /// [`MAX_CONDITION_ROWS`](thalweg_types::limits::MAX_CONDITION_ROWS) rows together; with more the commit fails.
+    /// The range counts as read: the commit fails if another client has changed a key in it or added a key to it. With
+    /// a limit, only the part up to the last returned pair counts as read. All ranges of a transaction may have at
+    /// most [`MAX_CONDITION_ROWS`](thalweg_types::limits::MAX_CONDITION_ROWS) rows together; with more, the commit
+    /// fails.
     pub fn scan(&mut self, keyspace: &Keyspace, range: &ScanRange) -> Result<Vec<(Bytes, Bytes)>, ReadError> {
         let unlimited = ScanRange { limit: None, ..range.clone() };
         let (pairs, read) = scan::scan(keyspace, range, &self.writes, |visit| {
@@ -166,14 +170,14 @@ impl Transaction {
         Ok(pairs)
     }
 
-    /// Sets a key when the transaction commits.
+    /// Notes that the commit of this transaction sets a key.
     pub fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: impl Into<Bytes>) {
         self.ends.remove(&(keyspace.id(), key.to_vec()));
         self.writes.insert((keyspace.id(), key.to_vec()), Some(value.into()));
     }
 
-    /// Sets a key when the transaction commits, until a deadline and, with a lease, at most as long as the lease. The
-    /// commit fails if the lease does not exist then.
+    /// Notes that the commit of this transaction sets a key, until a deadline and, with a lease, at most as long as
+    /// the lease. The commit fails if the lease does not exist then.
     pub fn put_until(
         &mut self,
         keyspace: &Keyspace,
@@ -186,19 +190,19 @@ impl Transaction {
         self.ends.insert((keyspace.id(), key.to_vec()), (deadline, lease));
     }
 
-    /// Removes a key when the transaction commits.
+    /// Notes that the commit of this transaction removes a key.
     pub fn delete(&mut self, keyspace: &Keyspace, key: &[u8]) {
         self.ends.remove(&(keyspace.id(), key.to_vec()));
         self.writes.insert((keyspace.id(), key.to_vec()), None);
     }
 
-    /// Appends records when the transaction commits.
+    /// Notes that the commit of this transaction appends records to a stream.
     pub fn append(&mut self, stream: &Stream, batch: RecordBatch) {
         self.appends.push((stream.id(), batch));
     }
 
-    /// Commits at the handle's level if no key or range that was read has changed since the transaction began. A
-    /// transaction without writes is checked too, and uses a revision.
+    /// Commits at the handle's durability level, if no key or range that the transaction has read has changed since it
+    /// began. A transaction without writes is checked too, and uses a revision.
     pub fn commit(self) -> Result<Ack, TransactionError> {
         let commit = self.as_commit()?;
         self.db.commit(&commit).map_err(|error| self.refused(error))
@@ -234,7 +238,8 @@ impl Transaction {
         }
     }
 
-    /// Converts a failed condition to a conflict. Conditions are in the order of the read set, then of the ranges.
+    /// Converts the failed condition with this number to an error that names the changed key. The conditions are in
+    /// the order of the keys read, then of the ranges.
     fn conflict(&self, condition: u32, actual: Option<Revision>) -> TransactionError {
         match self.reads.iter().nth(condition as usize) {
             Some(((keyspace, key), read)) => {
@@ -247,7 +252,7 @@ impl Transaction {
         }
     }
 
-    /// Finds a key of the range that has changed.
+    /// Returns an error that names a changed key of the range, or the range if no changed key is found.
     fn conflict_within(&self, range: &ReadRange) -> TransactionError {
         let ReadRange { keyspace, start, .. } = range;
         let changed = self.changed_within(range).ok().flatten();

@@ -6,10 +6,10 @@ use thalweg_log::LogOptions;
 use thalweg_store::lsm::Compaction;
 use thalweg_types::{Durability, limits};
 
-/// State backend of a directory, fixed when the directory is created.
+/// Backend that stores the state of a directory. Fixed when the directory is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BackendKind {
-    /// The whole state in memory, with checkpoints. The state must fit into memory.
+    /// The whole state is in memory, with checkpoints on disk. The state must fit into memory.
     Memory,
     /// A log-structured merge tree. The state may be larger than memory.
     #[default]
@@ -21,10 +21,10 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// All backends.
+    /// All backends, whether or not this build contains them.
     pub const ALL: [Self; 4] = [Self::Memory, Self::Lsm, Self::Redb, Self::Sqlite];
 
-    /// Name of the backend in configurations and in the identity file.
+    /// Returns the backend's name in configurations and in the identity file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,79 +45,84 @@ impl BackendKind {
         }
     }
 
-    /// Returns the backend with this name.
+    /// Returns the backend with this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// Treatment of a missing directory.
+/// Action if the data directory to be opened does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Create {
-    /// Create it.
+    /// The open creates the directory.
     #[default]
     IfMissing,
-    /// Fail with `Missing`.
+    /// The open fails with `Missing`.
     Never,
 }
 
-/// Treatment of corrupt log data that was attested as durable.
+/// Action if the log of a directory has corrupt data that was declared durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Repair {
-    /// Refuse to open.
+    /// The open fails and changes nothing.
     #[default]
     Refuse,
-    /// Cut the log where the corruption begins. Later data is lost, except what the state has persisted: that is kept,
-    /// and the log continues from there.
+    /// The open cuts the log where the corruption begins, so log records behind this point are lost. Effects of lost
+    /// records that the state has already persisted are kept, and new log records follow the position that the state
+    /// has reached.
     CutAtCorruption,
 }
 
-/// Options for opening a database. The default suits a small server.
+/// Options for opening a database. The defaults suit a small server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Backend for a new directory (`None`: LSM). An existing directory keeps its own, and opening it with another one
-    /// fails.
+    /// Backend for the state of a new directory (`None`: LSM). An existing directory keeps its backend, and opening it
+    /// with another one fails.
     pub backend: Option<BackendKind>,
-    /// Default durability level of writes.
+    /// Durability level of writes for which the caller chooses none.
     pub durability: Durability,
-    /// Treatment of a missing directory.
+    /// Action if the directory does not exist.
     pub create: Create,
-    /// Treatment of corrupt log data.
+    /// Action if the log has corrupt data that was declared durable.
     pub repair: Repair,
-    /// Size of a log segment in bytes. A larger size means fewer files, and space is freed in larger pieces. A write
-    /// that does not fit into a segment is rejected, which cannot happen from
+    /// Size of a log segment in bytes. With larger segments there are fewer files, and space is freed in larger
+    /// pieces. A write that does not fit into a segment is rejected, which cannot happen from
     /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on.
     pub segment_bytes: u32,
-    /// Number of log segments prepared in advance. Each costs `segment_bytes` of disk; with too few a burst of writes
-    /// waits.
+    /// Number of log segments prepared in advance. Each costs `segment_bytes` of disk space; with too few, a burst of
+    /// writes has to wait for new segments.
     pub spare_segments: u32,
-    /// Longest time between an `interval` write and its fsync: the amount that a power loss may cost.
+    /// Longest time between a write at level `interval` and its fsync. A power loss may cost the writes of this time.
     pub sync_interval: Duration,
     /// Free disk space in bytes below which new data is rejected.
     pub reserve_bytes: u64,
-    /// Maximum number of bytes of log kept for history, beyond the part that the state needs.
+    /// Maximum number of bytes of log kept only for history (watches of past changes), beyond the part that the state
+    /// needs.
     pub history_bytes: u64,
-    /// Maximum age of log kept for history, beyond the part that the state needs.
+    /// Maximum age of log kept only for history (watches of past changes), beyond the part that the state needs.
     pub history_age: Duration,
-    /// Time that the writer waits for further writes before an fsync. It trades latency for fewer fsyncs; zero is best
-    /// for most.
+    /// Time that the writer waits for further writes before an fsync, so that they share it. More time means fewer
+    /// fsyncs and a higher latency; zero is best for most uses.
     pub commit_delay: Duration,
-    /// Size in bytes above which a value stays in the log and costs a second read; shorter values are written twice.
-    /// At least 128.
+    /// Size in bytes above which a value is stored only in the log, so that a get needs a second read. Shorter values
+    /// are also stored in the state, so they are written twice. At least 128.
     pub inline_value_bytes: usize,
-    /// Size of the state's block or page cache in memory, in bytes. The memory backend has none.
+    /// Size in bytes of the cache, in memory, of the state's blocks or pages. The memory backend has none.
     pub cache_bytes: u64,
-    /// Size of the memtable in front of the state, in bytes; up to four may be in memory. The memory backend has none.
+    /// Size of the state's memtable in bytes; up to four memtables may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
-    /// Trigger of the LSM backend's merges: automatic, or only [`Database::compact`](crate::Database::compact).
+    /// Determines when the LSM backend merges its tables: automatically, or only on
+    /// [`Database::compact`](crate::Database::compact).
     pub compaction: Compaction,
-    /// Maximum number of bytes of commands in memory that wait for the writer.
+    /// Maximum number of bytes of commands that wait for the writer in memory. Further commands are rejected as
+    /// `Overloaded`.
     pub max_queue_bytes: usize,
-    /// Number of bytes of log to replay after which the state is flushed. A larger value makes opening after a crash
-    /// slower.
+    /// Number of bytes of log after the persisted state above which the state is persisted again. A larger value makes
+    /// opening after a crash slower, because more log is replayed.
     pub max_replay_bytes: u64,
-    /// Interval of maintenance (retention, moving, freeing); zero runs it only on request.
+    /// Interval between rounds of maintenance (retention, moving, freeing); with zero, maintenance runs only on
+    /// request.
     pub maintenance_interval: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! Keyspaces with history: reads at a revision, and the versions of a key.
 //!
-//! Owns the methods of the handles, which add the positions of large values to the rules of the state. Does not own
-//! these rules (see [`thalweg_state::history`]), nor cursors (`cursor`).
+//! Owns the methods of the handles, which read large values from the log where the state has only their positions.
+//! Does not own the rules for reading the past (see [`thalweg_state::history`]), nor cursors (`cursor`).
 
 use std::ops::ControlFlow;
 
@@ -23,35 +23,36 @@ use crate::{
 
 pub use thalweg_state::history::Lasting;
 
-/// A version of a key: the value that the key had for some time.
+/// A version of a key: a value that the key has or had for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyVersion {
-    /// Value of the version, its revision and its expiry.
+    /// Value of the version, with its revision and expiry.
     pub entry: Entry,
-    /// End of the version.
+    /// End of the period in which the key had this value.
     pub lasting: Lasting,
 }
 
 /// A page of versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyVersions {
-    /// Versions of the page.
+    /// The versions in the page, newest first.
     pub versions: Vec<KeyVersion>,
-    /// Value of `before` for the next page, if there are older versions.
+    /// Argument `before` of the call that returns the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
     /// Oldest revision from which on all versions of the key are kept.
     pub oldest: Revision,
 }
 
-/// Time for reads at an explicit revision, which hide nothing: an expired key is present up to the revision of the
-/// entry that removed it.
+/// Time passed by reads at an explicit revision, which hide no value by time: an expired key is present up to the
+/// revision of the entry that removed it.
 const AS_OF_THE_REVISION: SpaceTime = SpaceTime(0);
 
 impl Keyspace {
-    /// Returns the value that a key had at a revision. Works only in keyspaces with history, as far back as that
-    /// reaches.
+    /// Returns the value that a key had at a revision; `None` if it had none. Works only in keyspaces with history, as
+    /// far back as the history reaches.
     ///
-    /// An expired key is present up to the revision of the entry that removed it, about a second later.
+    /// An expired key counts as present up to the revision of the entry that removed it, about a second after the
+    /// deadline.
     pub fn get_at(&self, key: &[u8], revision: Revision) -> Result<Option<Entry>, ReadError> {
         // A version that is pruned concurrently may be freed too. A newer view then shows that it is gone.
         loop {
@@ -67,7 +68,7 @@ impl Keyspace {
     }
 
     /// Visits the pairs that the keyspace had at a revision, in order, until `visit` breaks. Works only in keyspaces
-    /// with history, as far back as that reaches.
+    /// with history, as far back as the history reaches.
     pub fn scan_at(
         &self,
         range: &ScanRange,
@@ -90,7 +91,8 @@ impl Keyspace {
         }
     }
 
-    /// Reads the values of versions, up to [`MAX_VERSIONS_PAGE_BYTES`] bytes.
+    /// Reads the values of the given versions from the log where necessary, up to [`MAX_VERSIONS_PAGE_BYTES`] bytes of
+    /// values.
     fn page_of(&self, key: &[u8], found: history::Versions) -> Result<KeyVersions, ReadError> {
         let history::Versions { versions: found, mut more, oldest } = found;
         let (mut versions, mut bytes) = (Vec::new(), 0);
@@ -107,12 +109,12 @@ impl Keyspace {
         Ok(KeyVersions { versions, next, oldest })
     }
 
-    /// Returns the oldest revision of the keyspace's history. Single keys may have a shorter history.
+    /// Returns the oldest revision at which the keyspace can be read. Single keys may have a shorter history.
     pub fn oldest_revision(&self) -> Result<Revision, ReadError> {
         Ok(self.database().inner.open.machine.read_view().history_floor(self.id())?)
     }
 
-    /// Returns a view of the past.
+    /// Returns a view of the keyspace as of a past revision.
     fn past<'s>(&self, snapshot: &'s ReadView, at: At) -> Result<Past<'s>, ReadError> {
         Ok(snapshot.past(self.id(), at.revision, at.time)?)
     }
@@ -129,7 +131,7 @@ impl Keyspace {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Passes an item to `visit`, with its value read.
+    /// Passes a pair of a scan to `visit`, after reading its value from the log if necessary.
     pub(crate) fn visit_item(
         &self,
         item: &Item<'_>,

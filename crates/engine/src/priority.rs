@@ -1,25 +1,25 @@
 //! Priority of background threads, below the threads that callers wait for.
 //!
-//! `nice` is not sufficient for a thread that never sleeps: it gives way, but Linux first lets it run until the next
-//! tick. On two cores with compression at `nice` 19, a log's fsync (whose parts the kernel hands from thread to
-//! thread) sometimes waited up to 4 ms for that. A thread with idle priority gives way immediately.
+//! `nice` is not sufficient for a thread that never sleeps: such a thread gives way, but Linux first lets it run until
+//! the next tick. On two cores with compression at `nice` 19, a log's fsync (whose parts the kernel hands from thread
+//! to thread) sometimes waited up to 4 ms for this tick. A thread with idle priority gives way immediately.
 
 use rustix::{process::setpriority_process, thread::gettid};
 
-/// Nice value: the thread gets about a tenth of the share of another thread.
+/// Nice value of threads with low priority, which get about a tenth of the processor time of another thread.
 const LOW_PRIORITY: i32 = 10;
 
-/// Priority of a thread.
+/// Priority of a background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Priority {
-    /// The thread gets only processor time that other threads leave, plus a third of a percent of their share.
+    /// The thread gets only processor time that other threads leave, plus about a third of a percent.
     Idle,
-    /// The thread gets a smaller share than others.
+    /// The thread gets a smaller share of the processor time than others, about a tenth.
     Low,
 }
 
 impl Priority {
-    /// Sets the priority of the calling thread. Without the permission to do so the thread keeps its present priority.
+    /// Sets the priority of the calling thread. Without the permission for this the thread keeps its present priority.
     pub(crate) fn take(self) {
         match self {
             Self::Idle => {
@@ -38,7 +38,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a field of `/proc/thread-self/stat`, counted from 1 as in its manual.
+    /// Returns a field of `/proc/thread-self/stat`, counted from 1 as in the manual page.
     fn stat(field: usize) -> i64 {
         let line = fs::read_to_string("/proc/thread-self/stat").unwrap();
         let after_name = line.rsplit_once(')').unwrap().1;

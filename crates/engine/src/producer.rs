@@ -1,18 +1,19 @@
-//! Producer sessions: appends with sequence numbers, so that sending one again is safe.
+//! Idempotent producers: appends with sequence numbers, so that an append can safely be sent again.
 //!
-//! Owns the numbers of one instance of a producer, and the batch whose outcome is unknown. Does not own the
-//! deduplication: the state machine does it, and it survives restarts.
+//! Owns the sequence numbers of one instance of a producer, and the batch whose outcome is unknown. Does not own the
+//! deduplication of appends: the state machine does this, also across restarts.
 //!
-//! Invariant: a sequence is used for one batch only. It advances when an append is acknowledged. After an error
-//! without effect it is free for another batch. After an error with unknown effect the session keeps the batch and
-//! sends it again before anything else, so that it happens exactly once.
+//! Invariant: a sequence number is used for one batch only. The number advances when an append is acknowledged. After
+//! an error that shows that the append had no effect, its number is free for another batch. After an error that leaves
+//! this open, the session keeps the batch and sends it again before anything else, so that the append happens exactly
+//! once.
 //!
-//! A level of `none` has no answers, so a session appends at a level of at least `os`.
+//! At level `none` an append has no answer, so a session appends at a level of at least `os`.
 
 use std::future::Future;
 
 use thalweg_log::Purpose;
-use thalweg_state::streams::ProducerInfo;
+use thalweg_types::info::Producer as ProducerInfo;
 use thalweg_types::{
     Durability, StreamId,
     command::{AppendTerms, CommitBuilder, ExpectedOffset, Outcome, ProducerStamp, encode_open_producer},
@@ -26,13 +27,14 @@ use crate::{
     stream::Stream,
 };
 
-/// Sequence numbers of one instance of a producer.
+/// Epoch and sequence numbers of one instance of a producer.
 #[derive(Clone, Debug)]
 struct Session {
     id: Box<str>,
     epoch: u32,
     next: u64,
-    /// Append with the sequence `next` whose outcome is unknown.
+    /// Batch, and its expected offset, of the append with the sequence `next` if its outcome is unknown; `None`
+    /// otherwise.
     doubt: Option<(ExpectedOffset, RecordBatch)>,
 }
 
@@ -42,7 +44,7 @@ impl Session {
         AppendTerms { expected, producer }
     }
 
-    /// Records the outcome of the append with the next sequence.
+    /// Updates the session after the append with the sequence `next` had this outcome.
     fn note(&mut self, outcome: &Result<Ack, WriteError>) {
         match outcome {
             Ok(_) => (self.next, self.doubt) = (self.next + 1, None),
@@ -52,7 +54,7 @@ impl Session {
     }
 }
 
-/// A producer of a stream, for use by one thread at a time. See [`Stream::producer`].
+/// An idempotent producer of a stream, for use by one thread at a time. See [`Stream::producer`].
 #[derive(Clone, Debug)]
 pub struct Producer {
     stream: Stream,
@@ -60,11 +62,12 @@ pub struct Producer {
 }
 
 impl Stream {
-    /// Opens a producer. It gets a new epoch above all its earlier ones, so another instance that still uses the id is
-    /// fenced from now on. Its appends are numbered from 0.
+    /// Opens a producer with this id. It gets a new epoch above all earlier ones of the id, so any other instance that
+    /// still uses the id is rejected (fenced) from now on. Its appends are numbered from 0.
     ///
-    /// This instance does not know appends of an earlier one whose outcome is unknown. A caller that needs them must
-    /// read the end of the stream first, or keep the numbers itself (see [`producer_at`](Self::producer_at)).
+    /// If an earlier instance had an append whose outcome was unknown, this instance does not know of it. A caller
+    /// that needs such appends must read the end of the stream first, or keep the numbers itself (see
+    /// [`producer_at`](Self::producer_at)).
     pub fn producer(&self, id: &str) -> Result<Producer, WriteError> {
         let db = self.database();
         let level = db.durability().max(Durability::Os);
@@ -73,8 +76,8 @@ impl Stream {
         Ok(self.producer_at(id, epoch, 0))
     }
 
-    /// Creates a producer that continues with an epoch and a sequence that the caller has kept. Its first batch may be
-    /// one that was sent before.
+    /// Creates a producer that continues with an epoch and a sequence number that the caller has stored. Its first
+    /// batch may be one that was sent before.
     #[must_use]
     pub fn producer_at(&self, id: &str, epoch: u32, next_sequence: u64) -> Producer {
         let session = Session { id: id.into(), epoch, next: next_sequence, doubt: None };
@@ -88,7 +91,8 @@ impl Stream {
         Ok(self.database().inner.open.machine.producers(self.id())?)
     }
 
-    /// Returns the stream's information about a producer; `None` if it has none, or has forgotten it.
+    /// Returns the stream's information about a producer; `None` if the stream does not know the producer, or has
+    /// forgotten it.
     pub fn producer_info(&self, id: &str) -> Result<Option<ProducerInfo>, ReadError> {
         self.info()?;
         Ok(self.database().inner.open.machine.producer(self.id(), id)?)
@@ -109,24 +113,24 @@ impl Producer {
         &self.session.id
     }
 
-    /// Epoch of the producer.
+    /// Epoch of this instance of the producer.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.session.epoch
     }
 
-    /// Sequence of the next append, or of the append whose outcome is unknown.
+    /// Sequence number of the next append, or of the append whose outcome is unknown.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.session.next
     }
 
-    /// Appends exactly once. An earlier append whose outcome is unknown is sent again first.
+    /// Appends a batch exactly once. If the outcome of an earlier append is unknown, that append is sent again first.
     pub fn append(&mut self, batch: &RecordBatch) -> Result<Ack, WriteError> {
         self.append_expecting(batch, ExpectedOffset::Any)
     }
 
-    /// Appends if the next offset is as `expected`, or if this same append happened before.
+    /// Appends a batch if the stream's next offset is as `expected`, or if this same append has already happened.
     pub fn append_expecting(
         &mut self,
         batch: &RecordBatch,
@@ -142,7 +146,7 @@ impl Producer {
         outcome
     }
 
-    /// Sends an append whose outcome is unknown again and returns its result; `None` if there is no such append.
+    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
     pub fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.doubt else { return Ok(None) };
         let outcome = self.stream.append_with(batch, &self.session.terms(*expected));
@@ -150,16 +154,16 @@ impl Producer {
         outcome.map(Some)
     }
 
-    /// Continues over another handle, for example after the database failed and was opened again. The sequence numbers
-    /// and an append whose outcome is unknown stay.
+    /// Continues the producer with another handle of the stream, for example after the database failed and was opened
+    /// again. The sequence numbers, and an append whose outcome is unknown, are kept.
     #[must_use]
     pub fn over(self, stream: &Stream) -> Self {
         let level = stream.database().durability().max(Durability::Os);
         Self { stream: stream.with_durability(level), session: self.session }
     }
 
-    /// Adds an append to a commit, with the next sequence. Call [`committed`](Self::committed) when the commit is
-    /// acknowledged; until then the same sequence is used again.
+    /// Adds an append with the next sequence number to a commit. Call [`committed`](Self::committed) when the commit
+    /// is acknowledged; until then the same number is used again.
     pub fn append_to<'c>(
         &self,
         commit: &'c mut CommitBuilder,
@@ -169,13 +173,14 @@ impl Producer {
         Ok(commit.append_with(self.stream.id(), &self.session.terms(expected.into()), batch)?)
     }
 
-    /// Advances the sequence after a commit with an append of [`append_to`](Self::append_to) was acknowledged.
+    /// Advances the sequence number. Call this after a commit with an append of [`append_to`](Self::append_to) was
+    /// acknowledged.
     pub fn committed(&mut self) {
         self.session.next += 1;
     }
 }
 
-/// A [`Producer`] for callers that must not block.
+/// An idempotent [`Producer`] for callers that must not block.
 #[derive(Clone, Debug)]
 pub struct AsyncProducer {
     db: AsyncDatabase,
@@ -185,7 +190,8 @@ pub struct AsyncProducer {
 }
 
 impl AsyncDatabase {
-    /// Opens a producer of a stream, see [`Stream::producer`]. Its appends are at `level`, but at least at `os`.
+    /// Opens a producer of a stream, see [`Stream::producer`]. Its appends use the durability `level`, but at least
+    /// `os`.
     pub fn producer(
         &self,
         stream: StreamId,
@@ -203,20 +209,20 @@ impl AsyncDatabase {
 }
 
 impl AsyncProducer {
-    /// Epoch of the producer.
+    /// Epoch of this instance of the producer.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.session.epoch
     }
 
-    /// Sequence of the next append, or of the append whose outcome is unknown.
+    /// Sequence number of the next append, or of the append whose outcome is unknown.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.session.next
     }
 
-    /// Appends exactly once. An earlier append whose outcome is unknown, because its future was dropped or its error
-    /// left that open, is sent again first.
+    /// Appends a batch exactly once. If the outcome of an earlier append is unknown, because its future was dropped or
+    /// its error left the outcome open, that append is sent again first.
     pub async fn append(
         &mut self,
         batch: &RecordBatch,
@@ -228,7 +234,7 @@ impl AsyncProducer {
         self.settle().await.map(|ack| ack.expect("the batch above has no outcome yet"))
     }
 
-    /// Sends an append whose outcome is unknown again; `None` if there is none.
+    /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
     pub async fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.doubt else { return Ok(None) };
         let sent = self.db.append(self.stream, self.session.terms(*expected), batch, self.level);

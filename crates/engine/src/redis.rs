@@ -1,5 +1,5 @@
-//! Redis commands over the database: reads of one consistent view. Writes are commands of the log, built with
-//! [`RedisBuilder`](thalweg_types::command::RedisBuilder) and proposed like any other.
+//! Redis commands over the database. Commands that only read use one consistent view. Commands that write are commands
+//! of the log, built with [`RedisBuilder`](thalweg_types::command::RedisBuilder) and proposed like any other.
 
 use std::{cell::RefCell, sync::atomic::Ordering};
 
@@ -16,13 +16,13 @@ use crate::{
     keyspace::Keyspace,
 };
 
-/// Maximum number of views tried if values are freed just before they are read. Each view is newer than the one
-/// before.
+/// Maximum number of views that a read tries, if values are freed just before it reads them. Each view is newer than
+/// the one before.
 const VIEWS: usize = 16;
 
 impl Database {
-    /// Reads a keyspace as Redis commands see it: everything that `read` reads in one call is of one consistent view.
-    /// `read` is called again, with a newer view, if a value's bytes in the log were freed in the meantime.
+    /// Reads a keyspace as Redis commands see it. Everything that `read` reads in one call is from one consistent
+    /// view. If the bytes of a value in the log were freed in the meantime, `read` is called again with a newer view.
     ///
     /// # Errors
     /// The state or the log cannot be read.
@@ -60,8 +60,8 @@ impl Database {
         Err(ReadError::ViewExpired)
     }
 
-    /// Returns the keyspace with this name for Redis clients. A missing one is created with the settings that hashes
-    /// and streams need; an existing one is returned unchanged.
+    /// Returns the keyspace with this name for Redis clients. A missing keyspace is created with the settings that
+    /// Redis hashes and streams need; an existing one is returned unchanged.
     ///
     /// # Errors
     /// The keyspace cannot be created.

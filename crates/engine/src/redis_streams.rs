@@ -1,11 +1,12 @@
 //! Native streams as read-only keys of Redis clients.
 //!
-//! Owns: a [`Read`] whose keys are the streams by name and whose parts are their records, found by offset. Does not
-//! own the commands that read, the presentation of a record (`thalweg_redis::streams::native`), nor writes, which are
-//! appends and trims like any other.
+//! Owns: a [`Read`] whose keys are the names of streams, and whose parts (entries of a Redis stream) are the records,
+//! found by offset. Does not own the commands that read, the presentation of a record
+//! (`thalweg_redis::streams::native`), nor writes, which are appends and trims like any other.
 //!
-//! This is not a view of one moment. Streams only grow at their end and shrink at their start, so a reader finds
-//! everything that was there when it looked the key up, except for records trimmed since.
+//! Unlike other reads of Redis commands, these are not from one consistent view. Streams only grow at their end and
+//! shrink at their start, so a reader finds all records that the stream had when the reader looked it up, except for
+//! records trimmed since.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -23,23 +24,23 @@ use crate::{
     stream::{Stream, StreamInfo},
 };
 
-/// Number of records read at a time.
+/// Number of records that a Redis command reads from a stream at a time.
 const PAGE_RECORDS: u64 = 256;
-/// Number of records read first when the newest come first: often only one is needed.
+/// Number of records that a Redis command reads first if it begins with the newest, because often only one is needed.
 const FIRST_RECORDS: u64 = 4;
-/// Approximate number of bytes read at a time.
+/// Approximate number of bytes that a Redis command reads from a stream at a time.
 const PAGE_BYTES: u64 = 1024 * 1024;
-/// Number of streams listed at a time.
+/// Number of streams that a list of Redis keys looks up at a time.
 const PAGE_STREAMS: usize = 1024;
 
-/// The streams of a database as Redis keys. See the module's documentation.
+/// The native streams of a database as Redis keys. See the module's documentation.
 #[derive(Debug)]
 pub struct RedisStreams<'d> {
     db: &'d Database,
 }
 
 impl Database {
-    /// Returns the database's streams as Redis commands read them.
+    /// Returns the database's native streams in the form in which Redis commands read them.
     #[must_use]
     pub fn redis_streams(&self) -> RedisStreams<'_> {
         RedisStreams { db: self }
@@ -59,7 +60,8 @@ impl Stream {
         }
     }
 
-    /// Returns the first offset whose record has this Redis id or a higher one; the next offset if there is none.
+    /// Returns the first offset whose record has this Redis entry id or a higher one; the stream's next offset if
+    /// there is no such record.
     ///
     /// # Errors
     /// The state or the log cannot be read.
@@ -92,7 +94,8 @@ impl RedisStreams<'_> {
         Look { kind: Kind::Stream, deadline: None, version, len: 0 }
     }
 
-    /// Returns the half-open range of present offsets for the ids from `first` to `last`.
+    /// Returns the half-open range of the offsets that exist now and whose Redis entry ids are from `first` to `last`;
+    /// `None` if there are none.
     fn offsets(stream: &Stream, first: EntryId, last: EntryId) -> Result<Option<(Offset, Offset)>, StoreError> {
         let Some(info) = info(stream)? else { return Ok(None) };
         let from = stream.offset_of_id(first).map_err(failed)?.max(info.start);
@@ -114,7 +117,8 @@ fn info(stream: &Stream) -> Result<Option<StreamInfo>, StoreError> {
     }
 }
 
-/// Passes records of a range to `visit` in order. Returns the offset where it stopped, and the visitor's last answer.
+/// Passes the records of a range of offsets to `visit` in order, at most one page. Returns the offset at which it
+/// stopped, and the last answer of `visit`.
 fn show(
     stream: &Stream,
     (from, to): (Offset, Offset),
@@ -164,7 +168,8 @@ impl Read for RedisStreams<'_> {
         Ok(self.db.inner.open.machine.stream_count() as u64)
     }
 
-    /// Visits keys in the order of their creation. If the stream `after` has been deleted, the scan ends.
+    /// Visits the names of the streams in the order of their creation, after the stream `after`. If that stream has
+    /// been deleted, the scan ends.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
         let mut last = match after {
             None => None,

@@ -1,7 +1,7 @@
-//! Runs of encoded records as the log stores them, shared and not decoded.
+//! Runs of consecutive stream records, encoded as the log stores them, shared and not decoded.
 //!
-//! Owns: cutting a page to the limits of a receiver. A batch that is wanted completely is returned as it was read.
-//! Only a batch that is cut, at either end, is walked record by record, by their length fields.
+//! Owns: cutting a page of records to the limits of a receiver. A batch that is wanted completely is returned as it
+//! was read. Only a batch that is cut, at either end, is walked record by record, by the length fields of the records.
 
 use std::ops::Range;
 
@@ -13,32 +13,32 @@ use crate::{
     stream_page::{StreamBatch, StreamPage},
 };
 
-/// Encoded consecutive records of one append.
+/// A run: consecutive records of one append, in encoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamRun {
-    /// Offset of the first record.
+    /// Offset of the first record in the run.
     pub first: Offset,
-    /// Space time of the append.
+    /// Space time at which the records were appended.
     pub time: SpaceTime,
-    /// Number of records.
+    /// Number of records in the run.
     pub count: u32,
-    /// Exactly these records, encoded as in [`thalweg_types::record`].
+    /// The records of the run and no others, encoded as in [`thalweg_types::record`].
     pub bytes: Bytes,
 }
 
-/// Limits of the conversion of a page to runs.
+/// Limits for converting a page of records to runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunLimits {
-    /// Maximum number of bytes. At least one record is returned.
+    /// Maximum number of bytes of all runs together. At least one record is returned, however large it is.
     pub max_bytes: u64,
-    /// Bytes that each run counts besides its records.
+    /// Bytes that each run counts towards the maximum in addition to its records.
     pub per_run_bytes: u64,
-    /// Number of records after which no run begins. A run that has begun is not cut for this.
+    /// Number of records after which no further run begins. A run that has begun is not cut because of this number.
     pub enough_records: u64,
 }
 
 impl StreamPage {
-    /// Converts the page to runs. Also returns the offset to continue reading at.
+    /// Converts the page to runs of encoded records. Also returns the offset at which to continue reading.
     pub fn into_runs(self, limits: RunLimits) -> Result<(Vec<StreamRun>, Offset), ReadError> {
         let Self { batches, next, .. } = self;
         let mut runs = Vec::with_capacity(batches.len());
@@ -70,13 +70,13 @@ impl StreamPage {
     }
 }
 
-/// Returns a part of a batch's bytes. A part of less than half is copied, so that a slow receiver of few records does
-/// not keep many bytes in memory.
+/// Returns a range of a batch's bytes. A range of less than half of the bytes is copied, so that a slow receiver of
+/// few records does not keep many bytes in memory.
 fn part(bytes: &Bytes, range: Range<usize>) -> Bytes {
     if range.len() < bytes.len() / 2 { Bytes::copy_from_slice(&bytes[range]) } else { bytes.slice(range) }
 }
 
-/// Returns the number of a batch's records that fit into `room` bytes, and their size in bytes.
+/// Returns the number of records, from the first of a batch on, that fit into `room` bytes, and their size in bytes.
 fn fitting(batch: &StreamBatch, bytes: &Bytes, room: u64) -> Result<(u32, usize), ReadError> {
     let (mut count, mut end) = (0, 0);
     let mut records = Records::new(bytes);
@@ -91,7 +91,7 @@ fn fitting(batch: &StreamBatch, bytes: &Bytes, room: u64) -> Result<(u32, usize)
 }
 
 impl StreamBatch {
-    /// Returns the bytes of the wanted records, without a copy if the whole batch is wanted.
+    /// Returns the encoded bytes of the batch's wanted records, without a copy if the whole batch is wanted.
     pub fn encoded(&self) -> Result<Bytes, ReadError> {
         if self.skip == 0 && self.count == self.total {
             return Ok(self.bytes.clone());
@@ -101,7 +101,7 @@ impl StreamBatch {
         Ok(part(&self.bytes, begin..end))
     }
 
-    /// Returns the size of the first `count` records of `bytes`.
+    /// Returns the size in bytes of the first `count` records in `bytes`.
     fn skipped(&self, bytes: &Bytes, count: u32) -> Result<usize, ReadError> {
         let mut records = Records::new(bytes);
         let mut at = 0;
@@ -117,7 +117,7 @@ impl StreamBatch {
         Ok(at)
     }
 
-    fn corrupt(&self, malformed: &thalweg_types::record::Malformed) -> ReadError {
+    fn corrupt(&self, malformed: &thalweg_types::codec::Malformed) -> ReadError {
         ReadError::Corrupt(format!("the batch of offset {}: {malformed}", self.first))
     }
 }

@@ -1,4 +1,4 @@
-//! Ranges of keys that scans return.
+//! Ranges of keys for scans.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -8,27 +8,27 @@ use thalweg_store::Direction;
 /// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Order {
-    /// Lowest key first.
+    /// The scan begins with the lowest key.
     #[default]
     Ascending,
-    /// Highest key first.
+    /// The scan begins with the highest key.
     Descending,
 }
 
-/// Range and options of a scan. The default is everything, ascending, with values.
+/// Range and options of a scan. The default is all keys, ascending, with values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanRange {
-    /// Prefix of all keys to return (empty for all); it applies in addition to the bounds.
+    /// Prefix that all returned keys have (empty for all keys). The bounds apply in addition.
     pub prefix: Vec<u8>,
-    /// Lower bound of keys, in either direction.
+    /// Lower bound of the returned keys, whatever the direction.
     pub start: Bound<Vec<u8>>,
-    /// Upper bound of keys, in either direction.
+    /// Upper bound of the returned keys, whatever the direction.
     pub end: Bound<Vec<u8>>,
     /// Direction of the scan.
     pub order: Order,
-    /// Maximum number of pairs.
+    /// Maximum number of pairs that the scan returns; `None` for no maximum.
     pub limit: Option<u64>,
-    /// Selection of values.
+    /// Choice whether the scan reads values.
     pub values: Values,
 }
 
@@ -81,12 +81,12 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Selection of values in a scan.
+/// Choice whether a scan reads values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Values {
-    /// The scan reads values.
+    /// The scan returns each key with its value.
     #[default]
     Include,
-    /// The scan returns empty values. This is cheaper where values stay in the log.
+    /// The scan returns empty values. This is cheaper for values that are stored only in the log.
     Omit,
 }

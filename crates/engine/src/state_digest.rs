@@ -3,11 +3,11 @@
 //! Owns: requesting a view of the state at an entry of the log, computing its digest, and keeping the last result.
 //! Does not own the digest itself: see `thalweg_state::digest`.
 //!
-//! The command goes through the log like any other, so every replica has a view at the same index. Computing the
-//! digest reads all rows of that view, on the caller's thread, while writes go on.
+//! The digest command goes through the log like any other command, so every replica keeps a view of the state at the
+//! same index. Computing the digest reads all rows of that view, on the caller's thread, while writes go on.
 //!
-//! Invariants: at most one view waits, that of the newest command; an older view that was not taken is superseded. One
-//! result is kept.
+//! Invariants: at most one view is kept until a caller takes it, that of the newest digest command; an older view that
+//! was not taken is dropped. One result is kept.
 
 use std::{
     fmt,
@@ -36,15 +36,16 @@ use crate::{
 /// Error returned when a digest cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    /// The command was not carried out.
+    /// The digest command was not carried out.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The view was dropped before it was taken, because of a newer digest command or by maintenance.
+    /// The view of the state was dropped before the caller took it, because of a newer digest command or by
+    /// maintenance.
     #[error(
         "the view for this digest was dropped, because of a newer request or because it was not used in time: retry"
     )]
     Superseded,
-    /// No thread could be started.
+    /// The operating system could not start a thread for computing the digest.
     #[error("no thread could be started for the digest: {message}; retry")]
     Thread {
         /// Message of the operating system.
@@ -74,7 +75,8 @@ impl Classified for DigestError {
     }
 }
 
-/// The state at one entry of the log. Holding it keeps old data alive, in memory and on disk.
+/// A view of the state as of one log entry, from which a digest can be computed. Holding the view keeps old data
+/// alive, in memory and on disk.
 pub struct StateView {
     inner: Arc<Inner>,
     id: Option<u64>,
@@ -88,14 +90,16 @@ impl fmt::Debug for StateView {
 }
 
 impl StateView {
-    /// Computes the digest and keeps it as the last one. It reads the whole state, which blocks for a long time if
-    /// that is large. `progress` is called from time to time with the number of rows read so far.
+    /// Computes the digest of the state, and keeps it as the database's last digest. Reads the whole state, which
+    /// blocks for a long time if the state is large. Calls `progress` from time to time with the number of rows read
+    /// so far.
     pub fn digest(self, progress: &mut dyn FnMut(u64)) -> Result<Arc<DigestReport>, DigestError> {
         let state = state_digest(&*self.view, progress).map_err(ReadError::from)?;
         Ok(self.inner.digests.keep(DigestReport { id: self.id, state }))
     }
 
-    /// Like [`digest`](Self::digest), on a thread of its own with a low priority. Calls `done` with the result.
+    /// Computes the digest like [`digest`](Self::digest), but on a thread of its own with a low priority. Calls `done`
+    /// with the result.
     ///
     /// # Errors
     /// [`DigestError::Thread`]; `done` is not called in that case.
@@ -113,8 +117,8 @@ impl StateView {
 }
 
 impl Database {
-    /// Computes the digest of the state as of an entry that is written for it. Blocks until the whole state is read;
-    /// writes go on concurrently.
+    /// Writes a digest command to the log, and computes the digest of the state as of this command. Blocks until the
+    /// whole state is read; writes go on concurrently.
     pub fn state_digest(&self) -> Result<Arc<DigestReport>, DigestError> {
         let id = self.next_digest_id();
         let level = self.durability().max(Durability::Os);
@@ -122,13 +126,13 @@ impl Database {
         self.asked(committed, id)?.digest(&mut |_| {})
     }
 
-    /// Returns the newest state, without an entry that names it. Use it for a directory without writers.
+    /// Returns a view of the newest state, without writing a digest command. Use it for a directory without writers.
     #[must_use]
     pub fn state_view(&self) -> StateView {
         StateView { inner: Arc::clone(&self.inner), id: None, view: self.machine().backend().view() }
     }
 
-    /// Returns the last digest computed since the database was opened.
+    /// Returns the last digest computed since the database was opened; `None` if there is none.
     #[must_use]
     pub fn last_state_digest(&self) -> Option<Arc<DigestReport>> {
         self.inner.digests.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -150,7 +154,8 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// Requests the state as of an entry that is written for it. Compute its digest on a thread that may block.
+    /// Writes a digest command to the log, and returns a view of the state as of this command. Compute its digest on a
+    /// thread that may block.
     pub fn state_view(&self, level: Durability) -> impl Future<Output = Result<StateView, DigestError>> + Send + use<> {
         let db = self.blocking().clone();
         let id = db.next_digest_id();

@@ -1,6 +1,6 @@
 //! Version of the state machine: reading it, and raising it.
 //!
-//! Does not own the meaning of a version, nor the treatment of commands that need another one: see
+//! Does not own the meaning of a version, nor the treatment of commands that need another version: see
 //! `machine/upgrade.rs` of the state.
 
 use thalweg_log::Purpose;
@@ -18,20 +18,20 @@ use crate::{
 };
 
 impl Database {
-    /// Returns the version of the state machine in force.
+    /// Returns the version of the state machine in force: commands that need a higher version are rejected.
     #[must_use]
     pub fn version_in_force(&self) -> u16 {
         self.inner.open.machine.version_in_force()
     }
 
-    /// Returns the highest version of the state machine that this node has.
+    /// Returns the highest version of the state machine that this node supports.
     #[must_use]
     pub fn known_version(&self) -> u16 {
         self.inner.open.machine.known_version()
     }
 
     /// Raises the version of the state machine in force to at least `to`, and returns the version in force afterwards.
-    /// It cannot be lowered again, and a node without that version stops: upgrade all nodes first.
+    /// The version cannot be lowered again, and a node that does not support it stops: upgrade all nodes first.
     pub fn raise_version(&self, to: u16) -> Result<u16, WriteError> {
         self.check_raise(to)?;
         raised(self.inner.propose(self.durability().max(Durability::Os), Purpose::Reclaim, |out| raise(out, to))?)
@@ -44,7 +44,7 @@ impl Database {
 }
 
 impl AsyncDatabase {
-    /// Like [`Database::raise_version`], as a future.
+    /// Raises the version like [`Database::raise_version`], as a future.
     pub fn raise_version(
         &self,
         to: u16,

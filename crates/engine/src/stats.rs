@@ -1,4 +1,4 @@
-//! Statistics for people and metrics.
+//! Statistics of a database, for people and for metrics.
 
 use std::sync::PoisonError;
 
@@ -8,7 +8,7 @@ use thalweg_types::{Index, Log2Histogram, Lsn, Revision, SpaceTime};
 
 use crate::{database::Database, inner::Inner, maintenance::Maintenance, snapshot::SnapshotStats};
 
-/// Statistics of a database. Counters start at 0 when it is opened.
+/// Statistics of a database. Counters start at 0 when the database is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Statistics of the log.
@@ -21,33 +21,34 @@ pub struct Stats {
     pub applied_index: Index,
     /// Revision of the last applied command.
     pub applied_revision: Revision,
-    /// Running hash after the last applied entry. It is equal on all replicas that have applied that entry.
+    /// Running hash (over all entries so far) after the last applied entry. It is equal on all replicas that have
+    /// applied that entry.
     pub running_hash: u64,
-    /// Exclusive bound of the completely applied records.
+    /// LSN below which all log records are applied to the state.
     pub applied_lsn: Lsn,
-    /// Exclusive bound of the records on disk.
+    /// LSN below which all log records are on disk.
     pub durable_lsn: Lsn,
-    /// Bytes of commands that wait for the writer.
+    /// Bytes of the commands that wait for the writer now.
     pub queue_bytes: u64,
-    /// Commands that wait for the writer.
+    /// Number of commands that wait for the writer now.
     pub queue_commands: u64,
-    /// Number of commands committed.
+    /// Number of commands committed since the database was opened.
     pub commands: u64,
-    /// Number of entries that contained them.
+    /// Number of log entries that contained the committed commands.
     pub entries: u64,
-    /// Number of commands per entry: the size of commit groups.
+    /// Histogram of the number of commands per log entry, which is the size of commit groups.
     pub entry_commands: Log2Histogram,
     /// Number of keyspaces.
     pub keyspaces: u64,
     /// Number of streams.
     pub streams: u64,
-    /// Total work done by maintenance.
+    /// Total work that maintenance has done since the database was opened.
     pub maintenance: Maintenance,
-    /// Error of the last round of maintenance, if it failed.
+    /// Error of the last round of maintenance; `None` if that round succeeded.
     pub maintenance_error: Option<String>,
-    /// Statistics of snapshots.
+    /// Statistics of snapshots taken from the database.
     pub snapshots: SnapshotStats,
-    /// Present time of the space.
+    /// Current time of the space, with which deadlines are compared.
     pub space_time: SpaceTime,
 }
 
@@ -87,7 +88,7 @@ impl Inner {
         }
     }
 
-    /// Returns the bytes of the segments that the persisted state does not cover.
+    /// Returns the bytes of all log segments with records that the persisted state does not include.
     pub(crate) fn replay_bytes(&self) -> u64 {
         let persisted = self.open.backend.persisted().map_or(Lsn::ZERO, |applied| applied.lsn);
         let behind = |segment: &thalweg_log::SegmentInfo| segment.next > persisted;

@@ -1,4 +1,4 @@
-//! Streams: append, read, tail, trim, configure, delete.
+//! Streams: the handle with its operations append, read, tail, trim, configure and delete.
 
 use std::{
     thread,
@@ -8,6 +8,7 @@ use std::{
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
 use thalweg_state::{machine::StreamReadError, streams::BatchForm};
+pub use thalweg_types::info::Stream as StreamInfo;
 use thalweg_types::{
     BlobRef, Durability, Offset, SpaceTime, StreamId,
     command::{
@@ -26,36 +27,15 @@ use crate::{
     tails::Waiter,
 };
 
-/// Maximum number of batches that one read looks up.
+/// Maximum number of batches that one read of a stream looks up.
 const MAX_BATCHES_PER_READ: u64 = 4096;
 
-/// Description of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamInfo {
-    /// Name of the stream.
-    pub name: String,
-    /// Id of the stream.
-    pub id: StreamId,
-    /// Configuration of the stream.
-    pub config: StreamConfig,
-    /// Oldest offset kept.
-    pub start: Offset,
-    /// Next offset to assign; on a single node it equals the high watermark.
-    pub next: Offset,
-    /// Encoded bytes of the batches kept.
-    pub bytes: u64,
-    /// Space time of the newest record; 0 if there was none.
-    pub last_time: SpaceTime,
+fn described(info: thalweg_state::streams::StreamInfo) -> StreamInfo {
+    let thalweg_state::streams::StreamInfo { id, name, config, start, next, bytes, last_time } = info;
+    StreamInfo { id, start, next, bytes, last_time, config, name: name.to_string() }
 }
 
-impl From<thalweg_state::streams::StreamInfo> for StreamInfo {
-    fn from(info: thalweg_state::streams::StreamInfo) -> Self {
-        let thalweg_state::streams::StreamInfo { id, name, config, start, next, bytes, last_time } = info;
-        Self { name: name.to_string(), id, config, start, next, bytes, last_time }
-    }
-}
-
-/// A stream. Cheap to clone.
+/// Handle of a stream. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Stream {
     db: Database,
@@ -63,7 +43,7 @@ pub struct Stream {
 }
 
 impl Database {
-    /// Returns the stream with this name, and creates it without limits if it is missing.
+    /// Returns the stream with this name. If it is missing, creates it without limits.
     pub fn stream(&self, name: &str) -> Result<Stream, WriteError> {
         match self.find_stream(name) {
             Some(found) => Ok(found),
@@ -71,8 +51,8 @@ impl Database {
         }
     }
 
-    /// Like [`stream`](Self::stream), with a configuration for a new stream. The flag is true if the stream was
-    /// created. An existing stream keeps its configuration.
+    /// Returns the stream with this name. If it is missing, creates it with `config`. The flag is true if this call
+    /// created the stream. An existing stream keeps its configuration.
     pub fn create_stream(&self, name: &str, config: &StreamConfig) -> Result<(Stream, bool), WriteError> {
         let outcome = self
             .inner
@@ -87,7 +67,7 @@ impl Database {
         }
     }
 
-    /// Returns the stream with this name, if it exists.
+    /// Returns the stream with this name; `None` if there is none.
     #[must_use]
     pub fn find_stream(&self, name: &str) -> Option<Stream> {
         self.inner.open.machine.stream_id(name).map(|id| Stream::new(self.clone(), id))
@@ -99,16 +79,17 @@ impl Database {
         Stream::new(self.clone(), id)
     }
 
-    /// Returns at most `limit` streams with ids above `after`, in the order of their creation.
+    /// Returns the descriptions of at most `limit` streams with ids above `after`, in the order of their creation.
     #[must_use]
     pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
-        self.inner.open.machine.streams_after(after, limit).into_iter().map(StreamInfo::from).collect()
+        self.inner.open.machine.streams_after(after, limit).into_iter().map(described).collect()
     }
 
-    /// Returns all streams. There may be millions: [`streams_after`](Self::streams_after) returns them in pages.
+    /// Returns the descriptions of all streams. There may be millions: [`streams_after`](Self::streams_after) returns
+    /// them in pages.
     #[must_use]
     pub fn streams(&self) -> Vec<StreamInfo> {
-        self.inner.open.machine.streams().into_iter().map(StreamInfo::from).collect()
+        self.inner.open.machine.streams().into_iter().map(described).collect()
     }
 }
 
@@ -117,7 +98,7 @@ impl Stream {
         Self { db, id }
     }
 
-    /// Id of the stream, which commits use.
+    /// Id of the stream, by which commits refer to it.
     #[must_use]
     pub fn id(&self) -> StreamId {
         self.id
@@ -129,15 +110,15 @@ impl Stream {
         self.info().map(|info| info.name).unwrap_or_default()
     }
 
-    /// Returns a handle whose writes default to `level`.
+    /// Returns a handle of the same stream whose writes use the durability `level` by default.
     #[must_use]
     pub fn with_durability(&self, level: Durability) -> Self {
         Self { db: self.db.with_durability(level), id: self.id }
     }
 
-    /// Returns the description of the stream.
+    /// Returns the stream's configuration, bounds and size.
     pub fn info(&self) -> Result<StreamInfo, ReadError> {
-        self.db.inner.open.machine.stream(self.id).map(StreamInfo::from).ok_or(ReadError::NoSuchStream(self.id))
+        self.db.inner.open.machine.stream(self.id).map(described).ok_or(ReadError::NoSuchStream(self.id))
     }
 
     /// Appends records at the end of the stream.
@@ -145,7 +126,8 @@ impl Stream {
         self.append_with(batch, &AppendTerms::default())
     }
 
-    /// Appends if the next offset is as `expected`; otherwise returns `OffsetConflict`, and nothing happens.
+    /// Appends records if the stream's next offset is as `expected`; otherwise returns `OffsetConflict`, and nothing
+    /// happens.
     pub fn append_expecting(
         &self,
         batch: &RecordBatch,
@@ -154,7 +136,8 @@ impl Stream {
         self.append_with(batch, &expected.into().into())
     }
 
-    /// Appends with any terms. A [`producer`](Self::producer) numbers its appends automatically.
+    /// Appends records under terms: none, an expected next offset, or a producer's stamp (id, epoch and sequence
+    /// number). A [`producer`](Self::producer) numbers its appends automatically.
     pub fn append_with(&self, batch: &RecordBatch, terms: &AppendTerms<'_>) -> Result<Ack, WriteError> {
         check_batch(batch)?;
         check_outcome_known(terms.is_conditional(), self.db.durability())?;
@@ -166,11 +149,11 @@ impl Stream {
         &self.db
     }
 
-    /// Reads records from `from` on: at most `max_records` of them and about `max_bytes` bytes, but at least one batch
-    /// if there is any. At the end of the stream the page is empty.
+    /// Reads records from the offset `from` on: at most `max_records` records and about `max_bytes` bytes, but at
+    /// least one batch if there is any. At the end of the stream the page is empty.
     ///
-    /// Offsets rise. In a stream with compaction there may be gaps between them, also at `from` and at the end:
-    /// continue at [`StreamPage::next`] instead of counting records.
+    /// Offsets of the records rise. In a stream with compaction there may be gaps between them, also at `from` and at
+    /// the end: continue at [`StreamPage::next`] instead of counting records.
     ///
     /// # Errors
     /// `Trimmed` if `from` is below the start, `BeyondEnd` if it is above the end.
@@ -178,7 +161,8 @@ impl Stream {
         self.db.inner.read_stream(self.id, from, max_records, max_bytes)
     }
 
-    /// Returns the first offset whose record is not older than `time`; the next offset if all are older.
+    /// Returns the first offset whose record was appended at or after `time`; the stream's next offset if no record
+    /// was.
     pub fn offset_at(&self, time: SpaceTime) -> Result<Offset, ReadError> {
         let open = &self.db.inner.open;
         let mut gone = None;
@@ -211,8 +195,8 @@ impl Stream {
         }
     }
 
-    /// Blocks until the stream has a record at `offset` (returns true), or it is deleted, the database closes, or the
-    /// time is up (returns false).
+    /// Blocks until the stream has a record at `offset`, and returns true. Returns false if the stream is deleted, the
+    /// database closes, or the timeout passes before.
     #[must_use]
     pub fn wait_for(&self, offset: Offset, timeout: Duration) -> bool {
         let tails = &self.db.inner.open.tails;
@@ -233,7 +217,8 @@ impl Stream {
         reached
     }
 
-    /// Returns the result of waiting for `offset`; `None` if the wait is not over.
+    /// Returns the result of waiting for a record at `offset`: true if the stream has it, false if waiting is useless;
+    /// `None` if the caller must go on waiting.
     pub(crate) fn reached(&self, offset: Offset) -> Option<bool> {
         let open = &self.db.inner.open;
         match open.machine.stream(self.id) {
@@ -243,12 +228,12 @@ impl Stream {
         }
     }
 
-    /// Raises the log start offset: records below `before` are gone.
+    /// Raises the log start offset of the stream to `before`: the records below are gone.
     pub fn trim(&self, before: Offset) -> Result<Ack, WriteError> {
         self.propose(Purpose::Reclaim, |out| encode_trim_stream(out, self.id, before))
     }
 
-    /// Replaces the configuration, which is enforced in the background.
+    /// Replaces the stream's configuration. Its retention is enforced in the background.
     pub fn configure(&self, config: &StreamConfig) -> Result<Ack, WriteError> {
         self.propose(Purpose::Reclaim, |out| encode_configure_stream(out, self.id, config))
     }
@@ -268,7 +253,7 @@ impl Stream {
 }
 
 impl Inner {
-    /// Reads records, see [`Stream::read`].
+    /// Reads records of a stream, see [`Stream::read`].
     pub(crate) fn read_stream(
         &self,
         id: StreamId,
@@ -309,8 +294,8 @@ impl Inner {
         }
     }
 
-    /// Reads one page. Fails with `ViewExpired` if the log has freed a batch since its lookup, and stores the batch's
-    /// position in `gone`. A second failure at that position is corruption.
+    /// Reads one page of a stream. If the log has freed a batch since the batch was looked up, fails with
+    /// `ViewExpired` and stores the batch's position in `gone`. A second failure at the same position is corruption.
     fn read_stream_once(
         &self,
         id: StreamId,
@@ -360,7 +345,7 @@ impl Inner {
     }
 }
 
-/// Fails if a batch has no records.
+/// Returns an error if a batch has no records.
 pub(crate) fn check_batch(batch: &RecordBatch) -> Result<(), WriteError> {
     if batch.is_empty() { Err(WriteError::EmptyBatch) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Pages of a stream: batches as the log stores them, decoded while they are iterated.
+//! Pages of a stream's records: batches as the log stores them, decoded while they are iterated.
 
 use std::ops::ControlFlow;
 
@@ -12,13 +12,13 @@ use thalweg_types::{
 
 use crate::error::ReadError;
 
-/// Reads a batch's bytes. A batch of which compaction left nothing has none.
+/// Reads the encoded bytes of a batch from the log. A batch of which compaction left nothing has no bytes.
 pub(crate) fn read_batch(log: &thalweg_log::Log, batch: &BatchRef) -> Result<Bytes, thalweg_log::ReadError> {
     if batch.blob.len == 0 { Ok(Bytes::new()) } else { log.read_blob(&batch.blob) }
 }
 
-/// Splits a batch into parts of one append each: a whole batch is one part, and a sparse batch has one part for each
-/// run.
+/// Splits a batch into parts that each were one append: an original batch is one part, and a sparse (compacted) batch
+/// has one part for each run of remaining records.
 pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>, ReadError> {
     if batch.form == BatchForm::Whole {
         let BatchRef { first, count, time, .. } = *batch;
@@ -37,49 +37,49 @@ pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>,
     found.ok_or_else(|| ReadError::Corrupt(format!("the sparse batch at offset {} does not decode", batch.first)))
 }
 
-/// Returns the part of a batch from `from` on, with at most `left` records.
+/// Returns those records of a batch that begin at the offset `from`, at most `left` records.
 pub(crate) fn cut(batch: StreamBatch, from: Offset, left: u64) -> StreamBatch {
     let skip = u32::try_from(from.0.saturating_sub(batch.first.0)).unwrap_or(u32::MAX).min(batch.count);
     let count = (batch.count - skip).min(u32::try_from(left).unwrap_or(u32::MAX));
     StreamBatch { first: batch.first.plus(u64::from(skip)), count, skip, ..batch }
 }
 
-/// A page of a stream: encoded batches, which are decoded as they are iterated.
+/// A page of a stream's records: encoded batches, which are decoded as they are iterated.
 #[derive(Clone, Debug, Default)]
 pub struct StreamPage {
-    /// Batches in order, with gaps between them only where compaction has dropped records.
+    /// Batches of the page in order. There are gaps between them only where compaction has dropped records.
     pub batches: Vec<StreamBatch>,
-    /// Offset to continue reading at.
+    /// Offset at which to continue reading.
     pub next: Offset,
-    /// Next offset of the stream at the time of reading.
+    /// Next offset of the stream at the time when the page was read.
     pub high_watermark: Offset,
 }
 
-/// Consecutive records of one append, which share a timestamp.
+/// Consecutive records of one append, which share a timestamp. The reader wants all of them or only some.
 #[derive(Clone, Debug)]
 pub struct StreamBatch {
-    /// Offset of the first wanted record.
+    /// Offset of the first record that the reader wants.
     pub first: Offset,
-    /// Number of wanted records.
+    /// Number of records that the reader wants.
     pub count: u32,
-    /// Number of records in `bytes` before the first wanted one.
+    /// Number of records in `bytes` that precede the first wanted record.
     pub skip: u32,
-    /// Number of records in `bytes`.
+    /// Number of all records in `bytes`.
     pub total: u32,
-    /// Space time of the append.
+    /// Space time at which the records were appended.
     pub time: SpaceTime,
-    /// Encoded batch, see [`thalweg_types::record`].
+    /// The encoded batch, see [`thalweg_types::record`].
     pub bytes: Bytes,
 }
 
 impl StreamBatch {
-    /// Exclusive end: the offset after the last wanted record.
+    /// Returns the offset after the last wanted record.
     #[must_use]
     pub fn end(&self) -> Offset {
         self.first.plus(u64::from(self.count))
     }
 
-    /// Iterates over the wanted records with their offsets.
+    /// Iterates over the wanted records of the batch with their offsets.
     pub fn records(&self) -> impl Iterator<Item = Result<(Offset, Record<'_>), ReadError>> {
         let mut records = Records::new(&self.bytes);
         for _ in 0..self.skip {
@@ -96,8 +96,8 @@ impl StreamBatch {
 }
 
 impl StreamPage {
-    /// Removes the records from `end` on. In a stream with gaps a number of records spans more offsets than that
-    /// number.
+    /// Removes the records at offsets from `end` on. Needed because, in a stream with gaps, a number of records spans
+    /// more offsets than that number.
     pub(crate) fn truncate(&mut self, end: Offset) {
         self.next = self.next.min(end);
         self.batches.retain_mut(|batch| {
@@ -107,7 +107,7 @@ impl StreamPage {
         });
     }
 
-    /// Calls `visit` for each record in order until it breaks.
+    /// Calls `visit` with the offset, time and content of each record in order, until `visit` breaks.
     pub fn for_each(
         &self,
         visit: &mut dyn FnMut(Offset, SpaceTime, &Record<'_>) -> ControlFlow<()>,

@@ -1,7 +1,7 @@
-//! Waiters for a stream to grow, or for one of its groups to have records to deliver.
+//! Callers that wait for a stream to grow, or for one of its consumer groups to have records to deliver.
 //!
-//! Owns a table of waiters for each stream. Without waiters the applier pays one atomic load. Bound: one row for each
-//! waiting caller; callers bound their own number (the server by its admission).
+//! Owns a table of waiting callers for each stream. If no caller waits, the applying thread pays one atomic load.
+//! Bound: one row for each waiting caller; callers bound their own number (the server by its admission).
 
 use std::{
     collections::HashMap,
@@ -35,11 +35,11 @@ impl Waiter {
     }
 }
 
-/// Table of waiters. A waiter is woken at least once after any change to its stream that follows its registration. It
-/// then looks at the stream, and registers again if it still has to wait.
+/// Table of callers that wait for a change of a stream. A waiting caller is woken at least once after any change that
+/// follows its registration. It then looks at the stream, and registers again if it still has to wait.
 #[derive(Debug)]
 pub(crate) struct Tails {
-    /// State machine, which reports the streams whose groups have records to redeliver.
+    /// State machine, which reports the streams whose consumer groups may have become able to deliver records.
     machine: Arc<Machine>,
     waiting: AtomicUsize,
     tickets: AtomicU64,
@@ -62,8 +62,8 @@ impl Tails {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Registers a waiter, replacing an earlier registration with the same ticket. The caller must look at the stream
-    /// again afterwards.
+    /// Registers a waiting caller. Replaces an earlier registration with the same ticket. The caller must look at the
+    /// stream again afterwards, because it may have changed before the registration.
     pub(crate) fn register(&self, stream: StreamId, ticket: u64, waiter: Waiter) {
         let mut by_stream = self.lock();
         if by_stream.entry(stream).or_default().insert(ticket, waiter).is_none() {
@@ -82,7 +82,7 @@ impl Tails {
         }
     }
 
-    /// Wakes all waiters and makes [`is_closed`](Self::is_closed) true.
+    /// Wakes all waiting callers, and makes [`is_closed`](Self::is_closed) return true.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let all = std::mem::take(&mut *self.lock());

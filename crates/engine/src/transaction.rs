@@ -21,35 +21,35 @@ use crate::{
 pub struct TransactionAck {
     /// Durability level that the transaction reached.
     pub durability: Durability,
-    /// Chosen list and the results of its operations.
+    /// The list of operations that the conditions chose, and the results of its operations.
     pub outcome: Transacted,
 }
 
 impl TransactionAck {
-    /// Returns true if all conditions held.
+    /// Returns true if all conditions held, so that the first list of operations was chosen.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.outcome.failed.is_none()
     }
 }
 
-/// Result of adding to a counter.
+/// Result of adding a number to a counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
     /// Value of the counter after the addition.
     pub value: i64,
-    /// Revision of the write.
+    /// Revision of the command that changed the counter.
     pub revision: Revision,
     /// Durability level that the write reached.
     pub durability: Durability,
 }
 
-/// Result of a delete by prefix.
+/// Result of deleting all keys with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixDeleted {
-    /// Number of deleted keys; `None` if there were too many to count within the command.
+    /// Number of deleted keys; `None` if there were too many to count them within the command.
     pub keys: Option<u64>,
-    /// Revision of the delete.
+    /// Revision that the delete used.
     pub revision: Revision,
     /// Durability level that the delete reached.
     pub durability: Durability,
@@ -87,7 +87,8 @@ fn prefix_deleted(ack: &TransactionAck) -> Result<PrefixDeleted, WriteError> {
 }
 
 impl Database {
-    /// Carries out a transaction at the handle's level. Level `none` is rejected, since the outcome would be unknown.
+    /// Carries out a transaction at the handle's durability level. Level `none` is rejected, because the outcome would
+    /// be unknown.
     pub fn transact(&self, transaction: &TransactionBuilder) -> Result<TransactionAck, WriteError> {
         check_outcome_known(true, self.durability())?;
         let committed = self.inner.propose(self.durability(), purpose(transaction), |out| transaction.encode(out))?;
@@ -97,7 +98,7 @@ impl Database {
 
 impl AsyncDatabase {
     /// Carries out a transaction. The future resolves when the transaction has reached `level`. Level `none` is
-    /// rejected, since the outcome would be unknown.
+    /// rejected, because the outcome would be unknown.
     pub fn transact(
         &self,
         transaction: &TransactionBuilder,
@@ -110,16 +111,16 @@ impl AsyncDatabase {
 }
 
 impl Keyspace {
-    /// Adds to a counter and returns its new value. A counter is a value in decimal digits; a key without a value
-    /// counts as 0.
+    /// Adds a number to a counter and returns the counter's new value. A counter is a value in decimal digits; a key
+    /// without a value counts as 0.
     pub fn add(&self, key: &[u8], delta: i64) -> Result<Added, WriteError> {
         let mut transaction = TransactionBuilder::new();
         transaction.then().add(self.id(), key, delta)?;
         added(&self.database().transact(&transaction)?)
     }
 
-    /// Deletes all keys with a prefix in one step, whatever their number: a small write hides them, and they are
-    /// removed in the background. The empty prefix clears the keyspace.
+    /// Deletes all keys with a prefix in one step, whatever their number. If there are many, a small write hides them,
+    /// and they are removed in the background. The empty prefix clears the keyspace.
     pub fn delete_prefix(&self, prefix: &[u8]) -> Result<PrefixDeleted, WriteError> {
         let mut transaction = TransactionBuilder::new();
         transaction.then().delete_prefix(self.id(), prefix)?;

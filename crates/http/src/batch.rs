@@ -7,6 +7,7 @@ use thalweg_types::{
     Action,
     record::{Record, RecordBatch},
 };
+use utoipa::ToSchema;
 
 use crate::{
     call::Call,
@@ -15,9 +16,11 @@ use crate::{
 };
 
 /// A record or message in JSON, as clients send it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Record)]
 pub(crate) struct JsonRecord {
+    /// Key of the record, which is optional.
     key: Option<String>,
     key_base64: Option<String>,
     #[serde(default)]
@@ -29,10 +32,12 @@ pub(crate) struct JsonRecord {
     tombstone: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = RecordHeader)]
 struct JsonHeader {
     name: String,
+    /// Value of the header.
     value: Option<String>,
     value_base64: Option<String>,
 }
@@ -45,6 +50,24 @@ struct JsonRecords {
     records: Vec<JsonRecord>,
 }
 
+/// Records in the body of an append: an array, or an object that has it. Only describes the body.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "the parser decides by the first byte, which is faster")]
+pub(crate) enum Records {
+    Array(Vec<JsonRecord>),
+    Object { records: Vec<JsonRecord> },
+}
+
+/// Messages in the body of a publish: an array, or an object that has it. Only describes the body.
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "the parser decides by the first byte, which is faster")]
+pub(crate) enum Messages {
+    Array(Vec<JsonRecord>),
+    Object { messages: Vec<JsonRecord> },
+}
+
 /// Returns the media type of a request's body. The default is raw bytes.
 pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
     let Some(given) = call.header(&header::CONTENT_TYPE) else { return Ok(Media::Binary) };
@@ -53,7 +76,8 @@ pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
             Action::Fix,
-            "Content-Type must be application/octet-stream, application/x-ndjson or application/json (curl's --data says \
+            "Content-Type must be application/octet-stream, application/x-ndjson or application/json (curl's --data \
+             says \
              another one unless -H does)",
         )
     })
@@ -64,7 +88,7 @@ pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatc
     if key.is_some() && media != Media::Binary {
         return Err(ApiError::bad_request(
             "bad_parameter",
-            "?key= goes with one raw payload; JSON records name their own",
+            "?key= requires a raw payload: give JSON records their own keys",
         ));
     }
     let mut batch = RecordBatch::new();
@@ -78,7 +102,7 @@ pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatc
         }
     }
     if batch.is_empty() {
-        return Err(ApiError::bad_request("no_records", "the body holds no record"));
+        return Err(ApiError::bad_request("no_records", "the body has no record: send at least one"));
     }
     Ok(batch)
 }

@@ -97,7 +97,13 @@ async fn next_data(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
                     return Ok(Some(data));
                 }
             }
-            Some(Err(_)) => return Err(ApiError::bad_request("bad_body", "the body ended early or is badly framed")),
+            Some(Err(_)) => {
+                return Err(ApiError::bad_request(
+                    "bad_body",
+                    "the body ended early or its framing is \
+                invalid: send the request again",
+                ));
+            }
         }
     }
 }

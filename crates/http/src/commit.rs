@@ -6,13 +6,15 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thalweg_broker::Batch;
-use thalweg_engine::{Ack, Database};
+use thalweg_engine::Ack;
 use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{Action, Durability, command::CommitBuilder};
+use utoipa::ToSchema;
 
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{Accepted, Durable, Level},
     json,
     names::Names,
     operations::{self, JsonCondition, JsonOperation, level_of, targets},
@@ -20,12 +22,14 @@ use crate::{
     subjects::JsonPublish,
 };
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Commit)]
 struct JsonCommit {
     #[serde(default)]
     conditions: Vec<JsonCondition>,
     writes: Vec<JsonOperation>,
+    #[schema(value_type = Option<Durable>)]
     durability: Option<String>,
     /// Messages to publish after the writes have reached their level.
     #[serde(default)]
@@ -40,7 +44,7 @@ impl JsonCommit {
             return Err(ApiError::bad_request("bad_json", "a commit has at least one write"));
         }
         if !self.publish.is_empty() && level == Durability::None {
-            let message = "a publish rides on a commit that has happened: at level none that is not known";
+            let message = "a commit at level none cannot publish, because its outcome is unknown: choose another level";
             return Err(ApiError::bad_request("outcome_unknown", message));
         }
         Ok(level)
@@ -74,6 +78,10 @@ struct Asked {
 }
 
 /// Handles `POST /v1/commit`: executes a commit across keyspaces and streams.
+#[utoipa::path(
+    post, path = "/v1/commit", params(Level), request_body = JsonCommit,
+    responses((status = 200, description = "The commit is done.", body = Object), Accepted)
+)]
 pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -118,21 +126,6 @@ async fn publish_after(
         let message = "the commit may have been carried out: see the server's log";
         Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, message))
     })
-}
-
-/// Executes a commit in the JSON of `POST /v1/commit`, and returns the same answer. For processes that open the
-/// database themselves. It cannot publish, because only a server has subjects.
-pub fn commit_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
-    let sent: JsonCommit = json::parse(body)?;
-    let level = sent.level(db.durability())?;
-    if !sent.publish.is_empty() {
-        let message = "only a server has subjects to publish to: leave out `publish`, or ask the server";
-        return Err(ApiError::bad_request("no_server", message));
-    }
-    let names = Names::of_database(db, targets(&sent.conditions, sent.writes.iter()))?;
-    let committed = db.with_durability(level).commit(&sent.build(&names)?);
-    let ack = committed.map_err(|error| operations::failed(error, &sent.conditions))?;
-    Ok(reply::with_ack(&ack, answer(&ack, &sent.appends(), None)))
 }
 
 /// Checks that a body is the JSON of a commit.

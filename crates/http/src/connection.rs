@@ -138,10 +138,10 @@ impl Watch {
         };
         let waited = |since: Instant| now.saturating_duration_since(since);
         if waited(self.write_moved_at) >= self.patience.write {
-            return Verdict::Stuck("the client does not take the reply");
+            return Verdict::Stuck("the client does not read the reply");
         }
         if self.head_since.is_some_and(|since| waited(since) >= self.patience.header) {
-            return Verdict::Stuck("the request's head does not arrive");
+            return Verdict::Stuck("the head of the request did not arrive in time");
         }
         if waited(self.moved_at) >= self.patience.idle {
             return Verdict::Idle;
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn silence_and_trickle_from_the_start_are_cut_at_the_head_bound() {
-        let stuck = Verdict::Stuck("the request's head does not arrive");
+        let stuck = Verdict::Stuck("the head of the request did not arrive in time");
         assert_eq!(seconds_until_verdict(&Activity::default(), |_, _| ()), (10, stuck));
         let trickle = |activity: &Activity, _| {
             activity.read.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +324,7 @@ mod tests {
         activity.write_waits.store(true, Ordering::Relaxed);
         let busy = Busy::new(&activity);
         let (after, verdict) = seconds_until_verdict(&activity, |_, _| ());
-        assert_eq!((after, verdict), (30, Verdict::Stuck("the client does not take the reply")));
+        assert_eq!((after, verdict), (30, Verdict::Stuck("the client does not read the reply")));
         drop(busy);
     }
 }

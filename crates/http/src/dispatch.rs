@@ -3,7 +3,7 @@
 //! Each row names an operation, its label in metrics, its method and paths, and its handler. The router, the dispatch
 //! of requests, the metrics and the test of the OpenAPI document all use this table.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::{
     http::{Method, StatusCode},
@@ -15,7 +15,10 @@ use thalweg_types::Action;
 use crate::{
     body, caches,
     call::{Answer, Call},
-    commit, entity, groups, keys, keyspaces, kv, leases, past, producers, records, reply, scan,
+    commit,
+    describe::{BINARY, Binary},
+    document::{self, Documented},
+    entity, groups, keys, keyspaces, kv, leases, past, producers, records, reply, scan, shapes,
     shared::Http,
     snapshot, state, status, streams, subjects, transaction, ttl, watch,
 };
@@ -37,7 +40,8 @@ macro_rules! answer {
 macro_rules! operations {
     (
         ($http:ident, $app:ident, $call:ident)
-        $($(#[doc = $doc:literal])+ $name:ident = $label:literal, $method:ident $($path:literal)|+ => $how:ident $answer:expr;)+
+        $($(#[doc = $doc:literal])+ $name:ident = $label:literal, $method:ident $($path:literal)|+
+            => $how:ident $($handler:ident)::+ ($($argument:tt)*);)+
     ) => {
         /// An operation of the API, as determined by a request's method and path.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,6 +57,14 @@ macro_rules! operations {
         impl Operation {
             /// Every operation, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$name,)+ Self::Unknown, Self::WrongMethod];
+
+            /// Returns the operation's summary and, after an empty line, its description.
+            const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc, "\n"),+),)+
+                    Self::Unknown | Self::WrongMethod => "",
+                }
+            }
 
             /// Returns the operation's name in metrics, which is also its `operationId` in the OpenAPI document.
             #[must_use]
@@ -70,11 +82,16 @@ macro_rules! operations {
             Route { path: $path, method: stringify!($method), filter: MethodFilter::$method, operation: Operation::$name },
         )+)+];
 
+        /// The operations as their handlers describe them.
+        #[derive(utoipa::OpenApi)]
+        #[openapi(paths($($($handler)::+),+), components(schemas(shapes::Error)))]
+        struct Described;
+
         /// Calls the handler of an operation, and returns its answer.
         pub(crate) async fn dispatch(operation: Operation, $http: &Arc<Http>, $call: &mut Call) -> Answer {
             let $app = &$http.app;
             match operation {
-                $(Operation::$name => answer!($how $answer),)+
+                $(Operation::$name => answer!($how $($handler)::+ ($($argument)*)),)+
                 Operation::Unknown => Err(unknown_route($call.head.uri.path())),
                 Operation::WrongMethod => Err(wrong_method(&$call.head.method)),
             }
@@ -99,6 +116,8 @@ operations! {
     (http, app, call)
 
     /// Stores a value.
+    ///
+    /// At level none the reply is 202, and the outcome is not known yet.
     KvPut = "kv_put", PUT "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => inline kv::put(app, call);
     /// Returns a key's value.
@@ -108,12 +127,17 @@ operations! {
     KvHead = "kv_head", HEAD "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => now kv::head(app, call);
     /// Removes a key.
+    ///
+    /// The reply is the same if the key had no value.
     KvDelete = "kv_delete", DELETE "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => inline kv::delete(app, call);
     /// Adds to a counter.
     KvAdd = "kv_add", POST "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => boxed transaction::add_to(app, call);
     /// Changes the deadline of a key.
+    ///
+    /// The value, revision and lease stay. The reply is 404 if the key has no value. The lifetime is required: seconds,
+    /// never or default.
     KvTouch = "kv_touch", PATCH "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => boxed ttl::touch(app, call);
     /// Removes all keys with a prefix.
@@ -123,9 +147,13 @@ operations! {
     KvScan = "kv_scan", GET "/v1/kv/{keyspace}"
         => boxed scan::keyspace(app, call);
     /// Streams changes of keys.
+    ///
+    /// A watch begins at a revision, or with the changes from now on, and does not end by itself.
     KvWatch = "kv_watch", GET "/v1/watch/{keyspace}"
         => boxed watch::keyspace(app, call);
     /// Lists past versions of a key.
+    ///
+    /// Only keyspaces with history keep past versions.
     KvVersions = "kv_versions", GET "/v1/versions/{keyspace}/{*key}" | "/v1/versions/{keyspace}/"
         => now past::versions(app, call);
     /// Lists the names of the keyspaces.
@@ -138,12 +166,16 @@ operations! {
     KeyspaceGet = "keyspace_get", GET "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::get(app, call);
     /// Creates a keyspace.
+    ///
+    /// A keyspace that exists stays unchanged.
     KeyspaceCreate = "keyspace_create", PUT "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::create(app, call);
     /// Changes a keyspace's configuration.
     KeyspacePatch = "keyspace_patch", PATCH "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::patch(app, call);
     /// Drops a keyspace.
+    ///
+    /// All its keys are removed, and the name is free again.
     KeyspaceDelete = "keyspace_delete", DELETE "/v1/keyspaces/{keyspace}"
         => boxed keyspaces::delete(app, call);
     /// Grants a lease.
@@ -159,12 +191,17 @@ operations! {
     LeaseRevoke = "lease_revoke", DELETE "/v1/leases/{lease}"
         => boxed leases::revoke(app, call);
     /// Renews a lease for its TTL.
+    ///
+    /// The reply is 404 if the lease has ended.
     LeaseKeepAlive = "lease_keep_alive", POST "/v1/leases/{lease}/keep-alive"
         => boxed leases::keep_alive(app, call);
     /// Executes a transaction: conditions that choose between two lists of operations.
     Transaction = "transaction", POST "/v1/txn"
         => boxed transaction::transaction(app, call);
     /// Executes a commit across keyspaces and streams.
+    ///
+    /// Writes are put, touch, delete, append, ack and nack. Messages in publish are published once the writes have
+    /// reached their level: at most once, and never by a repeated commit.
     Commit = "commit", POST "/v1/commit"
         => boxed commit::commit(app, call);
     /// Appends records.
@@ -180,6 +217,8 @@ operations! {
     StreamGet = "stream_get", GET "/v1/streams/{stream}"
         => now streams::get(app, call);
     /// Creates a stream.
+    ///
+    /// A stream that exists stays unchanged.
     StreamCreate = "stream_create", PUT "/v1/streams/{stream}"
         => boxed streams::create(app, call);
     /// Changes a stream's configuration.
@@ -198,6 +237,8 @@ operations! {
     ProducerGet = "producer_get", GET "/v1/streams/{stream}/producers/{producer}"
         => now producers::get(app, call);
     /// Assigns a new epoch to a producer.
+    ///
+    /// Appends with earlier epochs are rejected from then on.
     ProducerOpen = "producer_open", POST "/v1/streams/{stream}/producers/{producer}"
         => boxed producers::open(app, call);
     /// Lists the consumer groups of all streams.
@@ -210,6 +251,8 @@ operations! {
     GroupGet = "group_get", GET "/v1/streams/{stream}/groups/{group}"
         => now groups::get(app, call);
     /// Creates a consumer group.
+    ///
+    /// A group that exists stays unchanged. The stream is created if it does not exist.
     GroupCreate = "group_create", PUT "/v1/streams/{stream}/groups/{group}"
         => boxed groups::create(app, call);
     /// Changes a consumer group's configuration.
@@ -220,7 +263,7 @@ operations! {
         => boxed groups::delete(app, call);
     /// Delivers records to a member.
     GroupFetch = "group_fetch", POST "/v1/streams/{stream}/groups/{group}/fetch"
-        => boxed groups::fetch(app, call);
+        => boxed groups::fetch::fetch(app, call);
     /// Acks records.
     GroupAck = "group_ack", POST "/v1/streams/{stream}/groups/{group}/ack"
         => boxed groups::ack(app, call);
@@ -235,20 +278,24 @@ operations! {
         => boxed groups::seek(app, call);
     /// Pushes deliveries to a receiver.
     GroupPush = "group_push", GET "/v1/streams/{stream}/groups/{group}/push"
-        => now groups::push(app, call);
+        => now groups::push::push(app, call);
     /// Publishes messages to a subject.
     SubjectPublish = "subject_publish", POST "/v1/subjects/{subject}"
         => boxed subjects::publish(app, call);
     /// Streams messages of subjects as they are published.
+    ///
+    /// Messages that were published before are not sent, because a subject stores none.
     SubjectSubscribe = "subject_subscribe", GET "/v1/subjects/{subject}"
-        => now subjects::subscribe(app, call);
+        => now subjects::subscribe::subscribe(app, call);
     /// Publishes a message and waits for an answer to it.
     SubjectAsk = "subject_ask", POST "/v1/ask/{subject}"
-        => boxed subjects::ask(app, call);
+        => boxed subjects::ask::ask(app, call);
     /// Lists caches with their figures.
     CacheList = "cache_list", GET "/v1/caches"
         => now caches::list(app, call);
     /// Creates a cache.
+    ///
+    /// A cache that exists stays unchanged.
     CacheCreate = "cache_create", PUT "/v1/caches/{cache}"
         => boxed caches::create(app, call);
     /// Returns the figures of a cache.
@@ -258,48 +305,69 @@ operations! {
     CacheDrop = "cache_drop", DELETE "/v1/caches/{cache}"
         => now caches::drop_cache(app, call);
     /// Removes all entries of a cache.
+    ///
+    /// The counters of the cache stay.
     CacheClear = "cache_clear", POST "/v1/caches/{cache}/clear"
-        => now caches::clear(app, call);
+        => now caches::many::clear(app, call);
     /// Reads several entries of a cache.
     CacheMultiGet = "cache_multi_get", POST "/v1/caches/{cache}/get"
-        => boxed caches::multi_get(app, call);
+        => boxed caches::many::multi_get(app, call);
     /// Puts several entries into a cache.
     CacheMultiPut = "cache_multi_put", POST "/v1/caches/{cache}/put"
-        => boxed caches::multi_put(app, call);
+        => boxed caches::many::multi_put(app, call);
     /// Lists keys of a cache.
     CacheScan = "cache_scan", GET "/v1/caches/{cache}/keys"
-        => now caches::scan(app, call);
+        => now caches::many::scan(app, call);
     /// Returns an entry of a cache.
     CacheGet = "cache_get", GET "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
-        => now caches::get(app, call);
+        => now caches::keys::get(app, call);
     /// Returns the version and size of an entry of a cache.
     CacheHead = "cache_head", HEAD "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
-        => now caches::head(app, call);
+        => now caches::keys::head(app, call);
     /// Puts an entry into a cache.
     CachePut = "cache_put", PUT "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
-        => boxed caches::put(app, call);
+        => boxed caches::keys::put(app, call);
     /// Removes an entry of a cache.
+    ///
+    /// The reply is the same if the entry did not exist.
     CacheDelete = "cache_delete", DELETE "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
-        => now caches::delete(app, call);
+        => now caches::keys::delete(app, call);
     /// Adds to a counter in a cache.
     CacheAdd = "cache_add", POST "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
-        => now caches::add(app, call);
+        => now caches::keys::add(app, call);
     /// Changes the deadline of an entry of a cache.
+    ///
+    /// The value and version stay. The reply is 404 if the entry does not exist. The lifetime is required: seconds or
+    /// never.
     CacheTouch = "cache_touch", PATCH "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
-        => now caches::touch(app, call);
+        => now caches::keys::touch(app, call);
     /// Computes a digest of the state.
+    ///
+    /// Writes an entry, and hashes everything that replicas agree on as of the end of that entry, while writes
+    /// continue. Replicas with different digests at one index have diverged. One digest is computed at a time; it is
+    /// kept if the client leaves.
     StateDigest = "state_digest", POST "/v1/state/digest"
         => boxed state::digest(app, &http.digests, call);
     /// Returns the last computed digest.
+    ///
+    /// The reply is 404 if no digest has been computed since the node started.
     StateDigestLast = "state_digest_last", GET "/v1/state/digest"
         => now state::last_digest(app, call);
     /// Returns the version of the state machine.
+    ///
+    /// Commands of a version above the one in force are rejected.
     StateVersion = "state_version", GET "/v1/state/version"
         => now state::version(app, call);
     /// Raises the version of the state machine.
+    ///
+    /// Upgrade every node first: a node that does not support the version stops. A version below the one in force
+    /// changes nothing.
     StateVersionRaise = "state_version_raise", POST "/v1/state/version"
         => boxed state::raise_version(app, call);
     /// Sends a backup of the whole state, or of everything written since an LSN.
+    ///
+    /// Chunks as in docs/formats/snapshot.md, of one point in time, while writes continue. A body without its last
+    /// chunk was cut off: resume it with resume and chunk within a minute, or take a new snapshot.
     Snapshot = "snapshot", GET "/v1/snapshot"
         => boxed snapshot::get(app, &http.snapshots, call);
     /// Stores an entity.
@@ -315,6 +383,9 @@ operations! {
     EntityRange = "entity_range", GET "/v0/entities"
         => boxed entity::range(app, call);
     /// Stores a value under a key.
+    ///
+    /// The key is in the path or in the query, with a raw value as the body. A request without a key has a pair in JSON
+    /// as its body.
     KeysPut = "keys_put", PUT "/keys/{*key}" | "/keys"
         => boxed keys::put(app, call);
     /// Returns a key's value as JSON.
@@ -337,17 +408,28 @@ operations! {
         => now status::ready(app);
     /// Returns metrics for Prometheus.
     Metrics = "metrics", GET "/metrics"
-        => now Ok(status::metrics(&http.registry));
+        => now status::metrics(&http.registry);
     /// Returns the server's figures for operators.
     Status = "status", GET "/v1/status"
-        => now Ok(status::status(app));
+        => now status::status(app);
     /// Returns the OpenAPI document.
     OpenApi = "openapi", GET "/openapi.json"
-        => now Ok(status::openapi());
+        => now status::openapi(&OPENAPI);
     /// Reads a body and stores nothing, to measure the cost of HTTP alone.
     Echo = "echo", POST "/v1/echo"
         => inline echo(app, call);
 }
+
+/// The OpenAPI document, which `/openapi.json` returns. It is assembled at the first use.
+pub static OPENAPI: LazyLock<String> = LazyLock::new(|| {
+    let routes = ROUTES.iter().map(|route| Documented {
+        path: route.path,
+        method: route.method,
+        operation: route.operation.name(),
+        text: route.operation.text(),
+    });
+    document::assemble(<Described as utoipa::OpenApi>::openapi(), routes)
+});
 
 impl Operation {
     /// Returns true if the server answers the operation even when it is full: an operator must see why it is full.
@@ -357,6 +439,10 @@ impl Operation {
     }
 }
 
+#[utoipa::path(
+    post, path = "/v1/echo", request_body(content = Binary, content_type = BINARY),
+    responses((status = 200, description = "The body was read."))
+)]
 async fn echo(app: &Arc<App>, call: &mut Call) -> Answer {
     let body = body::read(app, call.body.get_mut()).await?;
     drop(body);
@@ -364,7 +450,7 @@ async fn echo(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 fn unknown_route(path: &str) -> ApiError {
-    let message = "no such route: /openapi.json lists all of them";
+    let message = "no such route: /openapi.json lists all routes";
     if path == "/v0" || path.starts_with("/v0/") {
         // Clients of this API expect 400 for unknown paths.
         return ApiError::bad_request("unknown_route", message);
@@ -378,7 +464,7 @@ fn wrong_method(method: &Method) -> ApiError {
         "wrong_method",
         Action::Fix,
         format!(
-            "this route does not take {}: see the Allow header",
+            "this route does not support {}: see the Allow header",
             method.as_str().chars().take(32).collect::<String>()
         ),
     )

@@ -11,6 +11,7 @@ use thalweg_serving::{
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{BINARY, Binary, Durable, EntityDeleted, EntityId, EntityPut, EntityRange, EntityReply, Level},
     kv,
     parse::{Key, Media, ParseError, ScanQuery, pair_range},
     reply,
@@ -25,6 +26,7 @@ fn id(call: &Call) -> Result<Vec<u8>, ParseError> {
 }
 
 /// Handles `GET /v0/entity?id=`: returns an entity.
+#[utoipa::path(get, path = "/v0/entity", params(EntityId), responses(EntityReply))]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let id = id(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
@@ -39,6 +41,10 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `PUT /v0/entity?id=`: stores an entity.
+#[utoipa::path(
+    put, path = "/v0/entity", params(EntityId, Level), request_body(content = Binary, content_type = BINARY),
+    responses(EntityPut)
+)]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -50,6 +56,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `DELETE /v0/entity?id=`: removes an entity.
+#[utoipa::path(delete, path = "/v0/entity", params(EntityId, Level), responses(EntityDeleted))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (id, level) = (id(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;
@@ -60,6 +67,12 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `GET /v0/entities?start=&end=`. Each pair is a chunk `key\nvalue`; `end` is exclusive.
+#[utoipa::path(
+    get, path = "/v0/entities", params(EntityRange),
+    responses((status = 200, description = "One chunk per pair: key, line feed, value.", body = Binary,
+            content_type = BINARY,
+        headers(("Thalweg-Durability" = Durable, description = "Level of the pairs."))))
+)]
 pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     let range = pair_range(call.head.uri.query())?;
     let start = range.start.filter(|start| !start.is_empty()).ok_or(ParseError::Missing { name: "start" })?;

@@ -46,7 +46,7 @@ impl Format {
             Some(Media::Events) => Ok(Self::Events),
             Some(_) => Ok(Self::Lines),
             None => {
-                let message = format!("{what} come as text/event-stream or application/x-ndjson");
+                let message = format!("Accept must allow text/event-stream or application/x-ndjson for {what}");
                 Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", Action::Fix, message))
             }
         }
@@ -106,9 +106,11 @@ pub(crate) struct Follower {
 impl Follower {
     /// Admits one more follower. Returns an error if `max_tails` is reached.
     pub(crate) fn admit(app: &Arc<App>) -> Result<Self, ApiError> {
-        let held = app.admission.tails.take(1).ok_or_else(|| {
-            ApiError::overloaded("too many tails, watches, pushes and subscribers at a time: retry later")
-        })?;
+        let held = app
+            .admission
+            .tails
+            .take(1)
+            .ok_or_else(|| ApiError::overloaded("too many tails, watches, pushes and subscribers: retry later"))?;
         Ok(Self { app: Arc::clone(app), stopping: app.stopping.clone(), greeted: false, _held: held })
     }
 

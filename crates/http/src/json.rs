@@ -87,7 +87,7 @@ pub(crate) fn required_bytes<'a>(
 /// Parses a JSON body.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::bad_request("bad_json", format!("the body is not the JSON that this route takes: {error}"))
+        ApiError::bad_request("bad_json", format!("the body is not the JSON that this route expects: {error}"))
     })
 }
 

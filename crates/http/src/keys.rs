@@ -13,20 +13,24 @@ use thalweg_serving::{
     limits::DEFAULT_RANGE_ITEMS,
 };
 use thalweg_types::command::CommitBuilder;
+use utoipa::ToSchema;
 
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{Accepted, BINARY, Binary, KeysPath, Level},
     entity::KEYSPACE,
     json::{self, push_bytes, push_number, required_bytes},
     kv,
-    parse::{Key, Media, ParseError, ScanQuery, decode, pair_range},
+    parse::{Key, Media, PairRange, ParseError, ScanQuery, decode, pair_range},
     reply,
     scan::{self, Shape},
+    shapes::{KeyValue, KeyValues},
 };
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Pair)]
 struct JsonPair {
     key: Option<String>,
     key_base64: Option<String>,
@@ -34,8 +38,9 @@ struct JsonPair {
     value_base64: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Pairs)]
 struct JsonPairs {
     items: Vec<JsonPair>,
 }
@@ -63,6 +68,11 @@ fn key_object(key: &[u8]) -> Value {
 }
 
 /// Handles `PUT /keys/{key}` and `PUT /keys?key=` with a raw value, and `PUT /keys` with a JSON pair.
+#[utoipa::path(
+    put, path = "/keys/{key}", params(KeysPath, Level),
+    request_body(content((Binary = BINARY), (JsonPair = "application/json"))),
+    responses((status = 200, description = "The value is stored.", body = Object), Accepted)
+)]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (named_key(call)?, call.level(app)?);
     if key.is_none() {
@@ -82,6 +92,10 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `GET /keys/{key}`: returns a key's value as JSON.
+#[utoipa::path(
+    get, path = "/keys/{key}", params(KeysPath),
+    responses((status = 200, description = "The pair.", body = KeyValue))
+)]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let key = required_key(call)?;
     let entry = match app.db.blocking().find_keyspace(KEYSPACE) {
@@ -103,6 +117,10 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `DELETE /keys/{key}`: removes a key.
+#[utoipa::path(
+    delete, path = "/keys/{key}", params(KeysPath, Level),
+    responses((status = 200, description = "The key has no value any more.", body = Object), Accepted)
+)]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let (key, level) = (required_key(call)?, call.level(app)?);
     let keyspace = app.keyspace(KEYSPACE).await?;
@@ -111,6 +129,10 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `GET /keys/range?start=&end=&limit=`: lists pairs in a range as JSON.
+#[utoipa::path(
+    get, path = "/keys/range", params(PairRange),
+    responses((status = 200, description = "The pairs.", body = KeyValues))
+)]
 pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
     let range = pair_range(call.head.uri.query())?;
     let query = ScanQuery {
@@ -126,6 +148,10 @@ pub(crate) async fn range(app: &Arc<App>, call: &Call) -> Answer {
 
 /// Handles `POST /keys/batch`. The body is `{"items": [{"key", "value"}, ...]}` or the array alone. All pairs are
 /// stored, or none.
+#[utoipa::path(
+    post, path = "/keys/batch", params(Level), request_body = JsonPairs,
+    responses((status = 200, description = "The pairs are stored.", body = Object), Accepted)
+)]
 pub(crate) async fn batch(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;

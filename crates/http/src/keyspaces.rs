@@ -11,31 +11,43 @@ use thalweg_serving::{
     error::{ApiError, no_such_keyspace},
 };
 use thalweg_types::command::{Deadline, KeyspaceConfig, KeyspaceHistory};
+use utoipa::ToSchema;
 
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{Acked, KeyspacePath, Level},
     json::{self, given, span_of_seconds},
     parse::name_segment,
     reply,
 };
 
 /// A keyspace's configuration in JSON. Missing fields keep their values.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = KeyspaceConfig)]
 struct JsonConfig {
+    /// True to count keys and bytes exactly, which costs a read for each write. Only for a new keyspace.
     exact_counts: Option<bool>,
+    /// Lifetime of values whose put states none; null: no end. Costs a read for each put.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<f64>)]
     default_ttl_seconds: Option<Option<f64>>,
+    /// Values to keep after they were overwritten or deleted, to read them at a revision; null: none. Costs a read for
+    /// each write.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<JsonHistory>)]
     history: Option<Option<JsonHistory>>,
 }
 
 /// Bounds of a keyspace's history. A missing field means no bound.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = History)]
 struct JsonHistory {
+    /// Number of revisions to keep of each key, including the newest: 2 to 256.
     revisions: Option<u32>,
+    /// Age up to which superseded values are kept.
     age_seconds: Option<f64>,
 }
 
@@ -44,7 +56,7 @@ impl JsonHistory {
         let age = self.age_seconds.map(|seconds| span_of_seconds("age_seconds", seconds)).transpose()?;
         let history = KeyspaceHistory { revisions: self.revisions, age };
         if !history.is_kept() {
-            let message = "history: name revisions, age_seconds or both; null keeps nothing";
+            let message = "history needs revisions, age_seconds or both; null keeps no history";
             return Err(ApiError::bad_request("bad_json", message));
         }
         Ok(history.check().map(|()| history)?)
@@ -77,16 +89,14 @@ fn config_json(config: &KeyspaceConfig) -> Value {
 }
 
 /// Returns a keyspace as JSON, without statistics.
-#[must_use]
-pub fn info_json(info: &KeyspaceInfo) -> Value {
+fn info_json(info: &KeyspaceInfo) -> Value {
     json!({
         "name": info.name, "id": info.id.0, "created_micros": info.created.0, "config": config_json(&info.config),
     })
 }
 
 /// Returns the statistics of a keyspace as JSON.
-#[must_use]
-pub fn stats_json(stats: &KeyspaceStats) -> Value {
+fn stats_json(stats: &KeyspaceStats) -> Value {
     json!({ "keys": stats.keys, "bytes": stats.bytes, "exact": stats.exact, "sweeping": stats.sweeping })
 }
 
@@ -105,6 +115,10 @@ fn name(call: &Call) -> Result<String, ApiError> {
 }
 
 /// Handles `GET /v1/keyspaces`: lists the keyspaces with their configurations.
+#[utoipa::path(
+    get, path = "/v1/keyspaces",
+    responses((status = 200, description = "`keyspaces`: name, id, created_micros and config of each.", body = Object))
+)]
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let all: Vec<_> = app.db.blocking().keyspaces().iter().map(info_json).collect();
@@ -112,6 +126,12 @@ pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `GET /v1/keyspaces/{keyspace}`. The reply has statistics.
+#[utoipa::path(
+    get, path = "/v1/keyspaces/{keyspace}", params(KeyspacePath),
+    responses((status = 200,
+            description = "name, id, created_micros, config, and `stats`: keys, bytes, exact, sweeping.",
+            body = Object))
+)]
 pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call)?;
@@ -131,6 +151,11 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `PUT /v1/keyspaces/{keyspace}`: creates a keyspace.
+#[utoipa::path(
+    put, path = "/v1/keyspaces/{keyspace}", params(KeyspacePath, Level), request_body = Option<JsonConfig>,
+    responses((status = 201, description = "The keyspace is created.", body = Object),
+        (status = 200, description = "The keyspace exists and is unchanged.", body = Object))
+)]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let (keyspace, created) =
@@ -140,6 +165,11 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `PATCH /v1/keyspaces/{keyspace}`: changes a keyspace's configuration.
+#[utoipa::path(
+    patch, path = "/v1/keyspaces/{keyspace}", params(KeyspacePath, Level), request_body = JsonConfig,
+    responses((status = 200, description = "The configuration is changed. Missing fields keep their values.",
+            body = Object))
+)]
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let name = name(call)?;
@@ -151,6 +181,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `DELETE /v1/keyspaces/{keyspace}`: drops a keyspace.
+#[utoipa::path(delete, path = "/v1/keyspaces/{keyspace}", params(KeyspacePath, Level), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let keyspace = app.find_keyspace(&name(call)?)?;

@@ -20,6 +20,9 @@ use thalweg_types::{
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{
+        Acked, BINARY, Binary, KeyPath, Level, Lifetime, ReadConditions, ValueHead, ValueReply, WriteConditions,
+    },
     parse::{Freshness, Media, RevisionQuery, kv_path, read_freshness, write_condition},
     past::{self, WithValue},
     reply,
@@ -29,11 +32,17 @@ use crate::{
 const PREFIX: &str = "/v1/kv/";
 
 /// Handles `GET /v1/kv/{keyspace}/{key}`: returns a key's value.
+#[utoipa::path(
+    get,
+    path = "/v1/kv/{keyspace}/{key}",
+    params(KeyPath, ReadConditions, RevisionQuery),
+    responses(ValueReply)
+)]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
-    if let Some(revision) = asked.0 {
+    if let Some(revision) = asked.revision {
         return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::Yes);
     }
     let entry = keyspace.get(&key.unwrap_or_default())?;
@@ -49,11 +58,17 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `HEAD /v1/kv/{keyspace}/{key}`. Does not read a value that stays in the log.
+#[utoipa::path(
+    head,
+    path = "/v1/kv/{keyspace}/{key}",
+    params(KeyPath, ReadConditions, RevisionQuery),
+    responses(ValueHead)
+)]
 pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     let asked = RevisionQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after(PREFIX))?;
     let keyspace = app.find_keyspace(&name)?;
-    if let Some(revision) = asked.0 {
+    if let Some(revision) = asked.revision {
         return past::get(app, &keyspace, &key.unwrap_or_default(), Revision(revision), WithValue::No);
     }
     let head = keyspace.head(&key.unwrap_or_default())?;
@@ -93,7 +108,7 @@ fn stale(call: &Call, revision: Revision, level: Durability) -> Result<Option<Re
                 StatusCode::PRECONDITION_FAILED,
                 "condition_failed",
                 Action::Fix,
-                "the key is at another revision than If-Match says",
+                "the key has another revision than If-Match: read the key and retry",
             )
         }),
     }
@@ -104,6 +119,10 @@ fn condition(call: &Call) -> Result<Option<Expect<'static>>, ApiError> {
 }
 
 /// Handles `PUT /v1/kv/{keyspace}/{key}`: stores a value.
+#[utoipa::path(
+    put, path = "/v1/kv/{keyspace}/{key}", params(KeyPath, Level, Lifetime, WriteConditions),
+    request_body(content = Binary, content_type = BINARY), responses(Acked)
+)]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (level, expect, terms) = (call.level(app)?, condition(call)?, Terms::of(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -143,6 +162,7 @@ pub(crate) async fn store(
 }
 
 /// Handles `DELETE /v1/kv/{keyspace}/{key}`: removes a key.
+#[utoipa::path(delete, path = "/v1/kv/{keyspace}/{key}", params(KeyPath, Level, WriteConditions), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (level, expect) = (call.level(app)?, condition(call)?);
@@ -170,6 +190,9 @@ pub(crate) async fn remove(
 }
 
 /// Handles `GET /v1/kv`: lists the names of the keyspaces.
+#[utoipa::path(
+    get, path = "/v1/kv", responses((status = 200, description = "Names and ids of the keyspaces.", body = Object))
+)]
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let names: Vec<_> =

@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thalweg_engine::{LeaseGrant, LeaseInfo, LeaseKey};
 use thalweg_serving::{
@@ -15,41 +15,75 @@ use thalweg_serving::{
     limits::{DEFAULT_LEASE_KEYS, DEFAULT_LISTED, MAX_LEASE_KEYS_SHOWN, MAX_LISTED},
 };
 use thalweg_types::LeaseId;
+use utoipa::ToSchema;
 
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{Acked, Durable, LeasePath, Level},
     json::{self, insert_bytes, span_of_seconds},
-    parse::{Params, ParseError, decode},
+    parse::{LeaseQuery, LeasesQuery, decode},
     reply,
+    shapes::LeaseKeyName,
     ttl::lease_of,
 };
 
-/// Returns a granted or renewed lease as JSON.
-fn grant_json(grant: &LeaseGrant) -> Value {
-    json!({
-        "id": grant.id.0,
-        "ttl_seconds": grant.ttl.as_secs_f64(),
-        "deadline_micros": grant.deadline.0,
-        "durability": grant.durability.name(),
-    })
+/// A granted or renewed lease in JSON.
+#[derive(Serialize, ToSchema)]
+#[schema(as = LeaseGrant)]
+struct GrantShown {
+    id: u64,
+    ttl_seconds: f64,
+    /// Time at which the lease ends unless it is renewed, in microseconds of space time.
+    deadline_micros: u64,
+    #[schema(value_type = Durable)]
+    durability: &'static str,
 }
 
-/// Returns a lease's current state as JSON, without its keys.
-#[must_use]
-pub fn lease_json(info: &LeaseInfo) -> Value {
-    json!({
-        "id": info.id.0,
-        "ttl_seconds": info.ttl.as_secs_f64(),
-        "remaining_seconds": info.remaining.as_secs_f64(),
-        "deadline_micros": info.deadline.0,
-        "about_keys": info.keys,
-    })
+/// A lease in JSON.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Lease)]
+struct LeaseShown {
+    id: u64,
+    ttl_seconds: f64,
+    remaining_seconds: f64,
+    deadline_micros: u64,
+    /// Number of attached keys. Keys that were overwritten since may count for a while.
+    about_keys: u32,
+    /// Attached keys. Missing in a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<LeaseKeyName>>)]
+    keys: Option<Value>,
+    /// True if `limit` left keys out. Missing in a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    more: Option<bool>,
+}
+
+/// A page of leases in JSON.
+#[derive(Serialize, ToSchema)]
+struct LeaseList {
+    leases: Vec<LeaseShown>,
+    /// Present if there may be more leases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<u64>,
+}
+
+impl LeaseShown {
+    fn of(info: &LeaseInfo) -> Self {
+        Self {
+            id: info.id.0,
+            ttl_seconds: info.ttl.as_secs_f64(),
+            remaining_seconds: info.remaining.as_secs_f64(),
+            deadline_micros: info.deadline.0,
+            about_keys: info.keys,
+            keys: None,
+            more: None,
+        }
+    }
 }
 
 /// Returns a lease with at most `limit` of its keys as JSON. The field `more` reports if it has further keys.
-#[must_use]
-pub fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize) -> Value {
+fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize) -> Value {
     let more = keys.len() > limit;
     keys.truncate(limit);
     let key = |key: &LeaseKey| {
@@ -57,48 +91,29 @@ pub fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: us
         insert_bytes(&mut object, "key", &key.key);
         Value::Object(object)
     };
-    let mut object = lease_json(info);
-    object["keys"] = keys.iter().map(key).collect();
-    object["more"] = json!(more);
-    object
+    let keys = Some(keys.iter().map(key).collect());
+    json!(LeaseShown { keys, more: Some(more), ..LeaseShown::of(info) })
 }
 
 /// Parses the id in a path `/v1/leases/{lease}` or below it.
 fn id_of(call: &Call) -> Result<LeaseId, ApiError> {
     let rest = call.path_after("/v1/leases/");
     let segment = rest.split_once('/').map_or(rest, |(id, _)| id);
-    let expected = "a lease's id in the path is a number, as it was granted";
+    let expected = "the lease id in the path must be the number that the grant returned";
     lease_of(&decode(segment.as_bytes())?).ok_or_else(|| ApiError::bad_request("bad_lease_id", expected))
 }
 
-/// Parses `?limit=`, which is `default` if missing and `max` at most, and `?cursor=` if `takes_cursor` is true.
-fn page_of(
-    call: &Call,
-    (default, max): (usize, usize),
-    takes_cursor: bool,
-) -> Result<(usize, Option<LeaseId>), ParseError> {
-    let (mut limit, mut cursor) = (None, None);
-    for parameter in Params::new(call.head.uri.query()) {
-        let (name, value) = parameter?;
-        let number = || std::str::from_utf8(&value).ok().and_then(|text| text.parse::<u64>().ok());
-        let (slot, name, expected) = match &*name {
-            "limit" => (&mut limit, "limit", "a whole number"),
-            "cursor" if takes_cursor => (&mut cursor, "cursor", "a cursor as an earlier reply gave it"),
-            other => return Err(ParseError::UnknownParameter { name: other.chars().take(64).collect() }),
-        };
-        let number = number().ok_or(ParseError::BadParameter { name, expected })?;
-        if slot.replace(number).is_some() {
-            return Err(ParseError::Repeated { name });
-        }
-    }
-    let limit = limit.map_or(default, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    Ok((limit.clamp(1, max), cursor.map(LeaseId)))
+/// Returns the number of items of a page: `default` if the request states none, and `max` at most.
+fn limit_of(sent: Option<u64>, default: usize, max: usize) -> usize {
+    sent.map_or(default, |limit| usize::try_from(limit).unwrap_or(usize::MAX)).clamp(1, max)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = LeaseRequest)]
 struct JsonGrant {
     ttl_seconds: f64,
+    /// Id of the lease; the server chooses one if it is missing.
     id: Option<u64>,
 }
 
@@ -109,6 +124,10 @@ impl JsonGrant {
 }
 
 /// Handles `POST /v1/leases`: grants a lease.
+#[utoipa::path(
+    post, path = "/v1/leases", params(Level), request_body = JsonGrant,
+    responses((status = 201, description = "The lease is granted.", body = GrantShown))
+)]
 pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;
@@ -120,6 +139,10 @@ pub(crate) async fn grant(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `POST /v1/leases/{lease}/keep-alive`: renews a lease for its TTL.
+#[utoipa::path(
+    post, path = "/v1/leases/{lease}/keep-alive", params(LeasePath, Level),
+    responses((status = 200, description = "The lease is renewed for its TTL.", body = GrantShown))
+)]
 pub(crate) async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
@@ -128,12 +151,19 @@ pub(crate) async fn keep_alive(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 fn answer(status: StatusCode, grant: &LeaseGrant) -> axum::http::Response<axum::body::Body> {
-    let mut response = reply::json(status, &grant_json(grant));
+    let shown = GrantShown {
+        id: grant.id.0,
+        ttl_seconds: grant.ttl.as_secs_f64(),
+        deadline_micros: grant.deadline.0,
+        durability: grant.durability.name(),
+    };
+    let mut response = reply::json(status, &json!(shown));
     response.headers_mut().insert(reply::DURABILITY, reply::level_value(grant.durability));
     response
 }
 
 /// Handles `DELETE /v1/leases/{lease}`: revokes a lease, which removes its keys.
+#[utoipa::path(delete, path = "/v1/leases/{lease}", params(LeasePath, Level), responses(Acked))]
 pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);
@@ -142,20 +172,27 @@ pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `GET /v1/leases`: lists leases.
+#[utoipa::path(
+    get, path = "/v1/leases", params(LeasesQuery),
+    responses((status = 200, description = "Leases by id.", body = LeaseList))
+)]
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
-    let (limit, after) = page_of(call, (DEFAULT_LISTED as usize, MAX_LISTED as usize), true)?;
+    let query = LeasesQuery::parse(call.head.uri.query())?;
+    let limit = limit_of(query.limit, DEFAULT_LISTED as usize, MAX_LISTED as usize);
     let db = app.db.blocking();
-    let leases = db.leases().list(after, limit)?;
-    let mut object = json!({ "leases": leases.iter().map(lease_json).collect::<Vec<_>>() });
-    if let Some(last) = leases.last().filter(|_| leases.len() == limit) {
-        object["cursor"] = json!(last.id.0);
-    }
-    Ok(shown(app, &object))
+    let leases = db.leases().list(query.cursor.map(LeaseId), limit)?;
+    let cursor = leases.last().filter(|_| leases.len() == limit).map(|last| last.id.0);
+    Ok(shown(app, &json!(LeaseList { leases: leases.iter().map(LeaseShown::of).collect(), cursor })))
 }
 
 /// Handles `GET /v1/leases/{lease}`: returns a lease and its keys.
+#[utoipa::path(
+    get, path = "/v1/leases/{lease}", params(LeasePath, LeaseQuery),
+    responses((status = 200, description = "The lease.", body = LeaseShown))
+)]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
-    let (limit, _) = page_of(call, (DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN), false)?;
+    let query = LeaseQuery::parse(call.head.uri.query())?;
+    let limit = limit_of(query.limit, DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN);
     let id = id_of(call)?;
     let leases = app.db.blocking().leases();
     // The lease may end between the two reads.

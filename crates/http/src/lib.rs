@@ -1,8 +1,7 @@
 //! The HTTP server: `docs/http.md` describes its API.
 //!
-//! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies. It also
-//! owns commits and other requests in JSON that the command line executes without a server ([`commit_json`] and
-//! others).
+//! Owns: connections from accept to close, routes, handlers, and the JSON and bytes of requests and replies. The command
+//! line also calls the [`router`] without a server, over a directory that it has opened.
 //! Does not own: bounds, errors and the database, which all protocols share ([`thalweg_serving`]).
 //!
 //! The path of a request: socket (`connection`) → router (`handling`, which admits it and counts its reply) → table of
@@ -10,7 +9,8 @@
 //!
 //! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `dispatch`; the
 //! handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`, `following`,
-//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`).
+//! `pages`, `body`); the parts of requests and replies (`call`, `reply`, `json`, `parse`), and of
+//! their description in the OpenAPI document (`describe`, `shapes`).
 
 #![warn(unreachable_pub)]
 
@@ -20,7 +20,9 @@ mod caches;
 mod call;
 mod commit;
 mod connection;
+mod describe;
 mod dispatch;
+mod document;
 mod entity;
 mod following;
 mod groups;
@@ -42,6 +44,7 @@ mod record_json;
 mod records;
 mod reply;
 mod scan;
+mod shapes;
 mod shared;
 mod snapshot;
 mod state;
@@ -53,18 +56,11 @@ mod transaction;
 mod ttl;
 mod watch;
 
-pub use commit::commit_json;
-pub use dispatch::{Operation, ROUTES, Route};
-pub use groups::{GroupCall, group_json};
+pub use dispatch::{OPENAPI, Operation, ROUTES, Route};
 pub use handling::router;
-pub use keyspaces::{info_json, stats_json};
-pub use leases::{lease_json, lease_json_with_keys};
 pub use listen::serve_until;
-pub use past::{cursor_of, cursor_text, versions_json};
 pub use shared::Http;
-pub use state::{digest_json, version_json};
-pub use status::OPENAPI;
-pub use transaction::transact_json;
+pub use state::digest_json;
 
 /// Parsers of request bodies, exported for the fuzz target. Not part of the API.
 #[doc(hidden)]

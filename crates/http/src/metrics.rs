@@ -78,7 +78,8 @@ impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         encode_counts(&self.requests, &mut encoder)?;
         encode_latencies(&self.requests, &mut encoder)?;
-        let mut in_use = encoder.encode_descriptor("http_in_use", "Held of each bound", None, MetricType::Gauge)?;
+        let mut in_use =
+            encoder.encode_descriptor("http_in_use", "Units in use of each bound", None, MetricType::Gauge)?;
         for (name, bound) in &self.bounds {
             ConstGauge::new(bound.used() as i64).encode(in_use.encode_family(&labels(&[("bound", *name)]))?)?;
         }
@@ -86,7 +87,12 @@ impl Collector for Scraped {
         for (name, bound) in &self.bounds {
             ConstGauge::new(bound.limit() as i64).encode(limit.encode_family(&labels(&[("bound", *name)]))?)?;
         }
-        let mut shed = encoder.encode_descriptor("http_shed", "Shed at each bound", None, MetricType::Counter)?;
+        let mut shed = encoder.encode_descriptor(
+            "http_shed",
+            "Requests and connections rejected at each bound",
+            None,
+            MetricType::Counter,
+        )?;
         for (name, bound) in &self.bounds {
             ConstCounter::new(bound.shed()).encode(shed.encode_family(&labels(&[("bound", *name)]))?)?;
         }
@@ -110,7 +116,7 @@ fn encode_counts(requests: &Requests, encoder: &mut DescriptorEncoder<'_>) -> fm
 }
 
 fn encode_latencies(requests: &Requests, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let help = "Time from a request's head to its reply's, by operation and the durability that the reply states";
+    let help = "Time from the head of a request to the head of its reply, by operation and durability of the reply";
     let mut metric =
         encoder.encode_descriptor("http_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for (operation, name) in requests.operations.iter().enumerate() {

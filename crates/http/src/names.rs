@@ -47,19 +47,6 @@ impl Names {
         Ok(names)
     }
 
-    /// Looks up the names in a database that this process has opened, as [`of`](Self::of) does.
-    pub(crate) fn of_database<'o>(db: &Database, targets: impl Iterator<Item = Target<'o>>) -> Result<Self, ApiError> {
-        let mut names = Self::default();
-        for target in targets {
-            match target {
-                Target::Keyspace(name) => _ = names.keyspaces.insert(name.to_owned(), db.keyspace(name)?.id()),
-                Target::Stream(name) => _ = names.streams.insert(name.to_owned(), db.stream(name)?.id()),
-                Target::Group(stream, name) => names.add_group(db, stream, name)?,
-            }
-        }
-        Ok(names)
-    }
-
     fn add_group(&mut self, db: &Database, stream: &str, group: &str) -> Result<(), ApiError> {
         let id = groups::find_named(db, stream, group)?.id();
         self.groups.insert((stream.to_owned(), group.to_owned()), id);

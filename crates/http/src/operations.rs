@@ -17,9 +17,11 @@ use thalweg_types::{
     limits::MAX_TRANSACTION_SCAN_ITEMS,
     record::RecordBatch,
 };
+use utoipa::{ToSchema, openapi::Type};
 
 use crate::{
     batch::{JsonRecord, push_records},
+    describe::{self, described_as},
     groups::{self, JsonSettlement},
     json::{bytes_of, required_bytes},
     names::{Names, Target},
@@ -27,8 +29,9 @@ use crate::{
 };
 
 /// A condition on a key, in the JSON of commits and transactions.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Condition)]
 pub(crate) struct JsonCondition {
     /// Name of the key's keyspace.
     pub keyspace: String,
@@ -72,8 +75,9 @@ impl JsonCondition {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = Expectation)]
 enum JsonExpect {
     Absent,
     Present,
@@ -86,8 +90,9 @@ enum JsonExpect {
 }
 
 /// Result of an earlier read of the range that begins at the key.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = UnchangedRange)]
 struct JsonUnchanged {
     end: Option<String>,
     end_base64: Option<String>,
@@ -96,8 +101,9 @@ struct JsonUnchanged {
 }
 
 /// A write of a commit, or an operation of a transaction, which may also read.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+#[schema(as = Operation)]
 pub(crate) enum JsonOperation {
     Put {
         keyspace: String,
@@ -106,6 +112,7 @@ pub(crate) enum JsonOperation {
         value: Option<String>,
         value_base64: Option<String>,
         ttl_seconds: Option<JsonTtl>,
+        /// Lease of the value, which lives no longer than the lease. The operation fails if the lease does not exist.
         lease: Option<u64>,
     },
     Touch {
@@ -143,6 +150,7 @@ pub(crate) enum JsonOperation {
     },
     Ack {
         stream: String,
+        /// Name of the consumer group.
         group: String,
         attempts: Vec<JsonSettlement>,
     },
@@ -184,9 +192,18 @@ pub(crate) enum JsonExpected {
     Word(String),
 }
 
+described_as! {
+    JsonExpected: "ExpectedOffset", describe::number_or_word(
+        Type::Integer,
+        ["none", "any"],
+        "Next offset of the stream that an append expects; `none` if the stream must never have held a record.",
+    );
+}
+
 /// A producer's stamp: its id, epoch and sequence number.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ProducerStamp)]
 pub(crate) struct JsonProducer {
     id: String,
     #[serde(default)]
@@ -278,7 +295,7 @@ writes!(Operations, |list: &mut Self, id, terms: &AppendTerms<'_>, batch| match 
     // answered.
     Some(_) => Err(ApiError::bad_request(
         "bad_json",
-        "an append of a producer goes into a commit (POST /v1/commit, thalweg commit)"
+        "a transaction cannot have an append of a producer: send it in a commit (POST /v1/commit, thalweg commit)"
     )),
 });
 
@@ -338,7 +355,8 @@ impl JsonOperation {
                 list.nack(names.group(stream, group)?, again, reason, &groups::settlements(attempts)?)?;
             }
             Self::Add { .. } | Self::DeletePrefix { .. } | Self::Get { .. } | Self::Scan { .. } => {
-                let expected = "a commit puts, touches, deletes, appends, acks and nacks; see /v1/txn for more";
+                let expected = "a commit supports put, touch, delete, append, ack and nack: use /v1/txn for other \
+                                operations";
                 return Err(ApiError::bad_request("bad_json", expected));
             }
         }

@@ -14,9 +14,11 @@ use thalweg_types::{Revision, limits::MAX_CURSOR_BYTES};
 
 use crate::{
     call::{Answer, Call},
+    describe::KeyPath,
     json::push_bytes,
     parse::{Media, ParseError, VersionsQuery, kv_path},
     reply,
+    shapes::Versions,
 };
 
 /// Default number of versions in a reply.
@@ -50,6 +52,12 @@ pub(crate) enum WithValue {
 }
 
 /// Handles `GET /v1/versions/{keyspace}/{key}`: lists past versions of a key.
+#[utoipa::path(
+    get, path = "/v1/versions/{keyspace}/{key}", params(KeyPath, VersionsQuery),
+    responses((status = 200,
+            description = "Versions of the key, newest first. All versions from the revision `oldest` on are kept.",
+            body = Versions))
+)]
 pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     let query = VersionsQuery::parse(call.head.uri.query())?;
     let (name, key) = kv_path(call.path_after("/v1/versions/"))?;
@@ -67,8 +75,7 @@ pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Returns the versions of a key as JSON.
-#[must_use]
-pub fn versions_json(key: &[u8], found: &KeyVersions) -> Value {
+fn versions_json(key: &[u8], found: &KeyVersions) -> Value {
     let mut answer = Value::Object(bytes_object("key", key));
     answer["versions"] = found.versions.iter().map(version_json).collect();
     answer["oldest"] = found.oldest.0.into();
@@ -105,14 +112,13 @@ fn bytes_object(name: &'static str, bytes: &[u8]) -> Map<String, Value> {
 }
 
 /// Encodes a scan's cursor for a reply.
-#[must_use]
-pub fn cursor_text(cursor: &ScanCursor) -> String {
+pub(crate) fn cursor_text(cursor: &ScanCursor) -> String {
     URL_SAFE_NO_PAD.encode(cursor.encode())
 }
 
 /// Decodes a cursor that [`cursor_text`] encoded.
-pub fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
-    let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor as an earlier reply gave it" };
+pub(crate) fn cursor_of(text: &[u8]) -> Result<ScanCursor, ApiError> {
+    let bad = || ParseError::BadParameter { name: "cursor", expected: "a cursor from an earlier reply" };
     if text.len() > MAX_CURSOR_BYTES * 2 {
         return Err(bad().into());
     }

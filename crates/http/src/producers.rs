@@ -9,6 +9,7 @@ use thalweg_serving::{app::App, error::ApiError};
 
 use crate::{
     call::{Answer, Call},
+    describe::{Level, ProducerPath, StreamPath},
     parse::{name_segment, rfc3339},
     reply,
 };
@@ -39,6 +40,12 @@ fn find(app: &App, call: &Call) -> Result<(Stream, String), ApiError> {
 
 /// Handles `GET /v1/streams/{stream}/producers`. Returns all producers that the stream remembers; their number is
 /// bounded.
+#[utoipa::path(
+    get, path = "/v1/streams/{stream}/producers", params(StreamPath),
+    responses((status = 200,
+            description = "`producers`: id, epoch, next_sequence, last_time_micros and last_time of each.",
+            body = Object))
+)]
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, _) = find(app, call)?;
     let producers: Vec<_> = stream.producers()?.iter().map(describe).collect();
@@ -46,15 +53,23 @@ pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `GET /v1/streams/{stream}/producers/{producer}`: returns the epoch and next sequence number of a producer.
+#[utoipa::path(
+    get, path = "/v1/streams/{stream}/producers/{producer}", params(ProducerPath),
+    responses((status = 200, description = "The producer.", body = Object))
+)]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let (stream, id) = find(app, call)?;
     match stream.producer_info(&id)? {
         Some(info) => Ok(reply::json(StatusCode::OK, &describe(&info))),
-        None => Err(ApiError::not_found("not_found", format!("the stream knows no producer {id:?}"))),
+        None => Err(ApiError::not_found("not_found", format!("the stream has no producer {id:?}"))),
     }
 }
 
 /// Handles `POST /v1/streams/{stream}/producers/{producer}`. Fences earlier users of the id.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/producers/{producer}", params(ProducerPath, Level),
+    responses((status = 200, description = "The new epoch. The next sequence number is 0.", body = Object))
+)]
 pub(crate) async fn open(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let level = call.level(app)?;

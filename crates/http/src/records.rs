@@ -28,6 +28,7 @@ use thalweg_types::{
 
 use crate::{
     call::{Answer, Call},
+    describe::{BINARY, Binary, Durable, EVENTS, LastEvent, NDJSON, RecordsParameters, StreamPath},
     json::{push_number, push_text},
     pages::{self, First, Framing, Page, PageSource},
     parse::{Media, ParseError, RecordsQuery, Since, negotiate},
@@ -37,6 +38,12 @@ use crate::{
 };
 
 /// Handles `GET /v1/streams/{stream}/records`: reads or tails records.
+#[utoipa::path(
+    get, path = "/v1/streams/{stream}/records", params(StreamPath, RecordsParameters, LastEvent),
+    responses((status = 200, description = "Records in the format that `Accept` requests.",
+            headers(("Thalweg-Durability" = Durable, description = "Level of the records.")),
+            content((String = NDJSON), (Binary = BINARY), (String = EVENTS))))
+)]
 pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
     let query = RecordsQuery::parse(call.head.uri.query())?;
     let offers = [Media::Ndjson, Media::Binary, Media::Events];
@@ -45,7 +52,7 @@ pub(crate) async fn read(app: &Arc<App>, call: &Call) -> Answer {
             StatusCode::NOT_ACCEPTABLE,
             "not_acceptable",
             Action::Fix,
-            "records come as application/x-ndjson, application/octet-stream or text/event-stream",
+            "Accept must allow application/x-ndjson, application/octet-stream or text/event-stream for records",
         )
     })?;
     let stream = app.find_stream(&streams::name(call, "/records")?)?;

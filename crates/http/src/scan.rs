@@ -15,6 +15,7 @@ use thalweg_types::{Durability, Revision};
 
 use crate::{
     call::{Answer, Call},
+    describe::{Durable, KeyspacePath, NDJSON},
     json::{push_bytes, push_number, push_text},
     pages::{self, First, Framing, Page, PageSource},
     parse::{Media, ParseError, ScanQuery, name_segment},
@@ -33,6 +34,13 @@ pub(crate) enum Shape {
 }
 
 /// Handles `GET /v1/kv/{keyspace}`: lists pairs of a keyspace.
+#[utoipa::path(
+    get, path = "/v1/kv/{keyspace}", params(KeyspacePath, ScanQuery),
+    responses((status = 200,
+            description = "One KeyValue per line. The last line has `count` and, if there are more pairs, `cursor`.",
+            body = String, content_type = NDJSON,
+        headers(("Thalweg-Durability" = Durable, description = "Level of the pairs."))))
+)]
 pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = ScanQuery::parse(call.head.uri.query())?;
     let name = name_segment(call.path_after("/v1/kv/"))?;
@@ -101,7 +109,9 @@ fn begin(
     };
     let cursor = past::cursor_of(&cursor)?;
     if revision.is_some() && revision != cursor.revision() {
-        return Err(ParseError::BadParameter { name: "revision", expected: "that of the cursor, or none" }.into());
+        return Err(
+            ParseError::BadParameter { name: "revision", expected: "the revision of the cursor, or left out" }.into()
+        );
     }
     Ok(keyspace.resume(range, &cursor)?)
 }

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 
 use crate::{
     call::{Answer, Call},
+    describe::{BINARY, Binary},
     pages::{self, First, Framing, Page, PageSource},
     parse::{Media, SnapshotQuery},
 };
@@ -124,12 +125,11 @@ impl Snapshots {
             }
             Some(Place::Sending) => {
                 table.places.insert(name, Place::Sending);
-                let message =
-                    "the snapshot is still being sent: the server has not noticed yet that the connection broke";
+                let message = "the snapshot is still being sent: the server has not detected the broken connection yet";
                 Err(ApiError::new(StatusCode::CONFLICT, "snapshot_busy", Action::Retry, message))
             }
             None => {
-                let message = "the snapshot is not kept any more: take it anew";
+                let message = "the snapshot has expired: take a new one";
                 Err(ApiError::new(StatusCode::GONE, "snapshot_gone", Action::Fix, message))
             }
         }
@@ -169,6 +169,13 @@ async fn sweep(snapshots: Weak<Snapshots>) {
 }
 
 /// Handles `GET /v1/snapshot`: sends a backup of the whole state, or of everything written since an LSN.
+#[utoipa::path(
+    get, path = "/v1/snapshot", params(SnapshotQuery),
+    responses((status = 200, description = "The chunks.", body = Binary, content_type = BINARY,
+    headers(("Thalweg-Snapshot" = String, description = "Name of the snapshot, with which a client resumes it."),
+        ("Thalweg-LSN" = u64, description = "LSN up to which the snapshot is applied; the next increment begins \
+          there."))))
+)]
 pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call) -> Answer {
     let query = SnapshotQuery::parse(call.head.uri.query())?;
     snapshots.expire();

@@ -3,25 +3,31 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thalweg_engine::{Database, DigestReport};
 use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::Action;
 use tokio::sync::{Semaphore, oneshot};
+use utoipa::ToSchema;
 
 use crate::{
     body,
     call::{Answer, Call},
+    describe::Level,
     json, reply,
 };
 
 /// Handles `POST /v1/state/digest`. Reads the whole state on a thread of its own. If the client leaves, the thread
 /// still finishes, and stores the result as the last digest.
+#[utoipa::path(
+    post, path = "/v1/state/digest", params(Level),
+    responses((status = 200, description = "The digest.", body = DigestShown))
+)]
 pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut Call) -> Answer {
     call.no_query()?;
     let Ok(turn) = Arc::clone(digests).try_acquire_owned() else {
-        let message = "a digest is being computed: ask for the last one when it is done";
+        let message = "a digest is being computed: GET it when it is done";
         return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "digest_busy", Action::Retry, message));
     };
     let view = app.db.state_view(call.level(app)?).await?;
@@ -39,30 +45,42 @@ pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut 
 }
 
 /// Handles `GET /v1/state/digest`: returns the last computed digest.
+#[utoipa::path(
+    get, path = "/v1/state/digest", responses((status = 200, description = "The digest.", body = DigestShown))
+)]
 pub(crate) fn last_digest(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     match app.db.blocking().last_state_digest() {
         Some(report) => Ok(reply::json(StatusCode::OK, &digest_json(&report))),
         None => {
-            let message = "no digest has been computed since the node was started: POST asks for one";
+            let message = "no digest has been computed since the node started: POST to compute one";
             Err(ApiError::new(StatusCode::NOT_FOUND, "no_digest", Action::Fix, message))
         }
     }
 }
 
 /// Handles `GET /v1/state/version`: returns the version of the state machine.
+#[utoipa::path(
+    get, path = "/v1/state/version", responses((status = 200, description = "The versions.", body = VersionShown))
+)]
 pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = VersionRequest)]
 struct JsonRaise {
+    /// Version to put in force.
     to: u16,
 }
 
 /// Handles `POST /v1/state/version`: raises the version of the state machine.
+#[utoipa::path(
+    post, path = "/v1/state/version", params(Level), request_body = JsonRaise,
+    responses((status = 200, description = "The versions.", body = VersionShown))
+)]
 pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -72,29 +90,68 @@ pub(crate) async fn raise_version(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &version_json(app.db.blocking())))
 }
 
+/// A digest of the state in JSON.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Digest)]
+struct DigestShown {
+    /// Entry after which the digest was computed.
+    index: u64,
+    term: u64,
+    revision: u64,
+    space_time_micros: u64,
+    /// Hash of the outcomes and replicated writes of all entries, in hexadecimal.
+    running_hash: String,
+    /// XXH3-128 of all replicated rows, in hexadecimal.
+    digest: String,
+    /// Number of replicated rows.
+    rows: u64,
+    /// Rows and digest of each first byte.
+    kinds: Vec<KindShown>,
+}
+
+/// Digest of the rows with one first byte.
+#[derive(Serialize, ToSchema)]
+#[schema(as = DigestKind)]
+struct KindShown {
+    tag: String,
+    name: &'static str,
+    rows: u64,
+    digest: String,
+}
+
+/// Versions of the state machine in JSON.
+#[derive(Serialize, ToSchema)]
+#[schema(as = StateVersion)]
+struct VersionShown {
+    /// Version in force.
+    in_force: u16,
+    /// Highest version that this node supports.
+    known: u16,
+}
+
 /// Returns a digest in the JSON of the API and the command line.
 #[must_use]
 pub fn digest_json(report: &DigestReport) -> Value {
     let state = &report.state;
-    let kinds = state.kinds.iter().map(|kind| {
-        json!({
-            "tag": format!("{:02x}", kind.tag), "name": kind.name, "rows": kind.rows, "digest": kind.digest.to_string(),
-        })
+    let kinds = state.kinds.iter().map(|kind| KindShown {
+        tag: format!("{:02x}", kind.tag),
+        name: kind.name,
+        rows: kind.rows,
+        digest: kind.digest.to_string(),
     });
-    json!({
-        "index": state.applied.index.0,
-        "term": state.applied.term.0,
-        "revision": state.applied.revision.0,
-        "space_time_micros": state.applied.time.0,
-        "running_hash": format!("{:016x}", state.applied.running_hash),
-        "digest": state.digest.to_string(),
-        "rows": state.rows,
-        "kinds": kinds.collect::<Vec<_>>(),
+    json!(DigestShown {
+        index: state.applied.index.0,
+        term: state.applied.term.0,
+        revision: state.applied.revision.0,
+        space_time_micros: state.applied.time.0,
+        running_hash: format!("{:016x}", state.applied.running_hash),
+        digest: state.digest.to_string(),
+        rows: state.rows,
+        kinds: kinds.collect(),
     })
 }
 
 /// Returns the version of the state machine that is in force, and the highest version that this node supports.
-#[must_use]
-pub fn version_json(db: &Database) -> Value {
-    json!({ "in_force": db.version_in_force(), "known": db.known_version() })
+fn version_json(db: &Database) -> Value {
+    json!(VersionShown { in_force: db.version_in_force(), known: db.known_version() })
 }

@@ -14,14 +14,15 @@ use thalweg_types::Action;
 
 use crate::{call::Answer, reply};
 
-/// The document served at `/openapi.json`.
-pub const OPENAPI: &str = include_str!("openapi.json");
-
 fn unavailable(code: &'static str, action: Action, message: String) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, action, message)
 }
 
 /// Handles `GET /health`. Returns 503 if the node must be restarted or repaired.
+#[utoipa::path(
+    get, path = "/health",
+    responses((status = 200, description = "The node is healthy, or its disk is full.", body = Object))
+)]
 pub(crate) fn health(app: &Arc<App>) -> Answer {
     match app.db.blocking().health() {
         Health::Good => Ok(reply::json(StatusCode::OK, &json!({ "status": "good" }))),
@@ -34,6 +35,9 @@ pub(crate) fn health(app: &Arc<App>) -> Answer {
 }
 
 /// Handles `GET /ready`. Also returns 503 while the server stops, so that load balancers send no more requests.
+#[utoipa::path(
+    get, path = "/ready", responses((status = 200, description = "The node accepts requests.", body = Object))
+)]
 pub(crate) fn ready(app: &Arc<App>) -> Answer {
     if *app.stopping.borrow() {
         return Err(unavailable("stopping", Action::Retry, "the server is stopping".into()));
@@ -42,7 +46,12 @@ pub(crate) fn ready(app: &Arc<App>) -> Answer {
 }
 
 /// Handles `GET /metrics`: returns metrics for Prometheus.
-pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
+#[utoipa::path(
+    get, path = "/metrics",
+    responses((status = 200, description = "OpenMetrics text.", body = String,
+            content_type = "application/openmetrics-text"))
+)]
+pub(crate) fn metrics(registry: &Registry) -> Answer {
     let mut out = String::with_capacity(16 * 1024);
     if text::encode(&mut out, registry).is_err() {
         tracing::warn!("metrics could not be encoded");
@@ -50,18 +59,21 @@ pub(crate) fn metrics(registry: &Registry) -> Response<Body> {
     let mut response = Response::new(Body::from(out));
     let media = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, media);
-    response
+    Ok(response)
 }
 
 /// Handles `GET /v1/status`: returns the server's figures for operators.
-pub(crate) fn status(app: &Arc<App>) -> Response<Body> {
-    reply::json(StatusCode::OK, &server_status(app))
+#[utoipa::path(
+    get, path = "/v1/status", responses((status = 200, description = "Figures of the node.", body = Object))
+)]
+pub(crate) fn status(app: &Arc<App>) -> Answer {
+    Ok(reply::json(StatusCode::OK, &server_status(app)))
 }
 
 /// Handles `GET /openapi.json`: returns the OpenAPI document.
-#[must_use]
-pub(crate) fn openapi() -> Response<Body> {
-    let mut response = Response::new(Body::from(OPENAPI));
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1.", body = Object)))]
+pub(crate) fn openapi(document: &'static str) -> Answer {
+    let mut response = Response::new(Body::from(document));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    Ok(response)
 }

@@ -19,13 +19,16 @@ use thalweg_types::{
     command::{Compaction, StreamConfig},
     limits::DEFAULT_TOMBSTONE_GRACE,
 };
+use utoipa::ToSchema;
 
 use crate::{
     batch, body,
     call::{Answer, Call},
+    describe::{Accepted, Acked, AppendParameters, BINARY, Binary, Level, NDJSON, StreamPath},
     json::{self, given, span_of_seconds},
-    parse::{AppendQuery, ListQuery, name_segment, rfc3339},
+    parse::{AppendQuery, Cursor, ListQuery, name_segment, rfc3339},
     reply,
+    shapes::Appended,
 };
 
 const PREFIX: &str = "/v1/streams/";
@@ -37,6 +40,11 @@ pub(crate) fn name<'a>(call: &'a Call, suffix: &str) -> Result<std::borrow::Cow<
 }
 
 /// Handles `POST /v1/streams/{stream}/records`: appends records.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/records", params(StreamPath, Level, AppendParameters),
+    request_body(content((Binary = BINARY), (String = NDJSON), (batch::Records = "application/json"))),
+    responses((status = 200, description = "The records are appended.", body = Appended), Accepted)
+)]
 pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = AppendQuery::parse(call.head.uri.query())?;
     let (level, media) = (call.level(app)?, batch::media(call)?);
@@ -64,10 +72,14 @@ fn appended_reply(ack: &Ack, count: u32) -> axum::http::Response<axum::body::Bod
 }
 
 /// Handles `GET /v1/streams`: lists streams with their figures.
+#[utoipa::path(
+    get, path = "/v1/streams", params(ListQuery),
+    responses((status = 200, description = "The streams.", body = JsonList<'_>))
+)]
 pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED);
-    let (db, after) = (app.db.blocking().clone(), query.cursor.map(StreamId));
+    let (db, after) = (app.db.blocking().clone(), query.cursor.map(|Cursor(id)| StreamId(id)));
     if limit <= INLINE_LISTED {
         return Ok(listed(&db, after, limit));
     }
@@ -85,7 +97,8 @@ fn listed(db: &Database, after: Option<StreamId>, limit: u64) -> Response<Body> 
     reply::json_of(StatusCode::OK, &JsonList { streams: found.iter().map(JsonStream::of).collect(), cursor })
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = StreamList)]
 struct JsonList<'a> {
     streams: Vec<JsonStream<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +107,8 @@ struct JsonList<'a> {
 
 /// A stream in JSON. Serialized directly, because a list may have thousands, and a tree of values for each would be
 /// costly.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Stream)]
 struct JsonStream<'a> {
     name: &'a str,
     id: u32,
@@ -106,7 +120,8 @@ struct JsonStream<'a> {
     config: ShownConfig,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = StreamConfigShown)]
 struct ShownConfig {
     max_age_seconds: Option<f64>,
     max_bytes: Option<u64>,
@@ -116,7 +131,8 @@ struct ShownConfig {
     compaction: Option<ShownCompaction>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = CompactionShown)]
 struct ShownCompaction {
     tombstone_grace_seconds: f64,
 }
@@ -153,6 +169,10 @@ impl ShownConfig {
 }
 
 /// Handles `GET /v1/streams/{stream}`: returns the figures and configuration of a stream.
+#[utoipa::path(
+    get, path = "/v1/streams/{stream}", params(StreamPath),
+    responses((status = 200, description = "The stream.", body = JsonStream<'_>))
+)]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let info = app.find_stream(&name(call, "")?)?.info()?;
@@ -164,26 +184,38 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 
 /// Retention of a stream, as sent. A field that is `null` lifts the limit. A missing field keeps its value (`PATCH`),
 /// or means no limit (`PUT`).
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = StreamConfig)]
 struct JsonConfig {
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<f64>)]
     max_age_seconds: Option<Option<f64>>,
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u64>)]
     max_bytes: Option<Option<u64>>,
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u64>)]
     max_records: Option<Option<u64>>,
+    /// Maximum size of a record in bytes. An append with a larger one is rejected.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u64>)]
     max_record_bytes: Option<Option<u64>>,
+    /// Maximum size of an append in encoded bytes. A larger one is rejected.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u64>)]
     max_batch_bytes: Option<Option<u64>>,
+    /// Keeps only the newest record of each key.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<JsonCompaction>)]
     compaction: Option<Option<JsonCompaction>>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Compaction)]
 struct JsonCompaction {
+    /// Time for which a tombstone is kept, so that readers see it; a day if missing.
     #[serde(default = "default_grace_seconds")]
     tombstone_grace_seconds: f64,
 }
@@ -225,6 +257,11 @@ async fn sent_config(app: &Arc<App>, call: &mut Call) -> Result<JsonConfig, ApiE
 }
 
 /// Handles `PUT /v1/streams/{stream}`. Creates the stream. An existing stream stays unchanged.
+#[utoipa::path(
+    put, path = "/v1/streams/{stream}", params(StreamPath, Level), request_body = Option<JsonConfig>,
+    responses((status = 201, description = "The stream is created.", body = JsonStream<'_>),
+        (status = 200, description = "The stream exists and is unchanged.", body = JsonStream<'_>))
+)]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let config = sent_config(app, call).await?.over(StreamConfig::default())?;
     let (stream, created) = call.db_at_level(app)?.create_stream(&name(call, "")?, &config).await?;
@@ -234,6 +271,10 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `PATCH /v1/streams/{stream}`: changes a stream's configuration.
+#[utoipa::path(
+    patch, path = "/v1/streams/{stream}", params(StreamPath, Level), request_body = JsonConfig,
+    responses((status = 200, description = "The configuration is changed.", body = Object), Accepted)
+)]
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent = sent_config(app, call).await?;
     let stream = app.find_stream(&name(call, "")?)?;
@@ -243,6 +284,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `DELETE /v1/streams/{stream}`: deletes a stream.
+#[utoipa::path(delete, path = "/v1/streams/{stream}", params(StreamPath, Level), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let stream = app.find_stream(&name(call, "")?)?;
@@ -250,13 +292,19 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Trim)]
 struct JsonTrim {
+    /// New log start offset.
     before: u64,
 }
 
 /// Handles `POST /v1/streams/{stream}/trim`: removes a stream's oldest records.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/trim", params(StreamPath, Level), request_body = JsonTrim,
+    responses((status = 200, description = "The records are removed.", body = Object), Accepted)
+)]
 pub(crate) async fn trim(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;

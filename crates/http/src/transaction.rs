@@ -6,25 +6,29 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use thalweg_engine::{Database, TransactionAck};
+use thalweg_engine::TransactionAck;
 use thalweg_serving::{app::App, error::ApiError};
 use thalweg_types::{
     Durability, Revision,
     command::{OperationResult, ScannedItem, TransactionBuilder},
 };
+use utoipa::ToSchema;
 
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{Durable, KeyPath, KeyspacePath, Level},
     json,
     names::Names,
     operations::{JsonCondition, JsonOperation, level_of, targets},
-    parse::{Params, ParseError, kv_path},
+    parse::{AddQuery, PrefixQuery, Required, kv_path},
     reply,
+    shapes::{Added, PrefixDeleted},
 };
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Transaction)]
 struct JsonTransaction {
     #[serde(default)]
     conditions: Vec<JsonCondition>,
@@ -32,6 +36,7 @@ struct JsonTransaction {
     then: Vec<JsonOperation>,
     #[serde(default, rename = "else")]
     otherwise: Vec<JsonOperation>,
+    #[schema(value_type = Option<Durable>)]
     durability: Option<String>,
 }
 
@@ -74,6 +79,12 @@ impl JsonTransaction {
 }
 
 /// Handles `POST /v1/txn`: executes conditions that choose between two lists of operations.
+#[utoipa::path(
+    post, path = "/v1/txn", params(Level), request_body = JsonTransaction,
+    responses((status = 200,
+            description = "succeeded, failed, wrote, revision, durability, and `results`, one per executed operation.",
+            body = Object))
+)]
 pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -86,16 +97,6 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     drop(body);
     let ack = transacted.await?;
     Ok(done(ack.durability, ack.outcome.revision, &sent.answer(&ack)))
-}
-
-/// Executes a transaction in the JSON of `POST /v1/txn`, and returns the same answer. For processes that open the
-/// database themselves.
-pub fn transact_json(db: &Database, body: &[u8]) -> Result<Value, ApiError> {
-    let sent: JsonTransaction = json::parse(body)?;
-    let db = db.with_durability(level_of(sent.durability.as_ref(), db.durability())?);
-    let names = Names::of_database(&db, targets(&sent.conditions, sent.operations()))?;
-    let ack = db.transact(&sent.build(&names)?)?;
-    Ok(sent.answer(&ack))
 }
 
 fn done(durability: Durability, revision: Revision, object: &Value) -> axum::http::Response<axum::body::Body> {
@@ -159,27 +160,13 @@ fn item_json(item: &ScannedItem) -> Value {
     Value::Object(object)
 }
 
-/// Returns the value of the only parameter of a request. A missing parameter is an error.
-fn only_parameter(call: &Call, wanted: &'static str) -> Result<Vec<u8>, ApiError> {
-    let mut found = None;
-    for parameter in Params::new(call.head.uri.query()) {
-        let (name, value) = parameter?;
-        if name != wanted {
-            return Err(ParseError::UnknownParameter { name: name.chars().take(64).collect() }.into());
-        }
-        if found.replace(value.into_owned()).is_some() {
-            return Err(ParseError::Repeated { name: wanted }.into());
-        }
-    }
-    found.ok_or_else(|| ParseError::Missing { name: wanted }.into())
-}
-
 /// Handles `POST /v1/kv/{keyspace}/{key}?add=5`: adds to a counter.
+#[utoipa::path(
+    post, path = "/v1/kv/{keyspace}/{key}", params(KeyPath, AddQuery, Level),
+    responses((status = 200, description = "The new value, with revision and durability.", body = Added))
+)]
 pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
-    let delta = only_parameter(call, "add")?;
-    let delta = std::str::from_utf8(&delta).ok().and_then(|text| text.parse::<i64>().ok());
-    let expected = "a whole number between -2^63 and 2^63-1";
-    let delta = delta.ok_or(ParseError::BadParameter { name: "add", expected })?;
+    let AddQuery { add: Required(delta) } = AddQuery::parse(call.head.uri.query())?;
     let level = call.level(app)?;
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
     let keyspace = app.keyspace(&name).await?;
@@ -199,8 +186,14 @@ pub(crate) async fn add_to(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `DELETE /v1/kv/{keyspace}?prefix=`: removes all keys with a prefix.
+#[utoipa::path(
+    delete, path = "/v1/kv/{keyspace}", params(KeyspacePath, PrefixQuery, Level),
+    responses((status = 200,
+            description = "The number of removed keys, or null if they are too many to count.",
+            body = PrefixDeleted))
+)]
 pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
-    let prefix = only_parameter(call, "prefix")?;
+    let PrefixQuery { prefix: Required(prefix) } = PrefixQuery::parse(call.head.uri.query())?;
     let level = call.level(app)?;
     let (name, _) = kv_path(call.path_after("/v1/kv/"))?;
     let keyspace = app.find_keyspace(&name)?;

@@ -20,6 +20,7 @@ use thalweg_types::{
 
 use crate::{
     call::{Answer, Call},
+    describe::{self, KeyPath, Level, MatchCondition, TimeToLive, Touched, described_as},
     parse::{Params, ParseError, kv_path, write_condition},
     reply,
 };
@@ -30,7 +31,7 @@ pub(crate) const TTL: HeaderName = HeaderName::from_static("thalweg-ttl");
 const LEASE: HeaderName = HeaderName::from_static("thalweg-lease");
 
 pub(crate) const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
-const LEASE_EXPECTED: &str = "the number of a lease, as it was granted";
+const LEASE_EXPECTED: &str = "the number that the grant of the lease returned";
 
 /// Lifetime of the value of a put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +117,8 @@ pub(crate) enum JsonTtl {
     Word(String),
 }
 
+described_as! { JsonTtl: "Ttl", describe::ttl(); }
+
 impl JsonTtl {
     /// Returns the deadline that the field states.
     pub(crate) fn deadline(&self) -> Result<Deadline, ApiError> {
@@ -132,7 +135,7 @@ impl JsonTtl {
 pub(crate) fn json_terms(ttl: Option<&JsonTtl>, lease: Option<u64>) -> Result<Terms, ApiError> {
     let deadline = ttl.map_or(Ok(Deadline::Default), JsonTtl::deadline)?;
     if lease == Some(0) {
-        return Err(ApiError::bad_request("bad_lease_id", "a lease's id is not 0"));
+        return Err(ApiError::bad_request("bad_lease_id", "a lease id is never 0"));
     }
     Ok(Terms { deadline, lease: lease.map(LeaseId) })
 }
@@ -150,11 +153,17 @@ pub(crate) fn put_remaining<B>(app: &App, response: &mut Response<B>, expiry: &E
 }
 
 /// Handles `PATCH /v1/kv/{keyspace}/{key}?ttl=30`. Changes the deadline; value, revision and lease stay.
+#[utoipa::path(
+    patch,
+    path = "/v1/kv/{keyspace}/{key}",
+    params(KeyPath, TimeToLive, Level, MatchCondition),
+    responses(Touched)
+)]
 pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     let level = call.level(app)?;
     let terms = Terms::of(call)?;
     if terms.lease.is_some() {
-        return Err(ApiError::bad_request("bad_parameter", "a touch leaves the lease as it is: PUT the value anew"));
+        return Err(ApiError::bad_request("bad_parameter", "a touch cannot change the lease: PUT the value again"));
     }
     if terms.deadline == Deadline::Keep || (terms.is_plain() && !names_ttl(call)) {
         return Err(ParseError::BadParameter { name: "ttl", expected: "given: seconds, never or default" }.into());
@@ -162,7 +171,12 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
     let expect = write_condition(if_match, if_none_match)?.unwrap_or(Expect::Present);
     if expect == Expect::Absent {
-        return Err(ParseError::BadHeader { name: "If-None-Match", expected: "left out: a touch needs a value" }.into());
+        return Err(ParseError::BadHeader {
+            name: "If-None-Match",
+            expected: "left out: a touch requires that the key \
+                                                  has a value",
+        }
+        .into());
     }
     let (name, key) = kv_path(call.path_after("/v1/kv/"))?;
     let keyspace = app.find_keyspace(&name)?;

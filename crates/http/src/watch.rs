@@ -16,13 +16,21 @@ use thalweg_types::{Durability, Revision};
 
 use crate::{
     call::{Answer, Call},
+    describe::{EVENTS, KeyspacePath, LastEvent, NDJSON},
     following::{Follower, Format, Woken, resumed},
     json::{push_bytes, push_number, push_text},
     pages::Running,
     parse::{WatchQuery, name_segment},
+    shapes::Change,
 };
 
 /// Handles `GET /v1/watch/{keyspace}`: streams changes of keys.
+#[utoipa::path(
+    get, path = "/v1/watch/{keyspace}", params(KeyspacePath, WatchQuery, LastEvent),
+    responses((status = 200,
+            description = "One Change per event or line. `progress` is the revision up to which none is missing.",
+            content((String = EVENTS), (Change = NDJSON))))
+)]
 pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let query = WatchQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "changes")?;

@@ -15,85 +15,19 @@
 //! ```
 
 use std::{
-    collections::BTreeMap,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, MutexGuard, PoisonError, atomic::Ordering},
     task::{Context, Poll, Wake, Waker},
     thread::Thread,
 };
 
 use thalweg_types::Lsn;
 
-use crate::{errors::AppendError, log::Shared, segment::Segment, writer::Core};
+use crate::{errors::AppendError, gates::Phase, log::Log, segment::Segment, shared::Shared, writer_role::Core};
 
 /// Number of syncs between two checks of the disk's free space.
 const SYNCS_PER_LOOK: u64 = 64;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-enum Phase {
-    #[default]
-    Free,
-    /// The sync with this number has a leader, which has not decided yet how far it will reach.
-    HandedOver(u64),
-    /// The sync with this number is in progress; it makes all records below the LSN durable.
-    Running(u64, Lsn),
-}
-
-/// State of the sync role, under the core's lock. Syncs are numbered.
-#[derive(Debug, Default)]
-pub(crate) struct SyncRole {
-    phase: Phase,
-    last: u64,
-    /// True if a caller waits to lead the next sync.
-    has_successor: bool,
-    /// Number of callers that wait for the sync with an even and with an odd number.
-    followers: [u32; 2],
-}
-
-/// A gate at which callers sleep until a numbered sync has ended, or until they may lead it.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
-    reached: Mutex<u64>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn wait(&self, number: u64) {
-        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        while *reached < number {
-            reached = self.opened.wait(reached).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn open(&self, number: u64) {
-        let mut reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        *reached = number.max(*reached);
-        drop(reached);
-        self.opened.notify_all();
-    }
-}
-
-/// All gates, and the registered wakers.
-#[derive(Debug, Default)]
-pub(crate) struct Gates {
-    leader: Gate,
-    followers: [Gate; 2],
-    /// Number of callers asleep at any gate.
-    pub waiting: AtomicUsize,
-    wakers: Mutex<Wakers>,
-}
-
-#[derive(Debug, Default)]
-struct Wakers {
-    last_id: u64,
-    /// Wakers by LSN, so that a sync wakes a prefix. Bounded: one for each pending future or blocked
-    /// `wait_durable`.
-    waiting: BTreeMap<(Lsn, u64), Waker>,
-}
 
 fn parity(number: u64) -> usize {
     (number & 1) as usize
@@ -250,18 +184,25 @@ impl Shared {
         drop(wakers);
         due.into_values().for_each(Waker::wake);
     }
+}
 
+impl Log {
     /// Blocks until a sync by another caller has made all records below `lsn` durable.
-    pub fn wait_durable(self: &Arc<Self>, lsn: Lsn) -> Result<(), AppendError> {
+    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut context = Context::from_waker(&waker);
-        let mut wait = DurableWait::new(Arc::clone(self), lsn);
+        let mut wait = DurableWait::new(Arc::clone(self.shared()), lsn);
         loop {
             if let Poll::Ready(result) = Pin::new(&mut wait).poll(&mut context) {
                 return result;
             }
             std::thread::park();
         }
+    }
+
+    /// Resolves when a sync by another caller has made all records below `lsn` durable.
+    pub fn durable_at(&self, lsn: Lsn) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
+        DurableWait::new(Arc::clone(self.shared()), lsn)
     }
 }
 
@@ -279,7 +220,7 @@ impl Wake for Unpark {
 
 /// A future that resolves when all records below an LSN are durable, or the log has failed.
 #[derive(Debug)]
-pub(crate) struct DurableWait {
+struct DurableWait {
     shared: Arc<Shared>,
     lsn: Lsn,
     /// `Some` while a waker is registered.
@@ -287,7 +228,7 @@ pub(crate) struct DurableWait {
 }
 
 impl DurableWait {
-    pub fn new(shared: Arc<Shared>, lsn: Lsn) -> Self {
+    fn new(shared: Arc<Shared>, lsn: Lsn) -> Self {
         Self { shared, lsn, id: None }
     }
 

@@ -14,7 +14,8 @@ use crate::{
     format::{
         BATCH_ALIGN, BATCH_HEADER_BYTES, BatchHeader, Damage, RECORD_HEADER_BYTES, RecordHeader, body_crc, padded,
     },
-    record::{LogRecord, RecordKind},
+    record::LogRecord,
+    record_kind::RecordKind,
     segment::SegmentKey,
 };
 
@@ -155,11 +156,11 @@ pub(crate) fn read_batch(
     };
     if let Some(expected) = expected {
         if header.first != expected.first {
-            let damage = Damage::new("LSN that follows the batch before", expected.first.0, header.first.0);
+            let damage = Damage::new("LSN that follows the previous batch", expected.first.0, header.first.0);
             return Ok(Err(BadAt { offset: at, damage }));
         }
         if header.chain != expected.chain {
-            let damage = Damage::new("chain from the batch before", expected.chain, header.chain);
+            let damage = Damage::new("chain of the previous batch", expected.chain, header.chain);
             return Ok(Err(BadAt { offset: at, damage }));
         }
     }

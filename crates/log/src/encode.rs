@@ -12,7 +12,8 @@ use crate::{
     crc::{crc32c, crc32c_parts},
     errors::AppendError,
     format::{BATCH_HEADER_BYTES, RECORD_HEADER_BYTES, RecordHeader, padded},
-    record::{Draft, RecordKind},
+    record::Draft,
+    record_kind::RecordKind,
 };
 
 /// Maximum bytes of a batch that may be written through the mapped segment. At about this size a system call

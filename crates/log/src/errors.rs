@@ -81,7 +81,7 @@ pub enum OpenError {
         dir: String,
     },
     /// Data that was attested as durable is damaged.
-    #[error("{0}; restore it from a copy, or open with --repair to cut the log there and lose what follows")]
+    #[error("{0}; restore it from a copy, or open with --repair to cut the log there and lose everything after it")]
     Corrupt(#[from] Corruption),
     /// A segment was written by another version of the program.
     #[error(
@@ -219,7 +219,7 @@ impl Classified for AppendError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The segment has been freed. Look up the pointer again.
-    #[error("segment {generation} is gone: look the pointer up again")]
+    #[error("segment {generation} was freed: look up the pointer again")]
     Gone {
         /// Generation of the segment.
         generation: Generation,

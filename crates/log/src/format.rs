@@ -10,11 +10,12 @@
 //!                   | header 48 | record | record | … | pad to 8 |
 //!                               | header 40 | payload |
 //! ```
-//! Little-endian.
+//! Headers and footers consist of words of 8 bytes, little-endian; `low | high` are two halves of one word. Encoding and
+//! decoding list the words in order, so that no offset is stated twice.
 
 use thalweg_types::{Generation, Index, Lsn, SpaceId, SpaceTime, Term};
 
-use crate::{crc::crc32c, record::RecordKind};
+use crate::{crc::crc32c, record_kind::RecordKind};
 
 /// Version of the format, in every segment header.
 pub const FORMAT_VERSION: u32 = 1;
@@ -53,14 +54,6 @@ const _: () = assert!(BATCH_HEADER_BYTES.is_multiple_of(BATCH_ALIGN as usize));
 const _: () = assert!(DATA_START.is_multiple_of(BATCH_ALIGN));
 const _: () = assert!(512 % FOOTER_BYTES == 0, "a footer must lie in one sector");
 const _: () = assert!(MIN_SEGMENT_BYTES > DATA_START + MARKER_ROOM + FOOTER_BYTES as u32);
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
-}
 
 /// Bytes that don't decode: the failed check, the expected value and the value found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,30 +146,33 @@ pub struct SegmentHeader {
 
 impl SegmentHeader {
     /// ```text
-    /// 0 magic [8] | 8 version u32 | 12 state u32 | 16 id u64 | 24 generation u64 | 32 base LSN u64
-    /// | 40 base chain u32 | 44 segment bytes u32 | 48 slot u32 | 52 previous generation u64
-    /// | 60 crc32c of 0..60 u32
+    /// magic [8] | version u32, state u32 | id u64 | generation u64 | base LSN u64 | base chain u32, segment bytes u32
+    /// | slot u32, low half of the previous generation | its high half, crc32c of the bytes before u32
     /// ```
     #[must_use]
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
-        let mut out = [0; SEGMENT_HEADER_BYTES];
-        let state: u32 = match self.state {
+        let state = match self.state {
             SegmentState::Spare => 1,
             SegmentState::Live => 2,
         };
-        out[0..8].copy_from_slice(&SEGMENT_MAGIC);
-        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out[12..16].copy_from_slice(&state.to_le_bytes());
-        out[16..24].copy_from_slice(&self.id.0.to_le_bytes());
-        out[24..32].copy_from_slice(&self.generation.0.to_le_bytes());
-        out[32..40].copy_from_slice(&self.base.0.to_le_bytes());
-        out[40..44].copy_from_slice(&self.base_chain.to_le_bytes());
-        out[44..48].copy_from_slice(&self.segment_bytes.to_le_bytes());
-        out[48..52].copy_from_slice(&self.slot.to_le_bytes());
-        out[52..60].copy_from_slice(&self.previous.0.to_le_bytes());
-        let crc = crc32c(&out[..60]);
-        out[60..64].copy_from_slice(&crc.to_le_bytes());
-        out
+        let [previous_low, previous_high] = halves(self.previous.0);
+        let mut words = [
+            u64::from_le_bytes(SEGMENT_MAGIC),
+            word(FORMAT_VERSION, state),
+            self.id.0,
+            self.generation.0,
+            self.base.0,
+            word(self.base_chain, self.segment_bytes),
+            word(self.slot, previous_low),
+            word(previous_high, 0),
+        ];
+        words[7] = word(previous_high, Self::crc(&bytes_of(&words)));
+        bytes_of(&words)
+    }
+
+    /// Checksum of an encoded header, which its last four bytes hold.
+    fn crc(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> u32 {
+        crc32c(&bytes[..SEGMENT_HEADER_BYTES - 4])
     }
 
     /// Returns the header's block: the header, followed by zeroes.
@@ -189,39 +185,39 @@ impl SegmentHeader {
 
     /// Decodes and verifies a header written by [`encode`](Self::encode).
     pub fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> Result<Self, Damage> {
-        if bytes[0..8] != SEGMENT_MAGIC {
-            return Err(Damage::new("segment magic", u64::from_le_bytes(SEGMENT_MAGIC), u64_at(bytes, 0)));
+        let [magic, versions, id, generation, base, sizes, slots, last] = words_of(bytes);
+        let ([version, state], [base_chain, segment_bytes]) = (halves(versions), halves(sizes));
+        let ([slot, previous_low], [previous_high, stored_crc]) = (halves(slots), halves(last));
+        if magic != u64::from_le_bytes(SEGMENT_MAGIC) {
+            return Err(Damage::new("segment magic", u64::from_le_bytes(SEGMENT_MAGIC), magic));
         }
-        let crc = crc32c(&bytes[..60]);
-        if crc != u32_at(bytes, 60) {
-            return Err(Damage::new("segment header checksum", crc, u32_at(bytes, 60)));
+        let crc = Self::crc(bytes);
+        if crc != stored_crc {
+            return Err(Damage::new("segment header checksum", crc, stored_crc));
         }
-        if u32_at(bytes, 8) != FORMAT_VERSION {
-            return Err(Damage::new(VERSION_DAMAGE, FORMAT_VERSION, u32_at(bytes, 8)));
+        if version != FORMAT_VERSION {
+            return Err(Damage::new(VERSION_DAMAGE, FORMAT_VERSION, version));
         }
-        let state = match u32_at(bytes, 12) {
+        let state = match state {
             1 => SegmentState::Spare,
             2 => SegmentState::Live,
             other => return Err(Damage::new("segment state of 1 or 2", 2_u64, other)),
         };
-        for number in [u64_at(bytes, 24), u64_at(bytes, 32)] {
-            if number >= MAX_NUMBER {
-                return Err(Damage::new("generation and LSN below their bound", MAX_NUMBER, number));
-            }
+        if let Some(number) = [generation, base].into_iter().find(|number| *number >= MAX_NUMBER) {
+            return Err(Damage::new("generation and LSN below their bound", MAX_NUMBER, number));
         }
-        let segment_bytes = u32_at(bytes, 44);
         if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&segment_bytes) {
             return Err(Damage::new("segment size", MIN_SEGMENT_BYTES, segment_bytes));
         }
         Ok(Self {
             state,
-            id: SegmentId(u64_at(bytes, 16)),
-            generation: Generation(u64_at(bytes, 24)),
-            base: Lsn(u64_at(bytes, 32)),
-            base_chain: u32_at(bytes, 40),
+            id: SegmentId(id),
+            generation: Generation(generation),
+            base: Lsn(base),
+            base_chain,
             segment_bytes,
-            slot: u32_at(bytes, 48),
-            previous: Generation(u64_at(bytes, 52)),
+            slot,
+            previous: Generation(word(previous_low, previous_high)),
         })
     }
 }
@@ -264,9 +260,8 @@ pub struct BatchHeader {
 
 impl BatchHeader {
     /// ```text
-    /// 0 tag u32 = low half of the segment id | 4 crc32c of (id u64, position u64, bytes 8..48) u32
-    /// | 8 body len u32 | 12 count u32 | 16 first LSN u64 | 24 attested LSN u64
-    /// | 32 chain u32 | 36 body crc u32 | 40 kind u32 | 44 zero u32
+    /// tag u32 = low half of the segment id, crc32c of (id u64, position u64, the words that follow) u32
+    /// | body len u32, count u32 | first LSN u64 | attested LSN u64 | chain u32, body crc u32 | kind u32, zero u32
     /// ```
     #[inline]
     #[must_use]
@@ -289,29 +284,24 @@ impl BatchHeader {
     /// Decodes and verifies a header written by [`encode`](Self::encode), at `position` of the segment `id`, whose batches
     /// end before `limit`.
     pub fn decode(bytes: &[u8; BATCH_HEADER_BYTES], id: SegmentId, position: u32, limit: u32) -> Result<Self, Damage> {
-        if u32_at(bytes, 0) != id.tag() {
-            return Err(Damage::new("batch header tag", id.tag(), u32_at(bytes, 0)));
+        let [check, sizes, first, attested, sums, kind] = words_of(bytes);
+        let ([tag, stored_crc], [body_len, count]) = (halves(check), halves(sizes));
+        let ([chain, body_crc], [kind, _]) = (halves(sums), halves(kind));
+        if tag != id.tag() {
+            return Err(Damage::new("batch header tag", id.tag(), tag));
         }
-        let crc = id.seeded_crc(position, &bytes[8..]);
-        if crc != u32_at(bytes, 4) {
-            return Err(Damage::new("batch header checksum", crc, u32_at(bytes, 4)));
+        let crc = id.seeded_crc(position, &bytes[size_of::<u64>()..]);
+        if crc != stored_crc {
+            return Err(Damage::new("batch header checksum", crc, stored_crc));
         }
-        let kind = match u32_at(bytes, 40) {
+        let kind = match kind {
             0 => BatchKind::Records,
             1 => BatchKind::Idle,
             2 => BatchKind::Opened,
             3 => BatchKind::Closed,
             other => return Err(Damage::new("batch kind", 0_u64, other)),
         };
-        let header = Self {
-            body_len: u32_at(bytes, 8),
-            count: u32_at(bytes, 12),
-            first: Lsn(u64_at(bytes, 16)),
-            attested: Lsn(u64_at(bytes, 24)),
-            chain: u32_at(bytes, 32),
-            body_crc: u32_at(bytes, 36),
-            kind,
-        };
+        let header = Self { body_len, count, first: Lsn(first), attested: Lsn(attested), chain, body_crc, kind };
         header.check(position, limit)?;
         Ok(header)
     }
@@ -374,53 +364,52 @@ pub struct RecordHeader {
 
 impl RecordHeader {
     /// ```text
-    /// 0 crc32c of 4..40 and the payload u32 | 4 payload len u32 | 8 space u32 | 12 kind u8 | 13 zero [3]
-    /// | 16 term u64 | 24 index u64 | 32 space time u64 | 40 payload
+    /// crc32c of all that follows u32, payload len u32 | space u32, kind u8, zero [3] | term u64 | index u64
+    /// | space time u64 | payload
     /// ```
     /// Uses the checksum stored in `self`.
     #[inline]
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_HEADER_BYTES] {
-        let mut out = [0; RECORD_HEADER_BYTES];
-        out[0..4].copy_from_slice(&self.crc.to_le_bytes());
-        out[4..8].copy_from_slice(&self.payload_len.to_le_bytes());
-        out[8..12].copy_from_slice(&self.space.0.to_le_bytes());
-        out[12] = self.kind as u8;
-        out[16..24].copy_from_slice(&self.term.0.to_le_bytes());
-        out[24..32].copy_from_slice(&self.index.0.to_le_bytes());
-        out[32..40].copy_from_slice(&self.time.0.to_le_bytes());
-        out
+        bytes_of(&[
+            word(self.crc, self.payload_len),
+            word(self.space.0, u32::from(self.kind as u8)),
+            self.term.0,
+            self.index.0,
+            self.time.0,
+        ])
     }
 
     /// Decodes the record at the start of `bytes` and verifies it; its payload follows the header.
     pub fn decode(bytes: &[u8]) -> Result<Self, Damage> {
-        if bytes.len() < RECORD_HEADER_BYTES {
+        let Some((header, payload)) = bytes.split_first_chunk() else {
             return Err(Damage::new("record header", RECORD_HEADER_BYTES as u64, bytes.len() as u64));
-        }
-        let payload_len = u32_at(bytes, 4);
-        let Some(covered) = bytes.get(4..RECORD_HEADER_BYTES + payload_len as usize) else {
-            let room = bytes.len() - RECORD_HEADER_BYTES;
-            return Err(Damage::new("record within its batch", room as u64, payload_len));
         };
-        let crc = crc32c(covered);
-        if crc != u32_at(bytes, 0) {
-            return Err(Damage::new("record checksum", crc, u32_at(bytes, 0)));
+        let [check, owner, ..] = words_of::<{ RECORD_HEADER_BYTES / 8 }, RECORD_HEADER_BYTES>(header);
+        let ([stored_crc, payload_len], [_, kind]) = (halves(check), halves(owner));
+        if payload_len as usize > payload.len() {
+            return Err(Damage::new("record within its batch", payload.len() as u64, payload_len));
         }
-        Self::decode_verified(bytes).ok_or(Damage::new("record kind", 1_u64, bytes[12]))
+        let crc = crc32c(&bytes[size_of::<u32>()..RECORD_HEADER_BYTES + payload_len as usize]);
+        if crc != stored_crc {
+            return Err(Damage::new("record checksum", crc, stored_crc));
+        }
+        Self::decode_verified(bytes).ok_or(Damage::new("record kind", 1_u64, kind as u8))
     }
 
     /// Decodes bytes that [`decode`](Self::decode) has verified before.
     #[inline]
     pub(crate) fn decode_verified(bytes: &[u8]) -> Option<Self> {
-        let bytes = bytes.get(..RECORD_HEADER_BYTES)?;
+        let [check, owner, term, index, time] = words_of(bytes.first_chunk::<RECORD_HEADER_BYTES>()?);
+        let ([crc, payload_len], [space, kind]) = (halves(check), halves(owner));
         Some(Self {
-            crc: u32_at(bytes, 0),
-            payload_len: u32_at(bytes, 4),
-            space: SpaceId(u32_at(bytes, 8)),
-            kind: RecordKind::from_byte(bytes[12])?,
-            term: Term(u64_at(bytes, 16)),
-            index: Index(u64_at(bytes, 24)),
-            time: SpaceTime(u64_at(bytes, 32)),
+            crc,
+            payload_len,
+            space: SpaceId(space),
+            kind: RecordKind::from_byte(kind as u8)?,
+            term: Term(term),
+            index: Index(index),
+            time: SpaceTime(time),
         })
     }
 }
@@ -449,44 +438,46 @@ const HOLDS_TRUNCATIONS: u32 = 1;
 
 impl Footer {
     /// ```text
-    /// 0 "FOOT" u32 | 4 crc32c of (id u64, position u64, bytes 8..64) u32 | 8 end u32 | 12 chain u32
-    /// | 16 first LSN u64 | 24 next LSN u64 | 32 first time u64 | 40 last time u64
-    /// | 48 flags u32 | 52 zero [12]
+    /// "FOOT" u32, crc32c of (id u64, position u64, the words that follow) u32 | end u32, chain u32 | first LSN u64
+    /// | next LSN u64 | first time u64 | last time u64 | flags u32, zero u32 | zero u64
     /// ```
     #[must_use]
     pub fn encode(&self, id: SegmentId, position: u32) -> [u8; FOOTER_BYTES] {
-        let mut out = [0; FOOTER_BYTES];
-        out[0..4].copy_from_slice(&FOOTER_TAG.to_le_bytes());
-        out[8..12].copy_from_slice(&self.end.to_le_bytes());
-        out[12..16].copy_from_slice(&self.chain.to_le_bytes());
-        out[16..24].copy_from_slice(&self.first.0.to_le_bytes());
-        out[24..32].copy_from_slice(&self.next.0.to_le_bytes());
-        out[32..40].copy_from_slice(&self.first_time.0.to_le_bytes());
-        out[40..48].copy_from_slice(&self.last_time.0.to_le_bytes());
         let flags = if self.truncates { HOLDS_TRUNCATIONS } else { 0 };
-        out[48..52].copy_from_slice(&flags.to_le_bytes());
-        let crc = id.seeded_crc(position, &out[8..]);
-        out[4..8].copy_from_slice(&crc.to_le_bytes());
-        out
+        let mut words = [
+            0,
+            word(self.end, self.chain),
+            self.first.0,
+            self.next.0,
+            self.first_time.0,
+            self.last_time.0,
+            word(flags, 0),
+            0,
+        ];
+        let bytes: [u8; FOOTER_BYTES] = bytes_of(&words);
+        words[0] = word(FOOTER_TAG, id.seeded_crc(position, &bytes[size_of::<u64>()..]));
+        bytes_of(&words)
     }
 
     /// Decodes and verifies a footer written by [`encode`](Self::encode), at `position` of the segment `id`.
     pub fn decode(bytes: &[u8; FOOTER_BYTES], id: SegmentId, position: u32) -> Result<Self, Damage> {
-        if u32_at(bytes, 0) != FOOTER_TAG {
-            return Err(Damage::new("footer tag", FOOTER_TAG, u32_at(bytes, 0)));
+        let [check, place, first, next, first_time, last_time, flags, _] = words_of(bytes);
+        let ([tag, stored_crc], [end, chain]) = (halves(check), halves(place));
+        if tag != FOOTER_TAG {
+            return Err(Damage::new("footer tag", FOOTER_TAG, tag));
         }
-        let crc = id.seeded_crc(position, &bytes[8..]);
-        if crc != u32_at(bytes, 4) {
-            return Err(Damage::new("footer checksum", crc, u32_at(bytes, 4)));
+        let crc = id.seeded_crc(position, &bytes[size_of::<u64>()..]);
+        if crc != stored_crc {
+            return Err(Damage::new("footer checksum", crc, stored_crc));
         }
         let footer = Self {
-            end: u32_at(bytes, 8),
-            chain: u32_at(bytes, 12),
-            first: Lsn(u64_at(bytes, 16)),
-            next: Lsn(u64_at(bytes, 24)),
-            first_time: SpaceTime(u64_at(bytes, 32)),
-            last_time: SpaceTime(u64_at(bytes, 40)),
-            truncates: u32_at(bytes, 48) & HOLDS_TRUNCATIONS != 0,
+            end,
+            chain,
+            first: Lsn(first),
+            next: Lsn(next),
+            first_time: SpaceTime(first_time),
+            last_time: SpaceTime(last_time),
+            truncates: halves(flags)[0] & HOLDS_TRUNCATIONS != 0,
         };
         let numbers = footer.first <= footer.next && footer.next.0 < MAX_NUMBER;
         if !(DATA_START..=position).contains(&footer.end) || !numbers {
@@ -529,6 +520,20 @@ fn bytes_of<const WORDS: usize, const BYTES: usize>(words: &[u64; WORDS]) -> [u8
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     bytes
+}
+
+/// Decodes words in little-endian order; `BYTES` is 8 for each word.
+#[inline]
+fn words_of<const WORDS: usize, const BYTES: usize>(bytes: &[u8; BYTES]) -> [u64; WORDS] {
+    const { assert!(WORDS * 8 == BYTES) };
+    let (words, _) = bytes.as_chunks();
+    std::array::from_fn(|at| u64::from_le_bytes(words[at]))
+}
+
+/// Splits a word into its low and its high half.
+#[inline]
+fn halves(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
 }
 
 /// File name of a slot.

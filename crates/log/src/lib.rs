@@ -6,12 +6,14 @@
 //! [`Log`] is the complete interface to an open log; [`offline`] inspects a directory that no process has
 //! open. `docs/formats/log.md` describes the bytes.
 
+mod background;
 mod commit;
 mod crc;
 mod cursor;
 mod encode;
 mod errors;
 pub mod format;
+mod gates;
 mod inventory;
 mod log;
 mod mend;
@@ -20,18 +22,23 @@ mod options;
 mod prepare;
 mod reader;
 mod record;
+mod record_kind;
+mod records;
 mod recovery;
 mod segment;
+mod shared;
 mod space;
 mod survey;
 mod syncer;
 mod truncations;
 mod writer;
+mod writer_role;
 
 pub use crc::crc32c;
 pub use errors::{AppendError, Corruption, DiskFault, OpenError, ReadError};
 pub use format::RECORD_HEADER_BYTES;
 pub use log::Log;
 pub use options::{LogOptions, LogStats, Recovery, Repair, SegmentInfo};
-pub use reader::Records;
-pub use record::{Appended, Draft, LogRecord, Purpose, RecordKind, Truncation};
+pub use record::{Appended, Draft, LogRecord, Purpose, Truncation};
+pub use record_kind::RecordKind;
+pub use records::Records;

@@ -1,118 +1,25 @@
-//! The handle of an open log, and the state that all its parts share.
+//! The handle of an open log.
 //!
-//! Owns: the lifetime of the threads, opening and closing. Does not own: the work itself (see the other
-//! modules).
+//! Owns: the lifetime of the threads, opening and closing, the end of the log and its figures. Other methods of the
+//! handle are in the modules of their subject: appends (`writer`), waiting for durability (`commit`), reads (`reader`),
+//! freeing segments (`space`).
 
 use std::{
-    future::Future,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     thread::JoinHandle,
 };
 
-use arc_swap::ArcSwap;
-use bytes::Bytes;
-use thalweg_disk::{Disk, LockGuard};
-use thalweg_types::{BlobRef, Clock, Durability, Generation, Lsn, SpaceTime};
+use thalweg_disk::Disk;
+use thalweg_types::{Clock, Lsn};
 
 use crate::{
-    commit::{DurableWait, Gates},
-    errors::{AppendError, OpenError, ReadError},
+    errors::{AppendError, OpenError},
     format::BatchKind,
     options::{LogOptions, LogStats, Recovery, SegmentInfo},
-    prepare::Spares,
-    reader::Records,
-    record::{Appended, Draft, Purpose, Truncation},
+    record::Truncation,
     recovery,
-    segment::Table,
-    space::History,
-    syncer::Syncer,
-    truncations::Truncations,
-    writer::Core,
+    shared::Shared,
 };
-
-/// State shared by the parts of an open log. Lock order: `core`, then the locks inside `spares`, `syncer`,
-/// `gates`.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub options: LogOptions,
-    pub clock: Arc<dyn Clock>,
-    pub spares: Arc<Spares>,
-    /// Changed only under the core's lock; read without it.
-    pub table: ArcSwap<Table>,
-    core: Mutex<Core>,
-    /// `durable <= end`, both exclusive.
-    pub end: AtomicU64,
-    pub durable: AtomicU64,
-    pub released: AtomicU64,
-    /// Changed only under the core's lock; read without it.
-    pub truncations: Truncations,
-    pub failed: AtomicBool,
-    pub failure: OnceLock<String>,
-    closed: AtomicBool,
-    pub gates: Gates,
-    pub syncer: Syncer,
-    /// Lock on the directory, held while this value exists.
-    _lock: Box<dyn LockGuard>,
-}
-
-impl Shared {
-    pub fn new(
-        options: LogOptions,
-        clock: Arc<dyn Clock>,
-        spares: Arc<Spares>,
-        table: ArcSwap<Table>,
-        core: Core,
-        durable: Lsn,
-        lock: Box<dyn LockGuard>,
-    ) -> Self {
-        Self {
-            options,
-            clock,
-            spares,
-            table,
-            end: AtomicU64::new(core.next.0),
-            core: Mutex::new(core),
-            durable: AtomicU64::new(durable.0),
-            released: AtomicU64::new(0),
-            truncations: Truncations::default(),
-            failed: AtomicBool::new(false),
-            failure: OnceLock::new(),
-            closed: AtomicBool::new(false),
-            gates: Gates::default(),
-            syncer: Syncer::default(),
-            _lock: lock,
-        }
-    }
-
-    pub fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
-            // A batch may be partly written.
-            self.failure.get_or_init(|| "a thread panicked while it wrote".to_owned());
-            self.failed.store(true, Ordering::Release);
-            poisoned.into_inner()
-        })
-    }
-
-    pub fn durable(&self) -> Lsn {
-        Lsn(self.durable.load(Ordering::Acquire))
-    }
-
-    pub fn check_not_failed(&self) -> Result<(), AppendError> {
-        if self.failed.load(Ordering::Acquire) {
-            let reason = self.failure.get().cloned().unwrap_or_default();
-            return Err(AppendError::Failed { reason });
-        }
-        Ok(())
-    }
-
-    pub fn check_writable(&self) -> Result<(), AppendError> {
-        self.check_not_failed()?;
-        if self.closed.load(Ordering::Acquire) { Err(AppendError::Closed) } else { Ok(()) }
-    }
-}
 
 #[derive(Debug)]
 struct Handle {
@@ -126,7 +33,7 @@ impl Handle {
         let handle = Self { shared: Arc::clone(&shared), threads: Mutex::new(Vec::new()) };
         let spares = Arc::clone(&shared.spares);
         handle.spawn("log-prepare", move || spares.run())?;
-        handle.spawn("log-sync", move || shared.syncer.run(&shared))?;
+        handle.spawn("log-sync", move || shared.run_syncer())?;
         Ok(handle)
     }
 
@@ -187,18 +94,8 @@ impl Log {
         Ok((Self { handle: Arc::new(Handle::start(shared)?) }, recovery))
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
-    }
-
-    /// Appends records as one batch and returns once `level` is reached. `None` behaves like `Os` here; its
-    /// caller defines when such a record is accepted. Group commit: a caller that finds the writer role free
-    /// takes it.
-    ///
-    /// There is no queue: callers wait inside the call and keep their own records. After `Failed`, the
-    /// records may or may not exist after a restart. After any other error, no bytes were written.
-    pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
-        self.shared().append(drafts, level, purpose)
     }
 
     /// Exclusive bound of the durable records.
@@ -227,11 +124,6 @@ impl Log {
         Ok(self.durable())
     }
 
-    /// Blocks until a sync by another caller has made all records below `lsn` durable.
-    pub fn wait_durable(&self, lsn: Lsn) -> Result<(), AppendError> {
-        self.shared().wait_durable(lsn)
-    }
-
     /// Makes all records below `lsn` durable. They must have been written.
     pub fn sync_through(&self, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
@@ -242,40 +134,9 @@ impl Log {
         self.shared().commit(core, lsn)
     }
 
-    /// Resolves when a sync by another caller has made all records below `lsn` durable.
-    pub fn durable_at(&self, lsn: Lsn) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
-        DurableWait::new(Arc::clone(self.shared()), lsn)
-    }
-
     /// Requests a sync of all written records from the background thread. Does not wait.
     pub fn request_sync(&self) {
         self.shared().syncer.due_now();
-    }
-
-    /// Reads bytes by reference and verifies their checksum.
-    pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
-        self.shared().read_blob(blob)
-    }
-
-    /// Iterates over records from `lsn` to the end as of the call.
-    pub fn records_from(&self, lsn: Lsn) -> Result<Records, ReadError> {
-        self.shared().records_from(lsn)
-    }
-
-    /// Extends an iteration of [`records_from`](Self::records_from) to the current end of the log. It reads
-    /// no record twice, so it can follow the log, if it is called before the segments it still needs are
-    /// freed.
-    ///
-    /// # Errors
-    /// [`ReadError::Compacted`] if segments between the end of the iteration and the next existing segment
-    /// were freed.
-    pub fn extend_records(&self, records: &mut Records) -> Result<(), ReadError> {
-        self.shared().extend_records(records)
-    }
-
-    /// Iterates over the records of one segment that can be read.
-    pub fn segment_records(&self, generation: Generation) -> Result<Records, ReadError> {
-        self.shared().segment_records(generation)
     }
 
     /// Truncations that come after a readable record, ordered by LSN, and for each space also by index. A
@@ -292,37 +153,11 @@ impl Log {
         self.shared().table.load().0.iter().map(|segment| segment.info()).collect()
     }
 
-    /// Declares that all records below `lsn` are persisted in the state; the caller guarantees this. Segments
-    /// completely below it, and outside the history floor, become candidates for `free`.
-    pub fn release(&self, lsn: Lsn) {
-        self.shared().release(lsn);
-    }
-
-    /// Sealed segments that are completely released and below the history floor at `now`. They may be freed
-    /// when no pointer refers to them.
-    #[must_use]
-    pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
-        self.shared().released_segments(now, History::Past)
-    }
-
-    /// Sealed segments that are completely released and kept only by the history floor, oldest first. A
-    /// caller that must regain space may free them like those of [`freeable`](Self::freeable).
-    #[must_use]
-    pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
-        self.shared().released_segments(now, History::Kept)
-    }
-
     /// Bytes that must become free on the disk before the log accepts data for a further segment; 0 if it
     /// does already.
     #[must_use]
     pub fn short_bytes(&self) -> u64 {
         self.shared().spares.short_bytes()
-    }
-
-    /// Frees a sealed and released segment for recycling. Readers that hold it continue; later reads return
-    /// `Gone`. A crash soon afterwards can restore the segment unchanged; then it can be freed again.
-    pub fn free(&self, generation: Generation) -> Result<(), AppendError> {
-        self.shared().free(generation)
     }
 
     /// Returns counters since the log was opened, and current gauges.

@@ -12,13 +12,13 @@ use crate::{
     errors::{Corruption, Explain, OpenError},
     format::{BatchKind, SegmentHeader, SegmentState},
     inventory::Inventory,
-    log::Shared,
     mend::mend,
     options::{LogOptions, Recovery, Repair},
     prepare::{Prepared, Slot, Spares},
     segment::{Extent, Segment, SegmentKey, Table},
+    shared::Shared,
     survey::{Depth, Survey},
-    writer::{Core, write_live_header},
+    writer_role::{Core, write_live_header},
 };
 
 /// Opens the log in `dir`, without starting the background threads.

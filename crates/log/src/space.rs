@@ -7,38 +7,54 @@ use std::sync::atomic::Ordering;
 
 use thalweg_types::{Generation, Lsn, SpaceTime};
 
-use crate::{errors::AppendError, log::Shared, options::SegmentInfo};
+use crate::{errors::AppendError, log::Log, options::SegmentInfo};
 
 /// Side of the history floor on which a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum History {
+enum History {
     /// The segment is below the floor: only references into it keep it.
     Past,
     /// The segment is above the floor.
     Kept,
 }
 
-impl Shared {
+impl Log {
+    /// Declares that all records below `lsn` are persisted in the state; the caller guarantees this. Segments
+    /// completely below it, and outside the history floor, become candidates for `free`.
     pub fn release(&self, lsn: Lsn) {
-        self.released.fetch_max(lsn.0, Ordering::AcqRel);
+        self.shared().released.fetch_max(lsn.0, Ordering::AcqRel);
     }
 
     fn released(&self) -> Lsn {
-        Lsn(self.released.load(Ordering::Acquire))
+        Lsn(self.shared().released.load(Ordering::Acquire))
+    }
+
+    /// Sealed segments that are completely released and below the history floor at `now`. They may be freed
+    /// when no pointer refers to them.
+    #[must_use]
+    pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
+        self.released_segments(now, History::Past)
+    }
+
+    /// Sealed segments that are completely released and kept only by the history floor, oldest first. A
+    /// caller that must regain space may free them like those of [`freeable`](Self::freeable).
+    #[must_use]
+    pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
+        self.released_segments(now, History::Kept)
     }
 
     /// Sealed segments that are completely released, oldest first: either those below the history floor, or
     /// those that the floor keeps.
-    pub fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
+    fn released_segments(&self, now: SpaceTime, kept: History) -> Vec<SegmentInfo> {
         let released = self.released();
-        let oldest_kept = now.minus(self.options.history_age);
-        let table = self.table.load_full();
+        let oldest_kept = now.minus(self.shared().options.history_age);
+        let table = self.shared().table.load_full();
         let mut bytes_after = 0;
         let mut found: Vec<SegmentInfo> = Vec::new();
         for segment in table.0.iter().rev() {
             let info = segment.info();
             // History keeps a segment that is both near enough to the end and young enough.
-            let in_history = bytes_after < self.options.history_bytes && info.last_time > oldest_kept;
+            let in_history = bytes_after < self.shared().options.history_bytes && info.last_time > oldest_kept;
             bytes_after += u64::from(info.bytes);
             if !info.active && info.next <= released && in_history == (kept == History::Kept) {
                 found.push(info);
@@ -48,9 +64,12 @@ impl Shared {
         found
     }
 
+    /// Frees a sealed and released segment for recycling. Readers that hold it continue; later reads return
+    /// `Gone`. A crash soon afterwards can restore the segment unchanged; then it can be freed again.
     pub fn free(&self, generation: Generation) -> Result<(), AppendError> {
-        let core = self.writable_core()?;
-        let table = self.table.load_full();
+        let shared = self.shared();
+        let core = shared.writable_core()?;
+        let table = shared.table.load_full();
         let segment = table.find(generation).ok_or(AppendError::NoSuchSegment { generation })?;
         if !segment.is_sealed() || segment.next() > self.released() {
             return Err(AppendError::StillNeeded { generation });
@@ -58,16 +77,16 @@ impl Shared {
         // The next segment must be durable first, because it may be the only record of how far the LSNs have
         // advanced.
         let next = core.next;
-        if self.durable() <= segment.next() || !core.unsynced.is_empty() {
-            self.sync_files(core, next)?;
+        if shared.durable() <= segment.next() || !core.unsynced.is_empty() {
+            shared.sync_files(core, next)?;
         } else {
             drop(core);
         }
-        let _core = self.writable_core()?;
-        let table = self.table.load_full();
+        let _core = shared.writable_core()?;
+        let table = shared.table.load_full();
         let segment = table.find(generation).ok_or(AppendError::NoSuchSegment { generation })?;
-        self.table.store(table.without(generation).into());
-        self.truncations.forget(segment.first, segment.next());
+        shared.table.store(table.without(generation).into());
+        shared.truncations.forget(segment.first, segment.next());
         segment.give_up();
         Ok(())
     }

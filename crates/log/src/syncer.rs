@@ -1,14 +1,14 @@
-//! The background syncer. It fsyncs `interval` writes at their deadline and sealed segments soon, and marks
-//! an idle log as durable.
+//! Deadlines of the background syncer.
 //!
-//! Owns: the deadlines. Sleeps without a timer while none is set.
+//! Owns: the deadlines and the wait for them, without a timer while none is set. Does not own: the actions (see
+//! `background`).
 
 use std::{
     sync::{Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
-use crate::log::Shared;
+use thalweg_types::Clock;
 
 #[derive(Debug, Default)]
 struct Due {
@@ -53,83 +53,36 @@ impl Syncer {
     }
 
     /// Sleeps until an action is due.
-    fn wait(&self, shared: &Shared) -> Wanted {
+    pub fn wait(&self, clock: &dyn Clock) -> DueAction {
         let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if due.stop {
-                return Wanted::Stop;
+                return DueAction::Stop;
             }
             if due.now {
                 due.now = false;
-                return Wanted::Everything;
+                return DueAction::Everything;
             }
             let Some(at) = due.at.into_iter().chain(due.mark).min() else {
                 due = self.changed.wait(due).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let left = at.saturating_sub(shared.clock.monotonic());
+            let left = at.saturating_sub(clock.monotonic());
             if left.is_zero() {
                 if due.at == Some(at) {
                     due.at = None;
-                    return Wanted::Interval;
+                    return DueAction::Interval;
                 }
                 due.mark = None;
-                return Wanted::Mark;
+                return DueAction::Mark;
             }
             due = self.changed.wait_timeout(due, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
-
-    /// Body of the thread. A failed sync fails the log, where callers see it.
-    pub fn run(&self, shared: &Shared) {
-        loop {
-            let core = match self.wait(shared) {
-                Wanted::Stop => return,
-                Wanted::Everything => shared.core(),
-                Wanted::Mark => {
-                    let mut core = shared.core();
-                    let due = core.synced_at + shared.options.idle_mark_after;
-                    if due > shared.clock.monotonic() {
-                        // The log was not idle: another sync ended in the meantime. No writer needs to
-                        // schedule the marker again.
-                        drop(core);
-                        self.mark_at(due);
-                        continue;
-                    }
-                    // If a sync is in progress, its leader schedules the marker again at its end.
-                    core.mark_due = false;
-                    if shared.check_writable().is_ok() && shared.mark_idle(core).is_none() {
-                        return;
-                    }
-                    continue;
-                }
-                Wanted::Interval => {
-                    let core = shared.core();
-                    // A sync has covered the write that set this deadline; later `interval` writes have their
-                    // own deadline.
-                    let Some(since) = core.interval_since else { continue };
-                    let due = since + shared.options.sync_interval;
-                    if due > shared.clock.monotonic() {
-                        drop(core);
-                        self.due_at(due);
-                        continue;
-                    }
-                    core
-                }
-            };
-            let next = core.next;
-            if shared.durable() >= next && core.unsynced.is_empty() {
-                continue;
-            }
-            if shared.sync_files(core, next).is_err() {
-                return;
-            }
-            shared.spares.look();
-        }
-    }
 }
 
-enum Wanted {
+/// Action that is due.
+pub(crate) enum DueAction {
     Stop,
     /// All records written so far must be synced.
     Everything,

@@ -21,8 +21,9 @@ use thalweg_types::Lsn;
 
 use crate::{
     errors::{OpenError, ReadError},
-    reader::Records,
-    record::{Draft, RecordKind, Truncation},
+    record::{Draft, Truncation},
+    record_kind::RecordKind,
+    records::Records,
     segment::Table,
 };
 

@@ -1,33 +1,24 @@
-//! The writer role: the holder of the core's lock writes batches into the active segment.
+//! Appends: batches are encoded by the caller, and written under the lock of the writer role.
 //!
-//! Owns: the position of the next batch, the chain, sealing and switching segments. Does not own: syncing
-//! (see `commit`), preparing segments (see `prepare`).
-//!
-//! Invariants: `durable <= next`; every byte below `offset` of the active segment belongs to a complete
-//! batch; sealed segments that are not completely synced are in `unsynced`, oldest first.
+//! Does not own: the state of the role (see `writer_role`), syncing (see `commit`), preparing segments (see `prepare`).
 
 use std::{
     cell::RefCell,
-    io,
-    sync::{Arc, MutexGuard, atomic::Ordering},
+    sync::{MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
-use thalweg_disk::Mapping;
-use thalweg_types::{Durability, Generation, Log2Histogram, LogPosition, Lsn};
+use thalweg_types::{Durability, Generation, LogPosition, Lsn};
 
 use crate::{
-    commit::SyncRole,
-    encode::{Body, Encoded, MAPPED_MAX_BYTES, Measure, Scratch, Stream},
+    encode::{Encoded, Measure, Scratch},
     errors::AppendError,
-    format::{
-        BATCH_HEADER_BYTES, BatchHeader, BatchKind, DATA_START, FOOTER_BYTES, Footer, HEADER_BLOCK_BYTES, MARKER_ROOM,
-        RECORD_HEADER_BYTES, SegmentHeader, SegmentState, body_crc, padded,
-    },
-    log::Shared,
-    prepare::{NoSpare, Prepared},
+    format::{BATCH_HEADER_BYTES, BatchKind, DATA_START, FOOTER_BYTES, MARKER_ROOM, RECORD_HEADER_BYTES, padded},
+    log::Log,
+    prepare::NoSpare,
     record::{Appended, Draft, Purpose},
-    segment::{Extent, Segment, SegmentKey},
+    shared::Shared,
+    writer_role::{Core, Through},
 };
 
 /// Maximum number of sealed segments that wait for their sync. A writer that would seal another one syncs
@@ -40,247 +31,22 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-/// Counters protected by the core's lock, which every append holds anyway.
-#[derive(Debug, Default)]
-pub(crate) struct WriteCounters {
-    pub appends: u64,
-    pub records: u64,
-    pub bytes: u64,
-    pub payload_bytes: u64,
-    pub syncs: u64,
-    pub sync_micros: u64,
-    pub batches_per_sync_max: u64,
-    pub sync_latency: Log2Histogram,
-    pub batches_per_sync: Log2Histogram,
-}
-
-/// Path of a small batch to the kernel.
-///
-/// A copy into the mapped tail needs no system call. But the next fsync must remove every page touched this
-/// way from the page tables of all processors, and the next copy faults it in again: 10 to 25 µs for each
-/// sync on our machines. So a batch that is fsynced immediately is written with a system call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Through {
-    Mapping,
-    File,
-}
-
-impl Through {
-    fn of(level: Durability, total: u64) -> Self {
-        if level.waits_for_sync() || total > MAPPED_MAX_BYTES { Self::File } else { Self::Mapping }
-    }
-}
-
-/// State of the writer role, under its lock.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub active: Arc<Segment>,
-    mapping: Box<dyn Mapping>,
-    offset: u32,
-    pub next: Lsn,
-    chain: u32,
-    /// Bound that the last batch attests.
-    attested: Lsn,
-    /// Sealed segments that need a sync, oldest first.
-    pub unsynced: Vec<Arc<Segment>>,
-    pub role: SyncRole,
-    /// Time of the oldest `interval` write that no sync covers yet.
-    pub interval_since: Option<Duration>,
-    /// True if the syncer was told to mark the log idle.
-    pub mark_due: bool,
-    /// Time at which the last sync ended.
-    pub synced_at: Duration,
-    /// Number of record batches since the last sync began.
-    pub batches: u64,
-    pub counters: WriteCounters,
-    /// True after a partly failed write; no batch may follow it.
-    pub torn: bool,
-}
-
-impl Core {
-    pub fn new(active: Arc<Segment>, mapping: Box<dyn Mapping>, chain: u32) -> Self {
-        let extent = active.extent();
-        Self {
-            active,
-            mapping,
-            offset: extent.written,
-            next: extent.next,
-            chain,
-            attested: Lsn::ZERO,
-            unsynced: Vec::new(),
-            role: SyncRole::default(),
-            interval_since: None,
-            mark_due: false,
-            synced_at: Duration::ZERO,
-            batches: 0,
-            counters: WriteCounters::default(),
-            torn: false,
-        }
-    }
-
-    fn fits(&self, total: u32) -> bool {
-        u64::from(self.offset) + u64::from(total) + u64::from(MARKER_ROOM) <= u64::from(self.active.key.limit)
-    }
-
-    /// Writes one batch at the end. After an error the segment's tail is torn.
-    fn write(
-        &mut self,
-        batch: &mut Encoded<'_>,
-        kind: BatchKind,
-        attested: Lsn,
-        through: Through,
-    ) -> io::Result<(u32, Lsn)> {
-        let at = self.offset;
-        let first = self.next;
-        if let Body::Streamed(stream) = &mut batch.body {
-            self.stream(stream, batch.sums, at)?;
-        }
-        let crc = body_crc(batch.sums, self.chain);
-        let header = BatchHeader {
-            body_len: batch.body_len,
-            count: batch.count,
-            first,
-            attested,
-            chain: self.chain,
-            body_crc: crc,
-            kind,
-        };
-        let header_bytes = header.encode(self.active.key.id, at);
-        let file = &self.active.file;
-        let written = match &mut batch.body {
-            Body::Flat(bytes) => {
-                bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header_bytes);
-                match through {
-                    Through::Mapping => {
-                        self.mapping.write(bytes, at.into());
-                        Ok(())
-                    }
-                    Through::File => file.write_all_at(bytes, at.into()),
-                }
-            }
-            Body::Parts(parts) => {
-                let mut whole = Vec::with_capacity(parts.len() + 1);
-                whole.push(io::IoSlice::new(&header_bytes));
-                whole.extend_from_slice(parts);
-                file.write_all_vectored_at(&whole, at.into())
-            }
-            Body::Streamed(_) => file.write_all_at(&header_bytes, at.into()),
-        };
-        if let Err(error) = written {
-            self.torn = true;
-            return Err(error);
-        }
-        let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
-        self.offset = at + total;
-        self.next = header.next();
-        self.chain = crc;
-        self.attested = attested;
-        self.counters.bytes += u64::from(total);
-        self.active.publish(at, self.offset, first, self.next, batch.times);
-        Ok((at, first))
-    }
-
-    /// Writes the body of a batch at `at`, piece by piece. The batch is void until its header is written.
-    fn stream(&mut self, stream: &mut Stream<'_>, sums: &mut [u8], at: u32) -> io::Result<()> {
-        let mut to = u64::from(at) + BATCH_HEADER_BYTES as u64;
-        let mut done = 4;
-        loop {
-            let piece = stream.next_piece(sums, &mut done);
-            if piece.is_empty() {
-                return Ok(());
-            }
-            if let Err(error) = self.active.file.write_all_at(piece, to) {
-                self.torn = true;
-                return Err(error);
-            }
-            to += piece.len() as u64;
-        }
-    }
-
-    /// Writes a batch without records that attests `attested`. Returns false if the segment has no room for
-    /// it.
-    pub fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
-        if self.torn || self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
-            return false;
-        }
-        let mut bytes = [0; BATCH_HEADER_BYTES];
-        let mut batch = Encoded {
-            count: 0,
-            body_len: 0,
-            payload_len: 0,
-            times: None,
-            sums: &mut [0; 4],
-            body: Body::Flat(&mut bytes),
-        };
-        self.write(&mut batch, kind, attested, Through::File).is_ok()
-    }
-
-    /// Writes a marker that attests an idle and durable log, unless the last batch already does. The last
-    /// room is reserved for the markers of open and close.
-    pub fn mark_idle(&mut self) {
-        if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
-            self.mark(BatchKind::Idle, self.next);
-        }
-    }
-
-    /// Seals the active segment and continues in a prepared one.
-    fn switch(&mut self, prepared: Prepared, shared: &Shared) {
-        let old = &self.active;
-        let extent = old.extent();
-        let footer = Footer {
-            end: self.offset,
-            chain: self.chain,
-            first: old.first,
-            next: self.next,
-            first_time: extent.first_time,
-            last_time: extent.last_time,
-            truncates: extent.truncates,
-        };
-        let limit = old.key.limit;
-        self.mapping.write(&footer.encode(old.key.id, limit), limit.into());
-        let Prepared { slot, id, generation, mut mapping } = prepared;
-        let header = SegmentHeader {
-            state: SegmentState::Live,
-            id,
-            generation,
-            base: self.next,
-            base_chain: self.chain,
-            segment_bytes: slot.segment_bytes,
-            slot: slot.slot,
-            previous: old.key.generation,
-        };
-        write_live_header(&mut *mapping, &header);
-        let key = SegmentKey::new(id, generation, slot.segment_bytes);
-        let extent = Extent::empty(self.next);
-        let fresh = Segment::new(slot, key, (self.next, self.chain), extent, Arc::clone(&shared.spares));
-        let fresh = Arc::new(fresh);
-        old.seal();
-        shared.table.store(Arc::new(shared.table.load().with(Arc::clone(&fresh))));
-        self.unsynced.push(std::mem::replace(&mut self.active, fresh));
-        self.mapping = mapping;
-        self.offset = DATA_START;
-    }
-}
-
-const _: () = assert!(FOOTER_BYTES < HEADER_BLOCK_BYTES as usize);
-
-/// Turns a spare into a live segment, without a sync. A power loss that destroys the header destroys no
-/// attested batch, because the sync that makes a batch durable makes the header durable too.
-pub(crate) fn write_live_header(mapping: &mut dyn Mapping, header: &SegmentHeader) {
-    let bytes = header.encode();
-    mapping.write(&bytes, 0);
-    mapping.write(&bytes, HEADER_BLOCK_BYTES.into());
-}
-
-impl Shared {
+impl Log {
+    /// Appends records as one batch and returns once `level` is reached. `None` behaves like `Os` here; its
+    /// caller defines when such a record is accepted. Group commit: a caller that finds the writer role free
+    /// takes it.
+    ///
+    /// There is no queue: callers wait inside the call and keep their own records. After `Failed`, the
+    /// records may or may not exist after a restart. After any other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
+        let shared = self.shared();
         let measure = Measure::of(drafts)?;
-        let max = u64::from(self.options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM);
+        let max = u64::from(shared.options.segment_bytes - DATA_START - FOOTER_BYTES as u32 - MARKER_ROOM);
         if measure.total() > max {
             return Err(AppendError::TooLarge { got: measure.total(), max });
         }
-        if purpose == Purpose::Data && self.spares.is_low() {
-            self.admit()?;
+        if purpose == Purpose::Data && shared.spares.is_low() {
+            shared.admit()?;
         }
         let through = Through::of(level, measure.total());
         let mut appended = Appended {
@@ -290,27 +56,29 @@ impl Shared {
         };
         let mut core = SCRATCH.with_borrow_mut(|scratch| {
             let mut batch = scratch.encode(drafts, &measure);
-            self.place(&mut batch, &mut appended, purpose, through)
+            shared.place(&mut batch, &mut appended, purpose, through)
         })?;
         if measure.truncates {
             core.active.note_truncations();
-            self.truncations.add_appended(drafts, appended.first);
+            shared.truncations.add_appended(drafts, appended.first);
         }
         match level {
             Durability::None | Durability::Os => Ok(appended),
             Durability::Interval => {
                 if core.interval_since.is_none() {
-                    let now = self.clock.monotonic();
+                    let now = shared.clock.monotonic();
                     core.interval_since = Some(now);
                     drop(core);
-                    self.syncer.due_at(now + self.options.sync_interval);
+                    shared.syncer.due_at(now + shared.options.sync_interval);
                 }
                 Ok(appended)
             }
-            Durability::Disk | Durability::Quorum => self.commit(core, appended.next).map(|()| appended),
+            Durability::Disk | Durability::Quorum => shared.commit(core, appended.next).map(|()| appended),
         }
     }
+}
 
+impl Shared {
     /// Checks the disk again, after the last check found it nearly full.
     #[cold]
     fn admit(&self) -> Result<(), AppendError> {
@@ -374,7 +142,7 @@ impl Shared {
             return self.writable_core();
         }
         if let Some(prepared) = self.spares.take(purpose) {
-            core.switch(prepared, self);
+            core.switch(prepared, &self.table, &self.spares);
             self.syncer.due_now();
             return Ok(core);
         }

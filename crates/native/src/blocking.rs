@@ -1,10 +1,11 @@
-//! Reads on blocking threads.
+//! Reads that may touch the disk, on threads that may block.
 
 use thalweg_types::Action;
 
 use super::failure::Failure;
 
-/// Runs `read` on a blocking thread, so that a disk read does not delay other connections on this thread.
+/// Runs `read` on a thread that may block, so that a disk read does not delay the other connections of the calling
+/// thread.
 pub(crate) async fn off_thread<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {

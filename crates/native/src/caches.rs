@@ -1,8 +1,8 @@
-//! Caches over the native protocol.
+//! Handlers of requests about caches.
 //!
-//! Each frame is answered immediately from memory, and the replies to pipelined frames leave in one write. A small
-//! value is copied from the entry into the outbox under its shard's mutex, so a hit allocates nothing and counts no
-//! reference; a large value is shared.
+//! Each request is answered immediately from memory, and the replies to pipelined requests leave in one write. A small
+//! value is copied from the cache entry into the channel's outbox while the mutex of the entry's shard is held, so a
+//! hit allocates nothing and counts no reference; a large value is shared instead of copied.
 
 use std::sync::Arc;
 
@@ -26,11 +26,12 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Value of `remaining` for an entry that does not expire.
+/// Value of the field `remaining` in the reply, for an entry that does not expire.
 const NEVER: u64 = u64::MAX;
-/// Size in bytes from which values are shared with the outbox; smaller values are copied under the shard's mutex.
+/// Size in bytes from which a value is shared with the outbox. Smaller values are copied while the shard's mutex is
+/// held.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
-/// Bytes of a cache value's frame before the value.
+/// Number of bytes that precede the value in the frame with a cache value.
 const VALUE_HEAD_BYTES: usize = 8 + 8;
 
 impl From<CacheError> for Failure {
@@ -50,7 +51,7 @@ fn find(app: &App, id: u32) -> Result<Arc<Cache>, Failure> {
 }
 
 fn no_such_cache(which: &str) -> Failure {
-    let message = format!("there is no cache {which}: it was dropped, or the server has started anew; open it by name");
+    let message = format!("there is no cache {which}: it was dropped, or the server restarted; open it by name");
     Failure::fix("no_such_cache", message)
 }
 
@@ -62,7 +63,7 @@ fn expiry(ttl: &CacheTtl, now: Moment) -> Expiry {
     }
 }
 
-/// Returns the condition of a write; `None` if any state of the key is accepted.
+/// Converts the condition of a cache write; returns `None` if the write is unconditional.
 fn condition<'f>(expect: &CacheExpect<'f>) -> Option<Condition<'f>> {
     match *expect {
         CacheExpect::Any {} => None,
@@ -123,7 +124,7 @@ pub(crate) fn multi_get(
         let entry = cache.get(now, key);
         bytes += entry.as_ref().map_or(0, |entry| entry.value.len());
         if bytes > turn.out.max_frame_bytes() {
-            let message = format!("the values have more than the {bytes} bytes that the client takes: ask for fewer");
+            let message = format!("the values have more than the {bytes} bytes that the client accepts: request fewer");
             return Err(Failure::fix("result_too_large", message));
         }
         found.push(entry);
@@ -145,11 +146,12 @@ fn at_once(entries: usize) -> Result<(), Failure> {
     if entries <= MAX_CACHE_ENTRIES_AT_ONCE {
         return Ok(());
     }
-    let message = format!("at most {MAX_CACHE_ENTRIES_AT_ONCE} entries at once, not {entries}: send several requests");
+    let message =
+        format!("a request has at most {MAX_CACHE_ENTRIES_AT_ONCE} entries, not {entries}: send several requests");
     Err(Failure::fix("too_many_entries", message))
 }
 
-/// Handles a `cache put` request: stores a value, optionally on a condition, and replies with its version.
+/// Handles a `cache put` request: stores a value, optionally on a condition, and replies with the value's version.
 pub(crate) fn put(turn: &mut Turn<'_>, request: &Request<'_>, put: &CachePut<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, put.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -202,7 +204,7 @@ pub(crate) fn touch(turn: &mut Turn<'_>, request: &Request<'_>, touch: &CacheTou
     done(turn, request, existed)
 }
 
-/// Handles a `cache add` request: adds to a counter and replies with its new value.
+/// Handles a `cache add` request: adds a number to a counter and replies with its new value.
 pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, add.cache)?;
     let now = turn.app.views.moment(request.received);
@@ -251,7 +253,7 @@ pub(crate) fn drop_cache(turn: &mut Turn<'_>, request: &Request<'_>, gone: &Drop
     done(turn, request, existed)
 }
 
-/// Handles a `read cache stats` request: replies with the statistics of one cache or all.
+/// Handles a `read cache stats` request: replies with the statistics of one cache or of all caches.
 pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCacheStats) -> Result<Handled, Failure> {
     let mut all = turn.app.views.caches.list();
     if read.cache != 0 {
@@ -266,7 +268,7 @@ pub(crate) fn stats(turn: &mut Turn<'_>, request: &Request<'_>, read: &ReadCache
     Ok(Handled::Replied)
 }
 
-fn figures(named: &NamedCache) -> CacheFigures<'_> {
+fn figures(named: &NamedCache) -> CacheFigures {
     let Stats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = named.cache.stats();
     CacheFigures {
         cache: named.id.0,
@@ -279,6 +281,6 @@ fn figures(named: &NamedCache) -> CacheFigures<'_> {
         deletes,
         evictions,
         expirations: expired,
-        name: &named.name,
+        name: named.name.to_string(),
     }
 }

@@ -1,8 +1,8 @@
-//! Lookups and lists of keyspaces, streams, producers and leases, by name or id.
+//! Handlers that look up and list keyspaces, streams, producers and leases, by name or id.
 
 use std::{sync::Arc, time::Duration};
 
-use thalweg_engine::{DEFAULT_STATS_KEYS, KeyspaceInfo, LeaseInfo, LeaseKey, ProducerInfo, StreamInfo};
+use thalweg_engine::{DEFAULT_STATS_KEYS, LeaseInfo, LeaseKey};
 use thalweg_serving::{
     error::{no_such_keyspace, no_such_stream},
     limits::{DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN},
@@ -19,16 +19,16 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Handles a `find keyspace` request: replies with the id and configuration of a keyspace, and its size on request.
+/// Handles a `find keyspace` request: replies with the id and configuration of a keyspace and, if requested, its size.
 pub(crate) fn find_keyspace(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &wire::FindKeyspace<'_>,
 ) -> Result<Handled, Failure> {
     let keyspace = turn.app.find_keyspace(wanted.name)?;
-    let info = keyspace.info().ok_or_else(|| no_such_keyspace(wanted.name))?;
+    let found = keyspace.info().ok_or_else(|| no_such_keyspace(wanted.name))?;
     if wanted.count == Count::Skip {
-        turn.out.reply(request.id, &KeyspaceFound { keyspace: shown_keyspace(&info), counts: None })?;
+        turn.out.reply(request.id, &KeyspaceFound { keyspace: found, counts: None })?;
         return Ok(Handled::Replied);
     }
     // Counting costs at most as much as a scan, so it is admitted as one.
@@ -39,9 +39,7 @@ pub(crate) fn find_keyspace(
         drop(held);
         let counts =
             wire::KeyspaceCounts { keys: stats.keys, bytes: stats.bytes, exact: stats.exact, sweeping: stats.sweeping };
-        Ok(Reply::encode(move |out, id| {
-            out.reply(id, &KeyspaceFound { keyspace: shown_keyspace(&info), counts: Some(counts) })
-        }))
+        Ok(Reply::encode(move |out, id| out.reply(id, &KeyspaceFound { keyspace: found, counts: Some(counts) })))
     }))
 }
 
@@ -58,15 +56,8 @@ pub(crate) fn list_keyspaces(
         found.sort_unstable_by_key(|info| info.id);
         let more = found.len() > limit;
         found.truncate(limit);
-        Ok(move |out: &mut Replies, id: u32| {
-            let keyspaces: Vec<_> = found.iter().map(shown_keyspace).collect();
-            out.reply(id, &KeyspaceList { more, keyspaces: List::Items(&keyspaces) })
-        })
+        Ok(move |out: &mut Replies, id: u32| out.reply(id, &KeyspaceList { more, keyspaces: List::Items(&found) }))
     })
-}
-
-fn shown_keyspace(info: &KeyspaceInfo) -> wire::Keyspace<'_> {
-    wire::Keyspace { id: info.id, created: info.created, config: info.config, name: &info.name }
 }
 
 /// Handles a `find stream` request: replies with the description of a stream.
@@ -76,8 +67,7 @@ pub(crate) fn find_stream(
     wanted: &wire::FindStream<'_>,
 ) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().find_stream(wanted.name).ok_or_else(|| no_such_stream(wanted.name))?;
-    let info = stream.info()?;
-    turn.out.reply(request.id, &StreamFound { stream: shown_stream(&info) })?;
+    turn.out.reply(request.id, &StreamFound { stream: stream.info()? })?;
     Ok(Handled::Replied)
 }
 
@@ -93,26 +83,11 @@ pub(crate) fn list_streams(
         let mut found = app.db.blocking().streams_after(after, limit.saturating_add(1));
         let more = found.len() > limit;
         found.truncate(limit);
-        Ok(move |out: &mut Replies, id: u32| {
-            let streams: Vec<_> = found.iter().map(shown_stream).collect();
-            out.reply(id, &wire::StreamList { more, streams: List::Items(&streams) })
-        })
+        Ok(move |out: &mut Replies, id: u32| out.reply(id, &wire::StreamList { more, streams: List::Items(&found) }))
     })
 }
 
-fn shown_stream(info: &StreamInfo) -> wire::Stream<'_> {
-    wire::Stream {
-        id: info.id,
-        start: info.start,
-        next: info.next,
-        bytes: info.bytes,
-        last_time: info.last_time,
-        config: info.config,
-        name: &info.name,
-    }
-}
-
-/// Handles a `list producers` request: replies with one producer of a stream, or all.
+/// Handles a `list producers` request: replies with one producer of a stream, or with all its producers.
 pub(crate) fn list_producers(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -124,17 +99,11 @@ pub(crate) fn list_producers(
     } else {
         stream.producer_info(wanted.producer)?.into_iter().collect()
     };
-    let producers: Vec<_> = found.iter().map(shown_producer).collect();
-    turn.out.reply(request.id, &wire::ProducerList { producers: List::Items(&producers) })?;
+    turn.out.reply(request.id, &wire::ProducerList { producers: List::Items(&found) })?;
     Ok(Handled::Replied)
 }
 
-fn shown_producer(info: &ProducerInfo) -> wire::Producer<'_> {
-    let ProducerInfo { epoch, next_sequence, last_time, id } = info;
-    wire::Producer { epoch: *epoch, next_sequence: *next_sequence, last_time: *last_time, id }
-}
-
-/// Handles a `find lease` request: replies with a lease and its keys.
+/// Handles a `find lease` request: replies with a lease and the keys attached to it.
 pub(crate) fn find_lease(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -164,7 +133,7 @@ fn no_such_lease(lease: LeaseId) -> Failure {
     Failure::from(thalweg_engine::WriteError::NoSuchLease(lease))
 }
 
-/// Handles a `list leases` request: replies with a page of leases.
+/// Handles a `list leases` request: replies with a page of leases in the order of their ids.
 pub(crate) fn list_leases(
     turn: &mut Turn<'_>,
     request: &Request<'_>,

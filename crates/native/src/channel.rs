@@ -1,14 +1,16 @@
-//! The task of a channel: reads, dispatches, answers, writes.
+//! The task of a channel: reads frames, calls their handlers, and writes replies. A connection has one channel over
+//! TCP, and can have several over QUIC.
 //!
 //! Owns: the order of these steps, backpressure, keepalive and the end of the channel. Does not own: the execution of
-//! requests (`dispatch` and the handlers), pending requests (`requests`), the socket and its timers (`served`).
+//! requests (`dispatch` and the handlers), pending requests (`requests`), the socket and its timers
+//! (`thalweg_serving::served`).
 //!
 //! ```text
 //! one turn:  read once ─► frames ─► finished replies ─► subjects ─► write
 //! ```
-//! Frames that arrive in one read are therefore answered in one write, and their commands are committed together. Turns
-//! repeat until no step makes progress. Then the task sleeps until its socket, a finished reply, the broker or its tick
-//! wakes it.
+//! Frames that arrive in one read are therefore answered in one write, and their commands are committed together.
+//! Turns repeat until no step makes progress. Then the task sleeps until its socket, a finished reply, the broker or
+//! its timer tick wakes it.
 //!
 //! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more bytes wait for the client, the
 //! task reads nothing, handles no frame and takes nothing from the broker. The memory used by a client that does not
@@ -46,40 +48,42 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// State of a channel on its way from open to closed.
+/// Phase of a channel's life, from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The channel takes frames of its client.
+    /// The channel handles frames of its client.
     Open,
-    /// The channel takes no more frames. Pending requests are answered, then the channel sends a goodbye if the client
-    /// can still receive it.
+    /// The channel handles no more frames. Pending requests are answered; then the channel sends a goodbye frame, if
+    /// the client can still receive it.
     Finishing { goodbye: Option<Reason> },
-    /// The last bytes and the end of the stream are being written; after that the [socket](Served) lingers.
+    /// The last bytes and the end of the byte stream are being written. After that the [socket](Served) lingers, so
+    /// that the client can read them.
     Closing,
 }
 
-/// A channel and its pending requests and subscriptions.
+/// A channel with its pending requests and subscriptions.
 #[derive(Debug)]
 pub(crate) struct ChannelTask {
     session: Session,
     socket: Served,
     decoder: Decoder,
-    /// Memory reservation for the frame that is arriving, if it is a large one.
+    /// Memory reservation for the frame that is arriving; `None` if that frame is small.
     arriving: Option<Held>,
     out: Replies,
     requests: Requests,
     subjects: Subjects,
     /// Number of the channel, unique on this server.
     number: u64,
-    /// True if no other channel has been active recently.
+    /// True if no other channel on this server has been active recently.
     is_alone: bool,
     phase: Phase,
-    /// Keepalive of the connection; `None` on all channels but the first, which covers the whole connection.
+    /// Keepalive of the connection. `None` on all channels except the first, whose keepalive covers the whole
+    /// connection.
     keep_alive: Option<KeepAlive>,
 }
 
 impl ChannelTask {
-    /// Creates the task for a channel after the handshake of its connection. `decoder` contains the bytes received
+    /// Creates the task of a channel after the handshake of its connection. `decoder` contains the bytes received
     /// after the handshake.
     #[must_use]
     pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
@@ -102,7 +106,7 @@ impl ChannelTask {
         }
     }
 
-    /// Makes all progress that is possible now. Ready when the channel has ended.
+    /// Makes all progress that is possible now: receives, answers and sends. Ready when the channel has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.subjects.woken_by(cx);
         self.socket.begin();
@@ -129,7 +133,7 @@ impl ChannelTask {
 
     // ----- receiving
 
-    /// Returns true if the channel may handle the next frame.
+    /// Returns true if the channel may handle its client's next frame.
     fn listens(&self) -> bool {
         self.is_open() && self.out.has_room() && !self.subjects.is_blocked()
     }
@@ -142,7 +146,8 @@ impl ChannelTask {
         self.phase == Phase::Closing || !self.socket.is_open()
     }
 
-    /// Handles buffered frames, reads once, then handles the frames of that read. Returns true if there was progress.
+    /// Handles frames that are already received, then reads from the socket once and handles the frames of that read.
+    /// Returns true if there was progress.
     fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         if self.socket.lingers() {
             return self.socket.linger(cx);
@@ -179,7 +184,7 @@ impl ChannelTask {
         moved
     }
 
-    /// Handles complete frames while there are any and the outbox has room. Returns true if there was progress.
+    /// Handles complete frames as long as there are any and the outbox has room. Returns true if there was progress.
     fn frames(&mut self) -> bool {
         let (mut moved, mut wrote) = (false, false);
         while self.listens() {
@@ -204,8 +209,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Reserves memory for the next frame if it is a large one that is still arriving. Without room the frame is
-    /// rejected and its bytes are skipped as they arrive; then returns false.
+    /// Reserves memory for the next frame, if that frame is large and still arriving. If no memory is free, the frame
+    /// is rejected, its bytes are skipped as they arrive, and the result is false.
     fn admit_next(&mut self) -> bool {
         let Some(header) = self.decoder.peek() else { return true };
         if self.arriving.is_some() || (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {
@@ -221,8 +226,8 @@ impl ChannelTask {
         false
     }
 
-    /// Handles the next frame, borrowed from the decoder. Returns `None` without a complete frame, else whether it was
-    /// a write.
+    /// Handles the next frame, which is borrowed from the decoder. Returns `None` if no complete frame has arrived,
+    /// and otherwise true if the frame was a write.
     fn borrowed_frame(&mut self) -> Option<bool> {
         // The frame borrows the decoder, so the decoder is moved out of `self` until the frame is handled.
         let mut decoder = std::mem::take(&mut self.decoder);
@@ -257,7 +262,7 @@ impl ChannelTask {
         handled
     }
 
-    /// Handles a decoded frame. Returns true if it was a write.
+    /// Handles a frame that was decoded, or reports that it did not decode. Returns true if the frame was a write.
     fn decoded(
         &mut self,
         decoded: Result<thalweg_wire::Envelope<'_, ClientFrame<'_>>, thalweg_wire::DecodeError>,
@@ -279,7 +284,7 @@ impl ChannelTask {
                 self.subjects.flush();
                 self.phase = Phase::Closing;
             }
-            ClientFrame::Hello(_) => self.protocol("a hello begins a connection and comes once"),
+            ClientFrame::Hello(_) => self.protocol("a hello is only valid as the first frame of a connection"),
             ClientFrame::Cancel(cancel) => self.cancel(id, cancel.mode),
             ClientFrame::Credit(credit) => self.credit(id, &credit),
             frame => {
@@ -293,7 +298,7 @@ impl ChannelTask {
 
     // ----- requests
 
-    /// Handles a request. Returns true if it was a write.
+    /// Handles a request of the client. Returns true if it was a write.
     fn request(&mut self, request: &Request<'_>, frame: ClientFrame<'_>) -> bool {
         let Request { id, kind, received, .. } = *request;
         if id != 0 && self.requests.is_in_use(id) {
@@ -348,21 +353,25 @@ impl ChannelTask {
         matches!(kind, Kind::Write | Kind::WriteAndPublish)
     }
 
-    /// Returns an error if a request may not be carried out. A subscription reserves one of the tail slots here. Other
-    /// requests are counted only when they become pending, since most are answered immediately.
+    /// Returns an error if a limit forbids a request. A request that begins a subscription reserves one of the
+    /// server's tail slots here. Other requests are counted only when they become pending, because most are answered
+    /// immediately.
     fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Held>, Failure> {
         if request.fields.space.is_some_and(|space| space.0 != 0) {
-            return Err(Failure::fix("no_such_space", "this server has the default space only: leave the field out"));
+            return Err(Failure::fix("no_such_space", "this server has only the default space: leave out the field"));
         }
         if subscribes {
             if request.id == 0 {
-                return Err(Failure::fix("malformed_frame", "a subscription has an id above 0: its pushes bear it"));
+                return Err(Failure::fix(
+                    "malformed_frame",
+                    "a subscription needs an id above 0, because its pushes carry the id",
+                ));
             }
             if self.requests.subscriptions() >= self.session.max_subscriptions as usize {
-                return Err(Failure::overloaded("as many subscriptions as a channel may have: end one first"));
+                return Err(Failure::overloaded("the channel has its maximum number of subscriptions: end one first"));
             }
         } else if !self.requests.has_room() {
-            return Err(Failure::overloaded("too many requests under way on this channel: wait for replies"));
+            return Err(Failure::overloaded("too many requests in progress on this channel: wait for replies"));
         }
         let admission = &self.session.app.admission;
         if matches!(request.kind, Kind::Tail | Kind::Push | Kind::Watch) {
@@ -421,7 +430,8 @@ impl ChannelTask {
 
     // ----- answering
 
-    /// Takes finished replies and steps while the outbox has room.
+    /// Puts the results of completed futures (replies and subscription steps) into the outbox, as long as it has room.
+    /// Returns true if there was progress.
     fn answer(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(alarm) = self.socket.alarm(cx) {
@@ -455,7 +465,7 @@ impl ChannelTask {
         }
     }
 
-    /// Begins the next step of a subscription if credit, limit and outbox allow it.
+    /// Begins the next step of a subscription, if the client's credit and the subscription's limit allow it.
     fn feed(&mut self, id: u32) {
         let Some(Use::Subscription(subscription)) = self.requests.get_mut(id) else { return };
         match subscription.next(self.session.max_send_bytes as usize) {
@@ -470,7 +480,7 @@ impl ChannelTask {
         self.out.end(id, why);
     }
 
-    /// Moves pending batches of subject subscriptions into the outbox.
+    /// Moves pending batches of subscriptions to subjects into the outbox. Returns true if there was progress.
     fn deliver(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
         if !self.out.has_room() || self.is_closing() {
             return false;
@@ -500,7 +510,7 @@ impl ChannelTask {
         may_close && self.socket.close(cx) || moved
     }
 
-    /// Sends a frame about the connection.
+    /// Puts a frame about the connection itself (such as a pong) into the outbox.
     fn say(&mut self, frame: &impl for<'f> thalweg_wire::Frame<'f>) {
         let said = self.out.push(0, frame);
         debug_assert!(said.is_ok(), "small frames: {said:?}");
@@ -513,7 +523,7 @@ impl ChannelTask {
             return;
         }
         if self.phase == Phase::Open && self.socket.partial_for() >= self.session.frame_timeout {
-            self.protocol("a frame was begun and its rest did not arrive in time");
+            self.protocol("the remaining bytes of a frame did not arrive in time");
         }
         let age = self.socket.age();
         if let Some(alive) = self.keep_alive.as_mut().filter(|_| self.phase != Phase::Open || !self.out.has_room()) {
@@ -521,14 +531,14 @@ impl ChannelTask {
             alive.heard(age);
         }
         match self.keep_alive.map(|alive| alive.look(age)) {
-            Some(Silence::Gone) => self.leave(Reason::Silent, Action::Retry, "nothing was heard for too long"),
+            Some(Silence::Gone) => self.leave(Reason::Silent, Action::Retry, "the client sent nothing for too long"),
             Some(Silence::Ping) if self.phase == Phase::Open => self.say(&Ping { token: age.as_micros() as u64 }),
             _ => {}
         }
         self.socket.ticked(self.out.outbox());
     }
 
-    /// Begins to stop: the channel takes no new frames, ends its subscriptions and answers pending requests.
+    /// Begins to stop the channel: it handles no new frames, ends its subscriptions and answers pending requests.
     fn stop(&mut self) {
         if !matches!(self.phase, Phase::Open | Phase::Finishing { .. }) {
             return;
@@ -546,7 +556,7 @@ impl ChannelTask {
         }
     }
 
-    /// Closes the channel once nothing is pending.
+    /// Closes a channel that is stopping, once nothing is pending.
     fn finish(&mut self) {
         let Phase::Finishing { goodbye } = self.phase else { return };
         // A client that closes its sending side ends its subscriptions.
@@ -559,7 +569,7 @@ impl ChannelTask {
             return;
         }
         match goodbye {
-            Some(reason) => self.leave(reason, Action::Retry, "the server stops: connect again"),
+            Some(reason) => self.leave(reason, Action::Retry, "the server is stopping: connect again"),
             None => self.phase = Phase::Closing,
         }
     }
@@ -575,7 +585,7 @@ impl ChannelTask {
         self.protocol(&error.to_string());
     }
 
-    /// Sends a goodbye as the last frame.
+    /// Puts a goodbye frame with this reason into the outbox as the last frame, and begins to close the channel.
     fn leave(&mut self, reason: Reason, class: Action, message: &str) {
         if self.is_closing() {
             return;

@@ -1,7 +1,7 @@
-//! A connection: the handshake, and its channels.
+//! A connection of the native protocol: its handshake, and the tasks of its channels.
 //!
-//! Owns: hello and welcome, the agreed terms, the tasks of a connection's channels. Does not own the frames of a
-//! channel after the welcome (`channel`).
+//! Owns: the hello and welcome frames, the terms agreed with the client, and the tasks of a connection's channels.
+//! Does not own the frames of a channel after the welcome (`channel`).
 
 use std::{
     future::poll_fn,
@@ -25,8 +25,8 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
 
-/// Serves a connection to its end. `place` is a slot for connections without a finished handshake; it is released after
-/// the handshake.
+/// Serves a connection from its handshake to its end. `place` is its slot among the connections without a finished
+/// handshake; the slot is released after the handshake.
 pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut channel: Channel, place: Held) {
     let spaces = [Space { id: SpaceId(0), name: "default" }];
     let terms = terms(&native, &spaces);
@@ -43,7 +43,7 @@ pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut chann
         }
         Err(_) => {
             native.metrics.handshake_failed();
-            tracing::debug!(peer = %channel.peer(), "no hello came in time");
+            tracing::debug!(peer = %channel.peer(), "no hello arrived in time");
             return;
         }
     };
@@ -60,7 +60,7 @@ pub(crate) async fn serve(native: Arc<Native>, connection: Connection, mut chann
     connection.close();
 }
 
-/// Accepts and serves further channels until the first channel ends.
+/// Accepts further channels of the connection and serves them, until the first channel ends.
 async fn multiplexed(session: Session, connection: &Connection, first: impl Future<Output = ()>) {
     let mut channels = JoinSet::new();
     let mut first = std::pin::pin!(first);
@@ -116,12 +116,12 @@ fn terms<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerTerms<'a> {
     }
 }
 
-/// Reason why a handshake failed. A client that speaks the protocol was notified.
+/// Reason why a handshake failed. If the client speaks the protocol, it was sent the reason.
 #[derive(Debug, thiserror::Error)]
 enum NoHandshake {
     #[error(transparent)]
     Lost(#[from] io::Error),
-    #[error("it ended before its hello")]
+    #[error("the connection ended before its hello")]
     Ended,
     #[error("{0}")]
     Refused(String),
@@ -178,8 +178,8 @@ async fn write(channel: &mut Channel, out: &mut Outbox) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes the channel gracefully: the client may still be sending, and must be able to read the last bytes written to
-/// it.
+/// Closes a channel gracefully: waits for a while, because the client may still be sending, and must be able to read
+/// the last bytes written to it.
 async fn close(channel: &mut Channel) {
     const LINGER: Duration = Duration::from_millis(500);
     let until = Instant::now() + LINGER;
@@ -197,7 +197,7 @@ async fn close(channel: &mut Channel) {
     let _ = tokio::time::timeout(LINGER, drained).await;
 }
 
-/// Returns the goodbye for a client rejected because the server has too many connections.
+/// Returns the encoded goodbye frame for a client that is rejected because the server has too many connections.
 pub(crate) fn no_room() -> Vec<u8> {
     let mut out = Vec::new();
     let goodbye = goodbye(Reason::Overloaded, Action::Retry, "too many connections: retry later");
@@ -206,7 +206,7 @@ pub(crate) fn no_room() -> Vec<u8> {
 }
 
 /// Rejects a client over TLS or QUIC because the server has too many connections. The channel lingers like any other
-/// that is closed, so that the goodbye is sent.
+/// that is closed, so that the client receives the goodbye frame.
 pub(crate) async fn turn_away(mut channel: Channel) {
     let mut out = Outbox::new();
     out.buffer().extend_from_slice(&no_room());

@@ -1,4 +1,5 @@
-//! Deliveries of consumer groups, as frames. Record bytes are shared with the log, as in pages of records.
+//! Encoding of a consumer group's deliveries as frames. The bytes of records are shared with the log, as in pages of
+//! records.
 
 use thalweg_engine::{Delivery, StreamRun};
 use thalweg_wire::Kind;
@@ -9,30 +10,32 @@ use super::{
     replies::{Replies, Room},
 };
 
-/// Bytes of a delivery before its parts: durability, attempt, deadline, number of parts.
+/// Number of bytes at the beginning of a delivery's frame: durability, attempt, deadline, number of parts (records
+/// delivered equally often).
 const DELIVERY_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Bytes of a part besides its runs: number of deliveries, number of runs.
+/// Number of bytes of a part of a delivery (records delivered equally often) in addition to its runs of records:
+/// number of deliveries, number of runs.
 const PART_HEAD_BYTES: usize = 4 + 4;
 
-/// Returns the maximum bytes and number of records of a delivery that fits into a frame of the client. Half of the
-/// frame is for the record bytes; the other half is for their framing, at 64 bytes a record.
+/// Returns the maximum bytes and the maximum number of records of a delivery whose frame the client accepts. Half of
+/// the frame is for the bytes of the records; the other half is for their framing, at 64 bytes for each record.
 pub(crate) fn fitting(max_frame_bytes: usize) -> (u64, u32) {
     let half = max_frame_bytes / 2;
     (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
 }
 
-/// A delivery as its frame presents it.
+/// A delivery in the form that its frame contains.
 #[derive(Debug)]
 pub(crate) struct Delivered {
     durability: thalweg_types::Durability,
     attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
-    /// Number of deliveries of each part so far, and its records.
+    /// Parts of the delivery: the number of deliveries so far, and the runs of records that were delivered so often.
     pub parts: Vec<(u32, Vec<StreamRun>)>,
 }
 
 impl Delivered {
-    /// Converts a delivery of the engine.
+    /// Converts a delivery that the engine has returned.
     pub(crate) fn of(delivery: Delivery) -> Result<Self, Failure> {
         let (durability, deadline) = (delivery.durability, delivery.deadline);
         // The attempt of an empty delivery has no meaning and is sent as 0.
@@ -40,7 +43,7 @@ impl Delivered {
         Ok(Self { durability, attempt, deadline, parts: delivery.into_runs()? })
     }
 
-    /// Puts the delivery into the outbox as a frame of this kind.
+    /// Puts the delivery into the outbox, as a frame of the given kind.
     pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Dispatch of each frame to its handler.
+//! Dispatch of each request frame to its handler.
 
 use thalweg_wire::{ClientFrame, DecodeError, Permit};
 
@@ -12,7 +12,7 @@ use super::{
     watches, write,
 };
 
-/// Returns the initial credit of a frame that begins a subscription, `None` for other frames.
+/// Returns the initial credit in a frame that begins a subscription; `None` for other frames.
 #[must_use]
 pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
     match frame {
@@ -24,7 +24,7 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
     }
 }
 
-/// Calls the handler of a request.
+/// Calls the handler for a request frame.
 pub(crate) fn dispatch(turn: &mut Turn<'_>, request: &Request<'_>, frame: ClientFrame<'_>) -> Result<Handled, Failure> {
     match frame {
         ClientFrame::Get(get) => reads::get(turn, request, &get),

@@ -1,8 +1,8 @@
 //! Failures of requests, and the `failed` and `ended` frames that report them.
 //!
 //! Owns: the mapping of errors of the layers below to failures for clients. Codes, classes and details equal those of
-//! HTTP's errors ([`ApiError`]), so both protocols report the same error alike. A failure adds whether the request may
-//! have taken effect.
+//! HTTP's errors ([`ApiError`]), so both protocols report the same error alike. A failure also states if the request
+//! may have taken effect.
 
 use std::borrow::Cow;
 
@@ -11,8 +11,8 @@ use thalweg_serving::error::ApiError;
 use thalweg_types::{Action, Classified, Durability};
 use thalweg_wire::{Detail, Effect, Ended, Failed, Level, List};
 
-/// Error of a request that was not carried out, or not completely. Boxed inside, so that results stay small: errors are
-/// rare.
+/// Error of a request that was not carried out, or not completely. Its content is boxed, so that results stay small:
+/// errors are rare.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(Box<Told>);
 
@@ -27,7 +27,7 @@ struct Told {
 }
 
 impl Failure {
-    /// Creates a failure of a request without effect, without details.
+    /// Creates a failure, without details, of a request that had no effect.
     #[must_use]
     pub(crate) fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
         let (effect, shown, details) = (Effect::Nothing, None, Vec::new());
@@ -40,46 +40,47 @@ impl Failure {
         Self::new(code, Action::Fix, message)
     }
 
-    /// Creates a failure for a request rejected by a limit, without effect.
+    /// Creates a failure for a request that a limit of the server has rejected. The request had no effect and can be
+    /// retried.
     #[must_use]
     pub(crate) fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new("overloaded", Action::Retry, message)
     }
 
-    /// Creates a failure from a typed error of a request without effect.
+    /// Creates a failure from a typed error, for a request that had no effect.
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         Self::new(error.code(), error.action(), error.to_string())
     }
 
-    /// Adds a numeric detail.
+    /// Adds a number with a name to the details of the failure.
     #[must_use]
     pub(crate) fn with(mut self, name: &'static str, value: u64) -> Self {
         self.0.details.push((name, value));
         self
     }
 
-    /// Marks the request as possibly carried out despite the failure.
+    /// Marks that the request may have been carried out despite the failure.
     #[must_use]
     pub(crate) fn perhaps_done(mut self) -> Self {
         self.0.effect = Effect::Unknown;
         self
     }
 
-    /// Returns true if the failure has a detail of this name.
+    /// Returns true if the failure has a detail with this name.
     #[must_use]
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.details.iter().any(|(known, _)| *known == name)
     }
 
-    /// Returns the error code.
+    /// Returns the error code of the failure, by which programs recognise it.
     #[cfg(test)]
     #[must_use]
     pub(crate) fn code(&self) -> &'static str {
         self.0.code
     }
 
-    /// Passes the failure as a `failed` frame to `then`.
+    /// Calls `then` with the failure as a `failed` frame, which answers a request.
     pub(crate) fn failed<T>(&self, then: impl FnOnce(&Failed<'_>) -> T) -> T {
         let told = &*self.0;
         let details: Vec<_> = told.details.iter().map(|&(name, value)| Detail { name, value }).collect();
@@ -93,16 +94,16 @@ impl Failure {
         })
     }
 
-    /// Passes the failure as an `ended` frame to `then`.
+    /// Calls `then` with the failure as an `ended` frame, which ends a subscription.
     pub(crate) fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
         self.failed(|failed| {
-            let Failed { class, code, message, ref details, .. } = *failed;
-            then(&Ended { class, code, message, details: details.clone() })
+            let Failed { class, code, message, details, .. } = *failed;
+            then(&Ended { class, code, message, details })
         })
     }
 }
 
-/// Truncates a message that quotes client input, so that it fits into a text field and into any frame.
+/// Truncates a message that quotes client input, so that the message fits into a text field and into any frame.
 fn short(message: &str) -> &str {
     const MAX_MESSAGE_BYTES: usize = 2048;
     &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)]
@@ -153,26 +154,26 @@ impl From<GroupError> for Failure {
     }
 }
 
-/// Failure of a request that its client cancelled.
+/// Creates the failure of a request that its client cancelled.
 #[must_use]
 pub(crate) fn cancelled() -> Failure {
-    Failure::fix("cancelled", "the client cancelled it")
+    Failure::fix("cancelled", "the client cancelled the request")
 }
 
-/// Failure of a request whose timeout expired.
+/// Creates the failure of a request whose timeout expired.
 #[must_use]
 pub(crate) fn timed_out() -> Failure {
-    Failure::new("timeout", Action::Retry, "the request's time was up")
+    Failure::new("timeout", Action::Retry, "the request timed out")
 }
 
-/// Failure of requests that a stopping server ends.
+/// Creates the failure of requests and subscriptions that end because the server stops.
 #[must_use]
 pub(crate) fn stopping() -> Failure {
-    Failure::new("stopping", Action::Retry, "the server stops: connect again and go on")
+    Failure::new("stopping", Action::Retry, "the server is stopping: connect again and continue")
 }
 
-/// End of a subscription that delivered all messages its client requested.
+/// Creates the reason that ends a subscription which has delivered as many messages as its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {
-    Failure::fix("limit_reached", "the subscription has had as much as it asked for")
+    Failure::fix("limit_reached", "the subscription has reached its limit")
 }

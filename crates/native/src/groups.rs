@@ -1,9 +1,9 @@
-//! Handlers of consumer groups: fetch, push, describe. Clients settle deliveries with commands. `deliveries` encodes
-//! deliveries, and `push` runs the steps of a push.
+//! Handlers of requests about consumer groups: fetch, push, describe. Clients ack and nack deliveries with commands.
+//! `deliveries` encodes deliveries, and `push` runs the steps of a push.
 
 use std::sync::Arc;
 
-use thalweg_engine::{self as engine, Credit, FetchRequest, Group, GroupInfo, PushRequest};
+use thalweg_engine::{self as engine, Credit, FetchRequest, Group, PushRequest};
 use thalweg_serving::{app::App, fetching::wait_and_fetch, limits::NATIVE_PAGE_BYTES};
 use thalweg_types::{
     GroupId,
@@ -25,12 +25,14 @@ use super::{
 
 fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     app.db.blocking().group_by_id(id)?.ok_or_else(|| {
-        let message = format!("there is no consumer group with id {id}: it was deleted, ask for its name's id anew");
+        let message =
+            format!("there is no consumer group with id {id}: it was deleted; look up the id of its name again");
         Failure::fix("no_such_group", message)
     })
 }
 
-/// Handles a `fetch` request: delivers records to a member of a consumer group, waiting for them if requested.
+/// Handles a `fetch` request: delivers records to a member of a consumer group. Waits for records if the client
+/// requests it.
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
@@ -78,64 +80,23 @@ pub(crate) fn find_group(
     let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
     // Distinguishes a missing stream from a missing group.
     stream.info()?;
-    let info = match stream.find_group(wanted.name)? {
+    let group = match stream.find_group(wanted.name)? {
         Some(group) => group.info()?,
         None => {
             let message = format!("the stream has no consumer group {:?}: create it", wanted.name);
             return Err(Failure::fix("no_such_group", message));
         }
     };
-    shown(&info, |group| turn.out.reply(request.id, &GroupFound { group }))?;
+    turn.out.reply(request.id, &GroupFound { group })?;
     Ok(Handled::Replied)
 }
 
-/// Handles a `list groups` request: replies with a page of the consumer groups of one stream or all.
+/// Handles a `list groups` request: replies with a page of the consumer groups of one stream or of all streams.
 pub(crate) fn list(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &wire::ListGroups) -> Result<Handled, Failure> {
     let limit = listed(wanted.limit);
     let (app, stream, after) = (Arc::clone(turn.app), wanted.stream, wanted.after);
     on_the_spot_or_off_thread(turn, request, limit, LISTED_BYTES * limit, move || {
         let (groups, more) = app.db.blocking().groups_after(Some(stream).filter(|id| id.0 != 0), after, limit)?;
-        Ok(move |out: &mut Replies, id: u32| {
-            // The frame borrows the groups, which borrow their members, so all are collected first.
-            let members: Vec<Vec<wire::Member<'_>>> = groups.iter().map(members).collect();
-            let groups: Vec<_> = groups.iter().zip(&members).map(|(info, members)| group(info, members)).collect();
-            out.reply(id, &GroupList { more, groups: List::Items(&groups) })
-        })
+        Ok(move |out: &mut Replies, id: u32| out.reply(id, &GroupList { more, groups: List::Items(&groups) }))
     })
-}
-
-fn shown<T>(info: &GroupInfo, then: impl FnOnce(wire::Group<'_>) -> T) -> T {
-    then(group(info, &members(info)))
-}
-
-fn members(info: &GroupInfo) -> Vec<wire::Member<'_>> {
-    info.members.iter().map(member).collect()
-}
-
-fn member(member: &engine::GroupMember) -> wire::Member<'_> {
-    let engine::GroupMember { name, last_fetch, in_flight, attempts } = member;
-    wire::Member { last_fetch: *last_fetch, in_flight: *in_flight, attempts: *attempts, name }
-}
-
-fn group<'a>(info: &'a GroupInfo, members: &'a [wire::Member<'a>]) -> wire::Group<'a> {
-    wire::Group {
-        id: info.id,
-        stream: info.stream,
-        cursor: info.cursor,
-        floor: info.floor,
-        lag: info.lag,
-        pending: info.pending,
-        in_flight: info.in_flight,
-        parked: info.parked,
-        dying: info.dying,
-        delivered: info.delivered,
-        redelivered: info.redelivered,
-        acked: info.acked,
-        dead: info.dead,
-        dropped: info.dropped,
-        config: info.config.clone(),
-        name: &info.name,
-        stream_name: &info.stream_name,
-        members: List::Items(members),
-    }
 }

@@ -31,11 +31,11 @@ use tokio::task::JoinSet;
 
 use super::{Native, connection};
 
-/// Name of the clients in log lines.
+/// Description of these clients in log lines.
 const WHOSE: &str = "native clients";
 
-/// Accepts until the server stops, then waits until all connections have ended. Dropping the future cuts open
-/// connections.
+/// Accepts native connections until the server stops, then waits until all connections have ended. Dropping the future
+/// cuts open connections.
 pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
     let mut stopping = native.app.stopping.clone();
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
@@ -73,8 +73,8 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// Serves one connection. `place` is its slot before the handshake; `held` its slot among all connections, if one was
-/// free.
+/// Serves one native connection. `place` is its slot among the connections without a finished handshake. `held` is its
+/// slot among all connections; `None` if no slot was free, so that the connection is rejected.
 async fn begin(native: Arc<Native>, incoming: Incoming, place: Held, held: Option<Held>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let admission = &native.app.admission;

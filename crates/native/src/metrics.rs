@@ -1,7 +1,7 @@
 //! Metrics of native connections and requests.
 //!
-//! Invariant: counting a request costs three relaxed additions on memory that few threads share; counting the bytes of
-//! a turn costs one.
+//! Invariant: counting a request costs three relaxed atomic additions on memory that few threads share; counting the
+//! bytes of a turn costs one.
 
 use std::{
     fmt,
@@ -22,30 +22,30 @@ use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 use thalweg_transport::Identity;
 use thalweg_wire::{Kind, Role};
 
-/// Counters of all native connections.
+/// Counters of all native connections, for metrics.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histograms by kind; counters by kind and result.
+    /// Histograms of the time of requests, by kind; counters of requests, by kind and result.
     requests: Shards,
-    /// Index of each kind among the counted kinds, by the kind's number.
+    /// Index of each frame kind among the counted kinds, by the number of the frame kind.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
-    /// Counters of connections, which the server's status shows as well.
+    /// Counters of opened and closed connections, which the server's status shows as well.
     pub(crate) connections: Arc<Connections>,
     channels_opened: AtomicU64,
     channels_closed: AtomicU64,
     handshakes_failed: AtomicU64,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
-    /// Identity that the port presents in TLS handshakes.
+    /// Identity (with its certificate) that the native port presents in TLS handshakes.
     identity: OnceLock<Identity>,
 }
 
-/// Exclusive upper bound on the numbers of kinds.
+/// Exclusive upper bound on the numbers of frame kinds.
 const MAX_KIND: usize = 0x0800;
 
 impl Metrics {
-    /// Creates metrics with all counts at zero.
+    /// Creates the metrics of native connections with all counts at zero.
     #[must_use]
     pub fn new(connections: &Arc<Connections>) -> Self {
         let counts = |kind: &&Kind| matches!(kind.role(), Role::Request | Role::Subscription);
@@ -68,24 +68,24 @@ impl Metrics {
         }
     }
 
-    /// Sets the identity whose certificate the metrics describe, including later replacements. Only the first call
-    /// counts.
+    /// Sets the identity whose certificate the metrics describe, including certificates that replace it later. Only
+    /// the first call counts.
     pub fn serves_as(&self, identity: &Identity) {
         let _ = self.identity.set(identity.clone());
     }
 
-    /// Records an answered request or a begun subscription.
+    /// Counts a request that was answered or a subscription that has begun, with its result and the time that it took.
     pub(crate) fn request(&self, kind: Kind, good: bool, took: Duration) {
         let place = usize::from(self.places[kind as usize]);
         self.requests.record(place, place * 2 + usize::from(!good), took);
     }
 
-    /// Counts an opened channel.
+    /// Counts a channel of a native connection that was opened.
     pub(crate) fn channel_opened(&self) {
         self.channels_opened.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a channel that has ended.
+    /// Counts a channel of a native connection that has ended.
     pub(crate) fn channel_closed(&self) {
         self.channels_closed.fetch_add(1, Ordering::Relaxed);
     }
@@ -95,18 +95,18 @@ impl Metrics {
         self.handshakes_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds bytes received from clients.
+    /// Adds to the number of bytes that the server has received from native clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.received_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Adds bytes sent to clients.
+    /// Adds to the number of bytes that the server has sent to native clients.
     pub(crate) fn sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
-/// Collector that encodes the metrics for a scrape.
+/// Collector that encodes the metrics of native connections when they are scraped.
 #[derive(Debug)]
 pub struct Scraped(pub Arc<Metrics>);
 
@@ -116,16 +116,16 @@ impl Collector for Scraped {
         let to = &mut encoder;
         let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
         counter(to, "native_connections_opened", "Native connections accepted", metrics.connections.opened())?;
-        counter(to, "native_channels_opened", "Channels begun on native connections", load(&metrics.channels_opened))?;
-        let failed = "Connections without a hello that was accepted";
+        counter(to, "native_channels_opened", "Channels opened on native connections", load(&metrics.channels_opened))?;
+        let failed = "Native connections whose handshake failed";
         counter(to, "native_handshakes_failed", failed, load(&metrics.handshakes_failed))?;
         let received = "Bytes received over native connections";
         counter(to, "native_received_bytes", received, load(&metrics.received_bytes))?;
         counter(to, "native_sent_bytes", "Bytes sent over native connections", load(&metrics.sent_bytes))?;
-        gauge(to, "native_connections", "Native connections open", metrics.connections.count())?;
+        gauge(to, "native_connections", "Open native connections", metrics.connections.count())?;
         if let Some(validity) = metrics.identity.get().and_then(Identity::validity) {
             let (name, help) =
-                ("native_certificate_expiry", "When the native port's certificate expires, in Unix time");
+                ("native_certificate_expiry", "Expiry time of the native port's certificate, in Unix seconds");
             let metric = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?;
             ConstGauge::new(validity.not_after).encode(metric)?;
         }
@@ -145,7 +145,7 @@ fn requests(metrics: &Metrics, encoder: &mut DescriptorEncoder<'_>) -> fmt::Resu
             }
         }
     }
-    let help = "Time from a native request's frame to its reply's, by kind";
+    let help = "Time from the arrival of a native request to its reply, by kind";
     let mut metric =
         encoder.encode_descriptor("native_request_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for (place, kind) in metrics.kinds.iter().enumerate() {

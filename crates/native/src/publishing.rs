@@ -1,7 +1,8 @@
-//! Publishing of a channel: whole batches and gathered single messages, in order.
+//! Publishing the messages of a channel's client to subscribers: whole batches, and single messages gathered into
+//! batches, in order.
 //!
-//! Owns: checking batches, keeping their bytes, gathering ([`Coalescer`]), and waiting for subscribers whose policy
-//! blocks publishers. Does not own the choice of receivers (the broker), nor the requests (`subjects`).
+//! Owns: checking batches, keeping their bytes, gathering messages ([`Coalescer`]), and waiting for subscribers whose
+//! policy blocks publishers. Does not own the choice of receivers (the broker), nor the requests (`subjects`).
 //!
 //! ```text
 //!  publish, one message, id 0 ──► coalescer ──► complete ──┐
@@ -10,10 +11,12 @@
 //! Order: each batch is queued behind all earlier ones, so a channel's messages are published in the order in which the
 //! client sent them, over all subjects. While a batch is blocked the channel handles no further frame.
 //!
-//! # Memory of kept batches A batch arrives in the receive buffer and may wait for the slowest subscriber; a slice
-//! would keep the whole buffer. A batch is therefore copied out (a few hundred nanoseconds) unless it has at least
-//! [`SHARED_FROM_BYTES`]. A batch of that size is most of the buffer that it keeps: buffers begin at twice that size
-//! and grow with the arriving frame to at most twice the received bytes plus 64 KiB.
+//! # Memory of kept batches
+//!
+//! A batch arrives in the receive buffer and may wait for the slowest subscriber; a slice would keep the whole buffer.
+//! A batch is therefore copied out (a few hundred nanoseconds) unless it has at least [`SHARED_FROM_BYTES`]. A batch
+//! of that size is most of the buffer that it keeps: buffers begin at twice that size and grow with the arriving frame
+//! to at most twice the received bytes plus 64 KiB.
 
 use std::{
     collections::VecDeque,
@@ -35,10 +38,10 @@ use tokio::sync::oneshot;
 
 use super::{failure::Failure, request::Request};
 
-/// Size in bytes from which a batch stays in its receive buffer.
+/// Size in bytes from which a batch is not copied but stays in its receive buffer.
 const SHARED_FROM_BYTES: usize = READ_BYTES / 2;
 
-/// Single messages gathered into one batch.
+/// A batch into which single messages are gathered.
 #[derive(Debug)]
 pub(crate) struct Joined(BatchWriter);
 
@@ -52,39 +55,43 @@ impl BatchEncoder for Joined {
     }
 }
 
-/// A publisher's batch whose head was read and whose messages were checked.
+/// A batch that the client published, after its subject was parsed and its messages were checked.
 pub(crate) struct Checked<'f> {
-    /// The batch as received.
+    /// The batch as the client sent it.
     pub batch: wire::Batch<'f>,
-    /// Parsed subject of the batch.
+    /// Subject of the batch, in parsed form.
     pub subject: Subject,
 }
 
-/// Entry of the queue behind a batch that waits for room.
+/// Entry of the queue of publishes that wait because the queue of a subscriber is full.
 enum Waiting {
     Batch(Batch),
-    /// Begin of a publish with a reply; contains the result of its part already published.
+    /// Beginning of a publish whose client wants a reply. Contains the result of the batches that were already
+    /// published.
     Begin(Published),
-    /// End of that publish; receives its total.
+    /// End of a publish whose client wants a reply. Contains the channel through which the total result is sent.
     Done(oneshot::Sender<Published>),
 }
 
-/// Publishing state of a channel: gathered and blocked messages.
+/// Publishing state of a channel: messages being gathered, and batches that wait because the queue of a subscriber is
+/// full.
 pub(crate) struct Publishing {
     coalescer: Coalescer<Joined>,
-    /// Reused buffer for completed batches of the coalescer.
+    /// Reused buffer for the batches that the coalescer has completed.
     complete: Vec<Batch>,
-    /// Queue in order of arrival; empty unless a subscriber whose policy blocks publishers has no room.
+    /// Publishes that wait, in order of arrival; empty unless the queue of a subscriber whose policy blocks publishers
+    /// is full.
     blocked: VecDeque<Waiting>,
-    /// Result so far of the publish at the head of `blocked`.
+    /// Result so far of the publish whose batches are at the head of `blocked`.
     total: Published,
-    /// Subject of the last batch, cached because publishers mostly stay with one.
+    /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
-    /// Timer that ends the wait of an incomplete batch; created by the first such wait.
+    /// Timer at which a gathered batch is published even if no more messages arrive; created when a batch first needs
+    /// it.
     timer: Option<Timer>,
 }
 
-/// State of the channel's input at this moment.
+/// State of the channel's input in this turn, which decides if a gathered batch waits for more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// Frames arrived in this turn.
@@ -94,7 +101,7 @@ pub(crate) enum Input {
 }
 
 impl Publishing {
-    /// Creates the state without pending messages.
+    /// Creates the publishing state of a channel, without pending messages.
     #[must_use]
     pub(crate) fn new(config: &Config) -> Self {
         Self {
@@ -107,19 +114,19 @@ impl Publishing {
         }
     }
 
-    /// Returns true if a batch waits for room.
+    /// Returns true if a batch waits because the queue of a subscriber is full.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty()
     }
 
-    /// Returns true if all received messages have been published.
+    /// Returns true if all messages received from the client have been published.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {
         self.blocked.is_empty() && self.coalescer.due().is_none()
     }
 
-    /// Reads and checks a batch.
+    /// Decodes a batch that the client published, and checks its messages and its subject.
     ///
     /// # Errors
     /// Fails if the bytes are no valid batch, the checksum does not match, or the subject is invalid.
@@ -141,14 +148,14 @@ impl Publishing {
         Ok(Checked { batch, subject })
     }
 
-    /// Returns the batch in the form that the broker takes.
+    /// Returns the batch in the form that the broker takes, with bytes that outlive the receive buffer's frame.
     pub(crate) fn keep(request: &Request<'_>, checked: &Checked<'_>) -> Result<Batch, Failure> {
         let part = checked.batch.bytes();
         let bytes = if part.len() >= SHARED_FROM_BYTES { request.share(part) } else { Bytes::copy_from_slice(part) };
         Ok(Batch::new(checked.subject.clone(), bytes, checked.batch.count())?)
     }
 
-    /// Publishes one message that needs no reply, possibly gathered with others into one batch.
+    /// Publishes one message that needs no reply. The message may first be gathered with others into one batch.
     ///
     /// # Errors
     /// Fails if the message can't be in a batch.
@@ -164,17 +171,17 @@ impl Publishing {
         Ok(())
     }
 
-    /// Publishes the gathered messages immediately.
+    /// Publishes the gathered messages immediately, without waiting for more.
     pub(crate) fn flush(&mut self, to: &To<'_>) {
         self.coalescer.flush(&mut self.complete);
         self.publish_complete(to);
     }
 
-    /// Publishes batches behind all earlier ones.
+    /// Publishes batches after all earlier ones of the channel. Returns the result.
     ///
     /// # Errors
-    /// A subscriber whose policy blocks publishers has no room. The receiver gets the result once all batches are
-    /// published.
+    /// A subscriber whose policy blocks publishers has a full queue. The returned receiver gets the result once all
+    /// batches are published.
     pub(crate) fn publish(
         &mut self,
         to: &To<'_>,
@@ -212,7 +219,8 @@ impl Publishing {
         to.broker.publish(batch, Some(to.waiter)).ok()
     }
 
-    /// Publishes blocked batches that have room now, and complete or due ones. Returns true if there was progress.
+    /// Publishes batches that waited for a subscriber's queue, if it has room now, and then the gathered batch if it
+    /// is complete or due. Returns true if there was progress.
     pub(crate) fn go_on(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {
@@ -233,7 +241,7 @@ impl Publishing {
         moved | self.gather(to, views, input, cx)
     }
 
-    /// Publishes the coalescer's batch if it is complete or due.
+    /// Publishes the batch of gathered messages, if it is complete or due. Returns true if there was progress.
     fn gather(&mut self, to: &To<'_>, views: &Views, input: Input, cx: &mut Context<'_>) -> bool {
         if self.coalescer.due().is_none() {
             return false;
@@ -268,11 +276,11 @@ impl Publishing {
     }
 }
 
-/// Destination of a channel's messages, and the waiter notified when a subscriber has room again.
+/// Destination of a channel's messages, and the handle that is notified when a subscriber's full queue has room again.
 pub(crate) struct To<'a> {
-    /// Broker that receives the batches.
+    /// Broker that distributes the batches to subscribers.
     pub broker: &'a Broker,
-    /// Handle that wakes the channel.
+    /// Handle that wakes the channel's task.
     pub waiter: &'a Arc<dyn Notify>,
 }
 

@@ -1,7 +1,7 @@
 //! Pushes of consumer groups: one delivery per step.
 //!
-//! Owns: a push of the engine, and releasing its deliveries when it ends. Does not own: credit and limits
-//! (`subscription`), and the bytes of a delivery (`deliveries`).
+//! Owns: a push of the engine, and releasing its deliveries when the subscription ends. Does not own: credit and
+//! limits (`subscription`), and the bytes of a delivery (`deliveries`).
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     step::{Found, Patience, Wanted},
 };
 
-/// Push subscription of a consumer group member.
+/// A push: a subscription that delivers records to a member of a consumer group.
 #[derive(Debug)]
 pub(crate) struct Pushing {
     app: Arc<App>,
@@ -27,19 +27,21 @@ impl Drop for Pushing {
     fn drop(&mut self) {
         if self.release == Release::AtOnce {
             // If the release can't be queued, the deliveries expire on their own deadline.
-            let _ = self.push.give_back("the subscription of its receiver ended");
+            let _ = self.push.give_back("the subscription of the receiver ended");
         }
     }
 }
 
 impl Pushing {
-    /// Wraps a push that has begun.
+    /// Creates the subscription from a push that the engine has begun. `release` decides what happens to unsettled
+    /// records at its end.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, push: engine::Push, release: Release) -> Self {
         Self { app: Arc::clone(app), push, release }
     }
 
-    /// Waits for the next delivery within the bounds of the step.
+    /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the bounds of
+    /// the step.
     pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         if wanted.patience == Patience::TakeWhatIsThere {
             // Records not delivered yet can go to the next member; none of them belong to this one.
@@ -65,7 +67,7 @@ impl Pushing {
     }
 }
 
-/// Converts a delivery into a push frame once there is memory for it.
+/// Waits until there is memory for a delivery, and converts the delivery into a push frame.
 async fn found(delivered: Delivered, app: &App, wanted: &Wanted) -> Found {
     let runs = || delivered.parts.iter().flat_map(|(_, runs)| runs);
     let records = runs().map(|run| u64::from(run.count)).sum();

@@ -1,5 +1,5 @@
-//! Reads of keys, and functions shared by all lists. `scans` reads pages of keyspaces; `catalog` lists objects other
-//! than keys.
+//! Handlers that read keys, and functions that all handlers of lists share. `scans` reads pages of keyspaces;
+//! `catalog` lists objects other than keys.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Value of `remaining` for a key that does not expire.
+/// Value of the field `remaining` in the reply, for a key that does not expire.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Handles a `get` request: replies with the value of one key.
@@ -44,20 +44,20 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> 
     Ok(Handled::Replied)
 }
 
-/// Bytes of a value's frame before the value.
+/// Number of bytes that precede the value in the frame with a key's value.
 const VALUE_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 8;
-/// Maximum number of keys of a multi get, equal to the number of writes of a commit.
+/// Maximum number of keys in a `multi get` request, equal to the maximum number of writes in a commit.
 const MAX_KEYS: usize = MAX_COMMIT_WRITES;
-/// Bytes of a frame of several keys besides its entries: header, durability, number of entries.
+/// Number of bytes in the reply to a `multi get` in addition to its entries: header, durability, number of entries.
 const ENTRIES_HEAD_BYTES: usize = HEADER_BYTES + 1 + 4;
-/// Bytes of an entry besides its value.
+/// Number of bytes of an entry (a key's result in a `multi get` reply) in addition to its value.
 const ENTRY_HEAD_BYTES: usize = 8 + 8 + 8 + 8 + 4;
 
 /// Handles a `multi get` request: replies with the values of several keys.
 pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &MultiGet<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, wanted.keyspace)?;
     if wanted.keys.len() > MAX_KEYS {
-        let message = format!("{} keys are more than {MAX_KEYS}: ask for fewer at a time", wanted.keys.len());
+        let message = format!("{} keys are above the limit of {MAX_KEYS}: request fewer at a time", wanted.keys.len());
         return Err(Failure::fix("too_many_keys", message));
     }
     let (revision, values, max_bytes) = (wanted.revision, wanted.values, turn.out.max_frame_bytes());
@@ -90,7 +90,7 @@ fn look_at_all<'k>(
         if bytes > max_bytes {
             // Rejected before all values are in memory.
             let message =
-                format!("the values are more than the {max_bytes} bytes that the client takes: ask for fewer keys");
+                format!("the values have more than the {max_bytes} bytes that the client accepts: request fewer keys");
             return Err(Failure::fix("result_too_large", message));
         }
         // The reservation grows with the values, because their total size is not known in advance.
@@ -103,7 +103,8 @@ fn look_at_all<'k>(
     Ok(FoundAll { all, bytes, room })
 }
 
-/// Keys as they were read, with the approximate size of their frame in bytes and its memory reservation.
+/// Results of reading several keys, with the approximate size of their frame in bytes and the frame's memory
+/// reservation.
 struct FoundAll {
     all: Vec<Found>,
     bytes: usize,
@@ -116,15 +117,15 @@ fn put_entries(app: &App, out: &mut Replies, id: u32, found: FoundAll) -> Result
     out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
 }
 
-/// Returns the keyspace with this id.
+/// Returns the keyspace with this id; a failure if there is none.
 pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
-        let message = format!("there is no keyspace with id {id}: it was dropped, ask for its name's id anew");
+        let message = format!("there is no keyspace with id {id}: it was dropped; look up the id of its name again");
         Failure::fix("no_such_keyspace", message)
     })
 }
 
-/// Result of reading a key. Revision 0 means that it has no value.
+/// Result of reading a key. Revision 0 means that the key has no value.
 struct Found {
     revision: Revision,
     remaining: u64,
@@ -172,17 +173,17 @@ fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
     Ok(left.map_or(NEVER, |left| u64::try_from(left.as_micros()).unwrap_or(NEVER)))
 }
 
-/// Approximate bytes of one item of a list.
+/// Approximate size in bytes of one item in a reply with a list.
 pub(crate) const LISTED_BYTES: usize = 512;
 
-/// Returns the number of items to list for a requested `limit`; 0 requests the default.
+/// Returns the maximum number of items in the reply, for the `limit` in the request; a limit of 0 means the default.
 pub(crate) fn listed(limit: u32) -> usize {
     let limit = if limit == 0 { DEFAULT_LISTED } else { limit.into() };
     limit.min(MAX_LISTED) as usize
 }
 
-/// Builds a reply of about `items` items and `bytes` bytes: immediately if they are few, else on a blocking thread.
-/// `read` returns a function that encodes the reply.
+/// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items, and otherwise on a thread
+/// that may block. `read` reads the items and returns a function that encodes the reply.
 pub(crate) fn on_the_spot_or_off_thread<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -200,8 +201,8 @@ where
     Ok(reply_off_thread(turn, request, bytes, move |out, id| read()?(out, id)))
 }
 
-/// Reads and encodes a reply of about `bytes` bytes on a blocking thread. Only the finished frame waits for its turn,
-/// and its bytes are counted.
+/// Reads and encodes a reply of about `bytes` bytes on a thread that may block. In the meantime nothing of the reply
+/// is kept in the channel; the bytes of the finished frame count against the server's limit until it is sent.
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,

@@ -1,4 +1,4 @@
-//! Pages of a stream's records, as frames.
+//! Encoding of pages of a stream's records as frames.
 //!
 //! A page shares the batches of the log, with a short head before each run of records; record bytes are not copied. A
 //! reader that begins or ends within a batch gets a slice of it.
@@ -13,12 +13,13 @@ use super::{
     replies::{Parts, Replies, Room},
 };
 
-/// Bytes of `records` and `tailed` before their runs: durability, next, high watermark, number of runs.
+/// Number of bytes at the beginning of a `records` or `tailed` frame, before the runs of records: durability, next
+/// offset, high watermark, number of runs.
 const RECORDS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Bytes of a run before its records.
+/// Number of bytes at the beginning of a run (consecutive records of one append), before its records.
 const RUN_HEAD_BYTES: usize = 8 + 8 + 4 + 4;
 
-/// Returns the bytes of records and run heads that fit into one frame of the client.
+/// Returns how many bytes of runs (records and their heads) fit into one frame that the client accepts.
 pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
     max_frame_bytes.saturating_sub(RECORDS_HEAD_BYTES) as u64
 }
@@ -26,20 +27,20 @@ pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
 /// Bounds of one read of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// First offset to read.
+    /// Offset of the first record to read.
     pub from: Offset,
     /// Maximum number of records to read.
     pub max_records: u64,
-    /// Approximate maximum in bytes; the read returns at least one append.
+    /// Approximate maximum of bytes to read. The read returns at least one append, even if it is larger.
     pub max_bytes: u64,
-    /// Number of records after which no further append is added.
+    /// Number of records after which the page gets no records of a further append.
     pub enough_records: u64,
-    /// Strict maximum in bytes, even if it splits an append; the page has at least one record.
+    /// Strict maximum of bytes in the page, even if this splits an append. The page has at least one record.
     pub hard_max_bytes: u64,
 }
 
 impl Page {
-    /// Reads the page from a stream, possibly from disk.
+    /// Reads the page from a stream, which may block on the disk.
     pub(crate) fn read(&self, app: &App, stream: &Stream) -> Result<Shown, Failure> {
         let page = stream.read(self.from, self.max_records, self.max_bytes)?;
         // The durability is read after the records, so that it covers all of them.
@@ -54,20 +55,20 @@ impl Page {
     }
 }
 
-/// A page of records as its frame presents it.
+/// A page of records in the form that its frame contains.
 #[derive(Debug)]
 pub(crate) struct Shown {
     durability: Durability,
-    /// First offset of the next page.
+    /// Offset at which the next page begins.
     pub next: Offset,
-    /// End of the stream at the time of the read.
+    /// Next offset of the stream at the time of the read.
     pub high_watermark: Offset,
     /// Runs of consecutive records on the page.
     pub runs: Vec<StreamRun>,
 }
 
 impl Shown {
-    /// Puts the page into the outbox as a frame of this kind.
+    /// Puts the page into the outbox, as a frame of the given kind.
     pub(crate) fn put(self, out: &mut Replies, kind: Kind, id: u32, room: Room) -> Result<(), Failure> {
         if id == 0 {
             return Ok(());
@@ -82,18 +83,18 @@ impl Shown {
         })
     }
 
-    /// Returns the bytes of the records.
+    /// Returns the number of bytes of all records in the page.
     pub(crate) fn bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.bytes.len() as u64).sum()
     }
 }
 
-/// Returns the encoded size of runs in bytes, without their count.
+/// Returns the encoded size in bytes of the runs, without the field with their number.
 pub(crate) fn runs_bytes(runs: &[StreamRun]) -> usize {
     runs.iter().map(|run| RUN_HEAD_BYTES + run.bytes.len()).sum()
 }
 
-/// Appends the number of runs and the runs in the layout of a list of record runs.
+/// Appends runs of records to a frame: their number, then each run with its head.
 pub(crate) fn put_runs(parts: &mut Parts<'_>, runs: Vec<StreamRun>) {
     let word = |len: usize| u32::try_from(len).expect("less than a frame").to_le_bytes();
     parts.bytes().extend_from_slice(&word(runs.len()));

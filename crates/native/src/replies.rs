@@ -1,10 +1,12 @@
 //! Outgoing frames of a channel: replies, pushes, errors.
 //!
 //! Owns: encoding frames into the channel's outbox, the client's maximum frame size, and counting large frames against
-//! `max_reply_bytes_in_flight` until they are sent. Does not own when frames are written (`channel`).
+//! `max_reply_bytes_in_flight` until they are sent. Does not own the time at which frames are written to the socket
+//! (`channel`).
 //!
-//! Invariants: the outbox contains each frame completely or not at all. Its uncounted bytes are fewer than
-//! [`COUNTED_REPLY_BYTES`] plus [`OUTBOX_BYTES`], except for frames [counted elsewhere](Room::Elsewhere).
+//! Invariants: the outbox contains each frame completely or not at all. Fewer than [`COUNTED_REPLY_BYTES`] plus
+//! [`OUTBOX_BYTES`] of its bytes are not counted against the server's limit, except for frames [counted
+//! elsewhere](Room::Elsewhere).
 
 use std::sync::Arc;
 
@@ -19,68 +21,69 @@ use thalweg_wire::{EncodeError, Frame, HEADER_BYTES, Header, Kind};
 
 use super::failure::Failure;
 
-/// Frames that wait to be written to a channel.
+/// Outbox of a channel: encoded frames that wait to be written to the client.
 #[derive(Debug)]
 pub(crate) struct Replies {
     outbox: Outbox,
     max_frame_bytes: usize,
     room: Arc<Bound>,
-    /// Size in bytes from which a frame is counted.
+    /// Size in bytes from which a frame is counted against the server's limit on replies.
     counted_from: usize,
 }
 
-/// Source of the memory reservation for a large frame.
+/// Way in which a large frame gets its memory reservation from the server's limit on replies.
 #[derive(Debug)]
 pub(crate) enum Room {
-    /// Request a reservation, and reject the frame if there is none: used for replies to reads.
+    /// The frame needs a new memory reservation, and is rejected if no memory is free for it. Used for replies to
+    /// reads.
     Ask,
-    /// Count the frame even above the limit, because its event has already happened.
+    /// The frame is counted even above the limit, because the event that it reports has already happened.
     Owed,
-    /// Use this reservation, which the caller has taken before.
+    /// The caller has already reserved memory for the frame.
     Given(Held),
-    /// The frame's source bounds and counts it.
+    /// The frame is not counted here, because its data is small, or counted elsewhere.
     Elsewhere,
 }
 
 impl Replies {
-    /// Creates an empty outbox for a client that takes frames of at most `max_frame_bytes`. `room` counts all large
-    /// replies.
+    /// Creates an empty outbox for a client that takes frames of at most `max_frame_bytes`. `room` is the server's
+    /// limit on the bytes of large replies.
     #[must_use]
     pub(crate) fn new(max_frame_bytes: u32, room: Arc<Bound>) -> Self {
         let max_frame_bytes = max_frame_bytes as usize;
         Self { outbox: Outbox::new(), max_frame_bytes, room, counted_from: COUNTED_REPLY_BYTES }
     }
 
-    /// Returns a handle that creates [`Replies`] on other threads.
+    /// Returns a handle by which other threads can encode frames that the channel later appends to this outbox.
     #[must_use]
     pub(crate) fn aside(&self) -> Aside {
         Aside { max_frame_bytes: self.max_frame_bytes, room: Arc::clone(&self.room) }
     }
 
-    /// Appends frames that were encoded [aside](Self::aside).
+    /// Appends frames that another thread has encoded with a handle from [`aside`](Self::aside).
     pub(crate) fn append(&mut self, aside: Self) {
         self.outbox.append(aside.outbox);
     }
 
-    /// Returns the outbox, from which the channel writes to the socket.
+    /// Returns the buffers with the encoded bytes, which the channel writes to the socket.
     pub(crate) fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
 
-    /// Number of bytes waiting to be written.
+    /// Number of bytes that wait to be written to the client.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.outbox.len()
     }
 
-    /// Returns true if no bytes wait to be written.
+    /// Returns true if no bytes wait to be written to the client.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.outbox.is_empty()
     }
 
-    /// Returns true if fewer than [`OUTBOX_BYTES`] wait, so that another frame may be added. One frame may exceed the
-    /// limit.
+    /// Returns true if fewer than [`OUTBOX_BYTES`] wait to be written, so that another frame may be added. One frame
+    /// may exceed this limit.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         self.outbox.len() < OUTBOX_BYTES
@@ -92,10 +95,11 @@ impl Replies {
         self.max_frame_bytes
     }
 
-    /// Answers a request that only reads. A request without an id gets no reply.
+    /// Puts the reply to a request that only reads into the outbox. A request without an id gets no reply.
     ///
     /// # Errors
-    /// `result_too_large` if the client does not take frames of this size; `overloaded` without memory for it.
+    /// `result_too_large` if the client does not take frames of this size; `overloaded` if no memory is free for the
+    /// frame.
     #[inline]
     pub(crate) fn reply<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
         if id == 0 {
@@ -104,8 +108,8 @@ impl Replies {
         self.put(Room::Ask, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
-    /// Like [`reply`](Self::reply), for a frame of about `bytes` bytes, with its own reservation. Reserving the buffer
-    /// in advance keeps encoding from using more memory than that.
+    /// Puts a reply into the outbox like [`reply`](Self::reply), for a frame of about `bytes` bytes, with the
+    /// reservation `room`. The buffer is allocated in advance, so that encoding does not use more memory than that.
     ///
     /// # Errors
     /// Same errors as [`reply`](Self::reply).
@@ -125,8 +129,8 @@ impl Replies {
         self.put(room, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
-    /// Answers a request that has taken effect, even above the memory limit. `encode` returns false if there is no
-    /// frame.
+    /// Puts the reply to a request that has taken effect into the outbox, even above the memory limit. `encode`
+    /// returns false if there is no frame to send.
     ///
     /// # Errors
     /// `result_too_large` if the client does not take frames of this size.
@@ -141,7 +145,7 @@ impl Replies {
         self.put(Room::Owed, encode)
     }
 
-    /// Pushes a frame to a subscription, or sends a frame about the connection (id 0).
+    /// Puts a frame of a subscription into the outbox, or one about the connection (id 0).
     ///
     /// # Errors
     /// Same errors as [`told`](Self::told).
@@ -179,7 +183,8 @@ impl Replies {
         Ok(there)
     }
 
-    /// Moves the frame at the end of the buffer into a piece of its own, with its reservation.
+    /// Moves the last frame in the outbox's buffer, which begins at `begin`, into a buffer of its own, together with
+    /// its memory reservation.
     fn set_apart(&mut self, begin: usize, room: Room) -> Result<(), Failure> {
         let out = self.outbox.buffer();
         let mut frame = if begin == 0 { std::mem::take(out) } else { out.split_off(begin) };
@@ -194,7 +199,7 @@ impl Replies {
         Ok(())
     }
 
-    /// Reserves memory for a frame of `bytes` bytes; `None` if this outbox does not count it.
+    /// Reserves memory for a frame of `bytes` bytes; `None` if this outbox does not count the frame.
     fn admit(&self, bytes: usize, room: Room) -> Result<Option<Held>, Failure> {
         if bytes < self.counted_from {
             return Ok(None);
@@ -207,10 +212,11 @@ impl Replies {
         }
     }
 
-    /// Puts a frame that shares some of its bytes. `body_bytes` is the length that `write` writes.
+    /// Puts a frame into the outbox that shares some of its bytes with other owners. `write` must write exactly
+    /// `body_bytes` bytes.
     ///
     /// # Errors
-    /// Same errors as [`reply`](Self::reply); then `write` is not called.
+    /// Same errors as [`reply`](Self::reply). In that case `write` is not called.
     pub(crate) fn shared(
         &mut self,
         kind: Kind,
@@ -235,21 +241,22 @@ impl Replies {
         Ok(())
     }
 
-    /// Sends a failure, also for a request without an id.
+    /// Puts a failure into the outbox, even for a request without an id.
     pub(crate) fn fail(&mut self, id: u32, failure: &Failure) {
         // All fields are bounded far below any client's maximum frame size.
         let encoded = failure.failed(|failed| self.push(id, failed));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 
-    /// Ends a subscription with an `ended` frame as its last.
+    /// Ends a subscription: puts an `ended` frame, its last, into the outbox.
     pub(crate) fn end(&mut self, id: u32, failure: &Failure) {
         let encoded = failure.ended(|ended| self.push(id, ended));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 }
 
-/// Creates [`Replies`] for frames that are encoded outside the channel's task and may wait long for their turn.
+/// Handle that creates [`Replies`] for frames which are encoded outside the channel's task. Such frames may wait for
+/// long until the channel appends them to its outbox.
 #[derive(Debug)]
 pub(crate) struct Aside {
     max_frame_bytes: usize,
@@ -257,7 +264,8 @@ pub(crate) struct Aside {
 }
 
 impl Aside {
-    /// Creates an empty outbox. It counts all frames from [`REQUEST_BYTES`] on.
+    /// Creates an empty outbox. It counts all frames of at least [`REQUEST_BYTES`] against the server's limit on
+    /// replies.
     #[must_use]
     pub(crate) fn replies(self) -> Replies {
         let Self { max_frame_bytes, room } = self;
@@ -265,15 +273,16 @@ impl Aside {
     }
 }
 
-/// Body of a frame while it is being written.
+/// Writer of the body of one frame that may share bytes with other owners.
 #[derive(Debug)]
 pub(crate) struct Parts<'o> {
     outbox: &'o mut Outbox,
-    /// Buffer and reservation of a counted frame; `None` if the frame goes uncounted into the outbox's buffer.
+    /// Buffer and memory reservation of the frame, if the frame is counted against the server's limit; `None` if its
+    /// bytes go directly into the outbox's buffer.
     own: Option<Own>,
 }
 
-/// Bytes gathered for a counted frame, and its reservation.
+/// Bytes gathered for a frame that is counted against the server's limit, and the frame's memory reservation.
 #[derive(Debug)]
 struct Own {
     bytes: Vec<u8>,
@@ -281,7 +290,7 @@ struct Own {
 }
 
 impl Parts<'_> {
-    /// Returns the buffer for copied bytes.
+    /// Returns the buffer to which the bytes of the frame that are not shared must be appended.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         match &mut self.own {
             Some(own) => &mut own.bytes,
@@ -289,7 +298,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Appends shared bytes without copying them, unless they are few and the frame is counted.
+    /// Appends bytes that other owners share to the frame. They are not copied, unless they are few and the frame is
+    /// counted.
     pub(crate) fn share(&mut self, bytes: Bytes) {
         match &mut self.own {
             Some(own) if bytes.len() < SHARED_FROM_BYTES => own.bytes.extend_from_slice(&bytes),
@@ -302,7 +312,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Moves the gathered bytes into the outbox: a small piece is copied, a large one keeps the reservation.
+    /// Moves the bytes gathered so far into the outbox. A small piece is copied; a large one becomes a buffer of its
+    /// own and keeps its memory reservation.
     fn flush(&mut self) {
         let Some(own) = &mut self.own else { return };
         if own.bytes.len() < SHARED_FROM_BYTES {
@@ -315,19 +326,19 @@ impl Parts<'_> {
     }
 }
 
-/// Resizes a reservation to the actual size of the frame.
+/// Resizes a memory reservation to the actual size of the frame in bytes.
 fn sized(mut held: Held, bytes: usize) -> Held {
     held.set(bytes as u64);
     held
 }
 
-/// Failure of a large reply without memory for it.
+/// Creates the failure of a large reply for which no memory is free.
 pub(crate) fn no_room() -> Failure {
     Failure::overloaded("too many bytes of replies wait for clients: retry later")
 }
 
 fn too_large(got: usize, max: usize) -> Failure {
-    let message = format!("the reply would have {got} bytes and the client takes {max}: ask for less at a time");
+    let message = format!("the reply would have {got} bytes, and the client accepts {max}: request less at a time");
     Failure::fix("result_too_large", message)
 }
 

@@ -1,33 +1,35 @@
-//! A request as handlers receive it.
+//! A request of a client in the form that handlers receive.
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use thalweg_wire::{Fields, Kind, SharedFrame};
 
-/// Metadata of a request, without its frame.
+/// Metadata of a request: id, kind, optional fields and time. Does not contain the decoded frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'f> {
     /// Id of the request; 0 if the client wants no reply.
     pub id: u32,
     /// Kind of the request's frame.
     pub kind: Kind,
-    /// Optional fields of the request.
+    /// Optional fields of the request, such as its timeout.
     pub fields: Fields<'f>,
-    /// Time at which the request arrived.
+    /// Time at which the server received the request.
     pub received: Instant,
-    /// The frame as a slice of the receive buffer, for kinds whose bytes outlive the handler.
+    /// The request's frame as a slice of the receive buffer; only for kinds whose bytes outlive the handler, such as
+    /// publishes.
     pub shared: Option<&'f SharedFrame>,
 }
 
 impl Request<'_> {
-    /// Returns part of the frame to keep: shared with the receive buffer if the frame is, else copied.
+    /// Returns owned bytes of `part`, which is a part of the frame. They share the receive buffer if the frame does,
+    /// and are copied otherwise.
     #[must_use]
     pub(crate) fn share(&self, part: &[u8]) -> Bytes {
         self.shared.map_or_else(|| Bytes::copy_from_slice(part), |frame| frame.share(part))
     }
 
-    /// Time that the client waits for the reply.
+    /// Longest time that the client waits for the reply; `None` if the request has no timeout.
     #[must_use]
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.fields.timeout_micros.map(Duration::from_micros)

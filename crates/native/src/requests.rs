@@ -1,13 +1,14 @@
-//! Pending work of a channel: the ids in use, their futures, and how to stop them.
+//! Pending work of a channel: the frame ids in use, the futures of their replies, and the handles that stop these
+//! futures.
 //!
-//! Owns: ids, the futures of pending replies, the steps of subscriptions, limits on both. Does not own their work, nor
-//! when they are polled (`channel`).
+//! Owns: ids, the futures of pending replies, the steps of subscriptions, and limits on their numbers. Does not own
+//! the work of these futures, nor the time at which they are polled (`channel`).
 //!
-//! The channel's task polls one set of all futures: it polls only those that were woken, and no request needs a task of
-//! its own.
+//! The channel's task polls one set with all its futures: only those that were woken are polled, and no request needs
+//! a task of its own.
 //!
-//! Invariants: an id is in the table from its request until its last frame is in the outbox; at most `max_requests`
-//! requests are pending at a time, and each counts against the server's limit on requests in flight.
+//! Invariants: an id is in the table from the arrival of its request until its last frame is in the outbox; at most
+//! `max_requests` requests are pending at a time, and each counts against the server's limit on requests in flight.
 
 use std::{
     collections::HashMap,
@@ -33,34 +34,35 @@ use super::{
     turn::{Later, Reply},
 };
 
-/// Current use of a frame id on a channel.
+/// Current use of a frame id on a channel: a request or a subscription.
 #[derive(Debug)]
 pub(crate) enum Use {
-    /// A pending request. The handle exists if it can be stopped.
+    /// The id belongs to a pending request. The handle exists if the request can be stopped.
     Request(Option<Arc<Notify>>),
-    /// A subscription that the channel feeds.
+    /// The id belongs to a subscription that the channel feeds (tail, push or watch).
     Subscription(Box<Subscription>),
-    /// A subscription to subjects, which the broker feeds.
+    /// The id belongs to a subscription to subjects, which the broker feeds.
     Subject,
 }
 
 /// A request whose reply is pending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
-    /// Id of the request.
+    /// Id that the client has given to the request.
     pub id: u32,
-    /// Kind of the request.
+    /// Kind of the request's frame, by which metrics count the request.
     pub kind: Kind,
-    /// Time at which the request arrived.
+    /// Time at which the server received the request.
     pub received: Instant,
 }
 
-/// A completed future of the set.
+/// Result of a future in the channel's set that has completed.
 #[derive(Debug)]
 pub(crate) enum Finished {
-    /// A request, with its reply.
+    /// A request has completed with this reply or failure.
     Request(Waiting, Result<Reply, Failure>),
-    /// A step of a subscription, with its source and result.
+    /// A step of the subscription with this id has completed. Contains the subscription's source and the step's
+    /// result.
     Step(u32, Source, Found),
 }
 
@@ -69,7 +71,7 @@ enum Work {
     Later(Later),
 }
 
-/// A pending future of the channel: a request or a step of a subscription.
+/// A pending future of a channel: the reply to a request, or a step of a subscription.
 enum Task {
     Request { waiting: Waiting, work: Work, _held: Held },
     Step { id: u32, step: Step },
@@ -97,7 +99,8 @@ impl Future for Task {
     }
 }
 
-/// Hasher for ids, which are dense in practice. A client that provokes collisions slows down only its own channel.
+/// Hasher for frame ids, which clients usually assign in sequence. A client that provokes collisions slows down only
+/// its own channel.
 #[derive(Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -115,7 +118,7 @@ impl Hasher for IdHasher {
     }
 }
 
-/// Pending requests and subscriptions of a channel; see the module's documentation.
+/// Table of the pending requests and the subscriptions of a channel; see the module's documentation.
 pub(crate) struct Requests {
     tasks: FuturesUnordered<Task>,
     ids: HashMap<u32, Use, BuildHasherDefault<IdHasher>>,
@@ -131,7 +134,7 @@ impl fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// Creates an empty table with room for `max_requests` requests.
+    /// Creates an empty table that accepts up to `max_requests` pending requests.
     #[must_use]
     pub(crate) fn new(max_requests: u32) -> Self {
         Self {
@@ -143,25 +146,25 @@ impl Requests {
         }
     }
 
-    /// Returns true if an id is in use.
+    /// Returns true if a pending request or a subscription uses this frame id.
     #[inline]
     #[must_use]
     pub(crate) fn is_in_use(&self, id: u32) -> bool {
         !self.ids.is_empty() && self.ids.contains_key(&id)
     }
 
-    /// Returns the current use of an id.
+    /// Returns the current use of a frame id; `None` if the id is free.
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Use> {
         self.ids.get_mut(&id)
     }
 
-    /// Number of pending requests.
+    /// Number of requests whose reply is pending.
     #[must_use]
     pub(crate) fn waiting(&self) -> usize {
         self.requests
     }
 
-    /// Returns true if there is room for another request.
+    /// Returns true if the channel may have another pending request.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         self.requests < self.max_requests
@@ -173,7 +176,8 @@ impl Requests {
         self.subscriptions
     }
 
-    /// Adds a pending command. Returns its reply if it is already done, as is common without an fsync.
+    /// Adds a pending command of a request. Returns its reply if the command is already done, as is common without an
+    /// fsync.
     pub(crate) fn write(
         &mut self,
         waiting: Waiting,
@@ -188,7 +192,8 @@ impl Requests {
         None
     }
 
-    /// Adds a request that writes and that nothing stops. The client waits for its reply at most for `timeout`.
+    /// Adds a request that writes, so that neither a cancel nor a timeout stops its work. The client waits for its
+    /// reply at most for `timeout`.
     pub(crate) fn unstoppable(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
         let reply = async move {
             match timeout {
@@ -202,7 +207,7 @@ impl Requests {
         self.begin(waiting, Work::Later(Box::pin(reply)), None, held);
     }
 
-    /// Adds a request that a cancel or its timeout stops.
+    /// Adds a request whose work stops at a cancel or at the request's timeout.
     pub(crate) fn later(&mut self, waiting: Waiting, later: Later, timeout: Option<Duration>, held: Held) {
         let stop = Arc::new(Notify::new());
         let reply = stoppable(later, Arc::clone(&stop), timeout);
@@ -217,7 +222,7 @@ impl Requests {
         self.tasks.push(Task::Request { waiting, work, _held: held });
     }
 
-    /// Adds a subscription under its id.
+    /// Adds a subscription or a subscription to subjects under its frame id.
     pub(crate) fn subscribed(&mut self, id: u32, used: Use) {
         self.subscriptions += 1;
         self.ids.insert(id, used);
@@ -228,14 +233,14 @@ impl Requests {
         self.tasks.push(Task::Step { id, step });
     }
 
-    /// Removes a subscription; its id is free again.
+    /// Removes a subscription. Its frame id is free again.
     pub(crate) fn unsubscribed(&mut self, id: u32) {
         if self.ids.remove(&id).is_some() {
             self.subscriptions -= 1;
         }
     }
 
-    /// Stops all requests that can be stopped.
+    /// Stops all pending requests that can be stopped.
     pub(crate) fn stop_waiting(&self) {
         for used in self.ids.values() {
             if let Use::Request(Some(stop)) = used {
@@ -250,7 +255,7 @@ impl Requests {
         self.ids.iter().filter(|(_, used)| !matches!(used, Use::Request(_))).map(|(id, _)| *id).collect()
     }
 
-    /// Polls for the next completed future.
+    /// Polls the channel's futures; ready with the next one that has completed.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
         match Pin::new(&mut self.tasks).poll_next(context) {
             Poll::Ready(Some(finished)) => {

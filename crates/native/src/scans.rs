@@ -1,4 +1,4 @@
-//! Pages of keyspaces: scans, and the versions of a key.
+//! Handlers that read pages of keyspaces: scans, and the versions of a key.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -16,15 +16,15 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Number of versions in an answer if the request has no limit; equal to HTTP's default.
+/// Number of versions in a reply if the request has no limit; equal to HTTP's default.
 const DEFAULT_VERSIONS: usize = 10;
-/// Bytes of a pair besides its key and value.
+/// Number of bytes of a pair in a scan's reply in addition to its key and value.
 const PAIR_HEAD_BYTES: usize = 8 + 4 + 4;
-/// Bytes of a page besides its pairs and cursor: durability, revision, two lengths.
+/// Number of bytes in a scan's reply in addition to its pairs and cursor: durability, revision, two lengths.
 const PAGE_HEAD_BYTES: usize = 1 + 8 + 4 + 4;
-/// Bytes of a version besides its value.
+/// Number of bytes of a version in a list of versions in addition to its value.
 const VERSION_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 4;
-/// Bytes of a list of versions besides the versions.
+/// Number of bytes in a list of versions in addition to the versions.
 const VERSIONS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 
 /// Handles a `scan` request: replies with a page of key-value pairs and a cursor.
@@ -73,7 +73,7 @@ fn pair((key, entry): &(Bytes, Entry)) -> Pair<'_> {
     Pair { revision: entry.revision, key, value: &entry.value }
 }
 
-/// Begins a scan from its start or from its cursor.
+/// Begins a scan at the start of its range or after its cursor.
 fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> {
     let range = ScanRange {
         prefix: scan.prefix.to_vec(),
@@ -97,13 +97,13 @@ fn begin(keyspace: &Keyspace, scan: &Scan<'_>) -> Result<KeyspaceIter, Failure> 
     }
     let cursor = ScanCursor::decode(scan.cursor)?;
     if scan.revision != Revision::ZERO && Some(scan.revision) != cursor.revision() {
-        return Err(Failure::fix("bad_parameter", "the revision is not that of the cursor: leave it 0"));
+        return Err(Failure::fix("bad_parameter", "the revision differs from that of the cursor: set it to 0"));
     }
     Ok(keyspace.resume(range, &cursor)?)
 }
 
-/// Removes pairs at the end that don't fit into the frame; returns true if there were any. A page exceeds its limit by
-/// at most one pair, and the cursor is about as long as a key.
+/// Removes pairs from the end of a page that do not fit into the frame; returns true if there were any. A page exceeds
+/// its limit by at most one pair, and the cursor is about as long as a key.
 fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, Failure> {
     let cursor = |last: &(Bytes, Entry)| last.0.len() + 128;
     let mut bytes = PAGE_HEAD_BYTES + pairs.iter().map(pair_bytes).sum::<usize>();
@@ -114,7 +114,7 @@ fn cut(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, 
         }
         if pairs.len() == 1 {
             let message = format!(
-                "a pair does not fit into the {max_frame_bytes} bytes that the client takes: get it without values"
+                "a pair does not fit into the {max_frame_bytes} bytes that the client accepts: scan without values"
             );
             return Err(Failure::fix("result_too_large", message));
         }
@@ -163,7 +163,7 @@ pub(crate) fn versions(
     )
 }
 
-/// Returns the number of versions that fit into a frame, at least one even if it is too large.
+/// Returns how many of the versions fit into a frame, but at least one, even if it is too large.
 fn fitting(versions: &[engine::KeyVersion], max_frame_bytes: usize) -> usize {
     let mut bytes = VERSIONS_HEAD_BYTES;
     let fits = versions.iter().take_while(|version| {

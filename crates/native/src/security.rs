@@ -1,4 +1,4 @@
-//! Setup of the native port's listener: transports and certificate.
+//! Setup of the native port's listener: its transports (TCP, TLS, QUIC) and its certificate.
 //!
 //! Owns: reading or creating the certificate, reloading it, and logging its state and validity. Does not own
 //! connections.
@@ -18,10 +18,11 @@ use thalweg_transport::{
 };
 use thalweg_types::SpaceTime;
 
-/// Remaining validity below which a certificate causes a warning.
+/// Time before the end of a certificate's validity from which the server logs a warning.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Returns the listener's options as configured, for `address`.
+/// Returns the options of the native port's listener from the configuration. If no certificate files are configured, a
+/// certificate is made for `address`.
 pub fn options(config: &Config, address: IpAddr) -> Result<ListenOptions, IdentityError> {
     let mut options = ListenOptions::default();
     options.handshake_timeout = config.header_timeout.0;
@@ -59,7 +60,7 @@ fn identity(config: &Config, address: IpAddr) -> Result<Identity, IdentityError>
     }
 }
 
-/// The configured certificate of a port that uses it, for reloading.
+/// The certificate files of a port that uses TLS or QUIC, for reloading them.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     served: Identity,
@@ -68,7 +69,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Returns the certificate of a listener; `None` if no files are configured or the port uses neither TLS nor QUIC.
+    /// Returns the certificate files of a listener; `None` if none are configured or the port uses neither TLS nor
+    /// QUIC.
     pub fn of(listener: &Listener, config: &Config) -> Option<Self> {
         match (&config.native_certificate, &config.native_key) {
             (PemFile::At(certificate), PemFile::At(key)) => {
@@ -78,8 +80,8 @@ impl Certificate {
         }
     }
 
-    /// Reloads the files for later handshakes; open connections stay. An unusable file is an error and changes nothing.
-    /// Blocks on file reads.
+    /// Reads the certificate files again, for later handshakes; open connections stay. If a file is unusable, returns
+    /// an error and changes nothing. Blocks on file reads.
     pub fn reload(&self) -> Result<Fingerprint, IdentityError> {
         self.served.replace(&Identity::from_pem_files(&self.certificate, &self.key)?);
         warn_of(&self.served, now());
@@ -87,7 +89,7 @@ impl Certificate {
     }
 }
 
-/// Logs the port's transports, its number of threads, and configuration problems.
+/// Logs the native port's transports, its number of threads, and problems of its configuration.
 pub fn announce(listener: &Listener, threads: usize, config: &Config) {
     let address = listener.local_addr();
     let tcp = if config.native_tls { "tls" } else { "plain" };
@@ -99,14 +101,14 @@ pub fn announce(listener: &Listener, threads: usize, config: &Config) {
         tracing::warn!(
             got,
             wanted,
-            "the system gives UDP sockets less than they need: raise net.core.rmem_max and net.core.wmem_max"
+            "the buffers of UDP sockets are too small: raise net.core.rmem_max and net.core.wmem_max"
         );
     }
     if let Some(identity) = listener.identity() {
         warn_of(identity, now());
     }
     if !address.ip().is_loopback() && !config.native_tls {
-        tracing::warn!(%address, "other machines reach the native port without TLS: what goes over it can be read");
+        tracing::warn!(%address, "other machines can reach the native port without TLS: others can read its traffic");
     }
 }
 
@@ -114,7 +116,7 @@ pub fn announce(listener: &Listener, threads: usize, config: &Config) {
 fn warn_of(identity: &Identity, now: Duration) {
     let Some(validity) = identity.validity() else {
         tracing::warn!(
-            "when the native port's certificate is valid cannot be read: clients that check it may refuse it"
+            "the validity period of the native port's certificate cannot be read: clients that check it may reject it"
         );
         return;
     };
@@ -124,7 +126,7 @@ fn warn_of(identity: &Identity, now: Duration) {
     }
 }
 
-/// Returns the time since 1970.
+/// Returns the time since the Unix epoch (1970).
 fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -161,11 +163,12 @@ impl Standing {
         match self {
             Self::Valid => None,
             Self::Expired => Some(format!(
-                "the native port's certificate, or one of its chain, has expired, and clients that check it refuse it: {REPLACE}"
+                "the native port's certificate, or one of its chain, has expired, and clients that check it reject \
+                it: {REPLACE}"
             )),
             Self::NotYetValid => Some(
-                "the native port's certificate, or one of its chain, is not valid yet, and clients that check it refuse it: \
-                 look whether this machine's clock is right, or use one that is valid"
+                "the native port's certificate, or one of its chain, is not valid yet, and clients that check it \
+                reject it: check the clock of this machine, or use a valid certificate"
                     .to_owned(),
             ),
             Self::NearlyOver { days } => {

@@ -1,4 +1,4 @@
-//! The terms of a connection after its handshake; each of its channels has a copy.
+//! The terms of a connection, as its handshake has determined them; each of its channels has a copy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,28 +7,29 @@ use thalweg_wire::handshake::{Agreed, ServerTerms};
 
 use super::Native;
 
-/// Terms of a connection that each of its channels has.
+/// Terms of a connection, as its handshake has determined them; each of its channels has a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// State of the server: database, configuration, admission.
+    /// State of the server that all protocols share: database, configuration, admission.
     pub app: Arc<App>,
     /// State shared by all native connections.
     pub native: Arc<Native>,
     /// True for the connection's first channel, which runs the keepalive.
     pub is_first: bool,
-    /// Maximum frame size in bytes that the client takes.
+    /// Maximum size in bytes of a frame that the client accepts.
     pub max_send_bytes: u32,
-    /// Maximum frame size in bytes that the server takes.
+    /// Maximum size in bytes of a frame that the server accepts.
     pub max_frame_bytes: u32,
     /// Keepalive interval; see [`KeepAlive`](thalweg_wire::handshake::KeepAlive).
     pub keep_alive: Duration,
-    /// Maximum number of pending requests of a channel.
+    /// Maximum number of requests of a channel that are pending at a time.
     pub max_requests: u32,
-    /// Maximum number of subscriptions of a channel.
+    /// Maximum number of subscriptions that a channel has at a time.
     pub max_subscriptions: u32,
-    /// Maximum time until the rest of a begun frame arrives.
+    /// Maximum time from the arrival of a frame's first bytes until the frame is complete.
     pub frame_timeout: Duration,
-    /// Maximum time without the client reading any of the bytes that wait for it.
+    /// Maximum time in which the client reads none of the bytes that the server has to send to it. After it the
+    /// connection is closed.
     pub write_timeout: Duration,
 }
 
@@ -50,7 +51,8 @@ impl Session {
         }
     }
 
-    /// Interval of a channel's timer checks. A timeout fires late by at most a quarter of the shortest one.
+    /// Interval at which a channel checks its timeouts. A timeout fires late by at most a quarter of the shortest one,
+    /// unless that quarter is outside of 10 ms to 5 s.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         let shortest = self.keep_alive.min(self.frame_timeout).min(self.write_timeout);

@@ -9,9 +9,9 @@ use super::metrics::Metrics;
 /// State of the native protocol that all its connections share.
 #[derive(Debug)]
 pub struct Native {
-    /// State of the server: database, configuration, admission.
+    /// State of the server that all protocols share: database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Number that differs after each start of the server; ids of caches are valid only for one run.
+    /// Number that is different after each start of the server. Ids of caches are valid only until the next start.
     pub(crate) run: u64,
     /// Metrics of native connections and requests.
     pub(crate) metrics: Arc<Metrics>,

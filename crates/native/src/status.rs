@@ -1,4 +1,4 @@
-//! Status of the node.
+//! Handler of requests for the status of the node.
 
 use serde_json::Value;
 use thalweg_engine::Health;
@@ -11,7 +11,7 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Handles a `read status` request: replies with the health and the figures of the node.
+/// Handles a `read status` request: replies with the health of the node and its statistics as named numbers.
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
     let db = turn.app.db.blocking();
     let (health, reason) = match db.health() {
@@ -41,8 +41,8 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled
     Ok(Handled::Replied)
 }
 
-/// Collects the whole numbers in a JSON value, named by their path. Other values are no figures or have fields of their
-/// own.
+/// Collects the whole numbers in a JSON value under their path (such as `log.segments`). Values that are not whole
+/// numbers are left out.
 fn flatten(into: &mut Vec<(String, u64)>, name: String, value: &Value) {
     let below = |part: &str| if name.is_empty() { part.to_owned() } else { format!("{name}.{part}") };
     match value {

@@ -1,5 +1,5 @@
-//! A step of a subscription: its bounds ([`Wanted`]) and its result ([`Found`]). `subscription` decides when a step
-//! begins.
+//! A step of a subscription, which produces its next frame: the step's bounds ([`Wanted`]) and its result ([`Found`]).
+//! `subscription` decides when a step begins.
 
 use std::{fmt, sync::Arc};
 
@@ -14,33 +14,35 @@ use super::{
     replies::{Replies, Room},
 };
 
-/// Behaviour of a step that finds nothing.
+/// Behaviour of a subscription's step that finds no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Wait until there is something or the step is stopped.
+    /// The step waits until there are messages or it is stopped.
     Wait,
-    /// Return immediately: a drain only takes pending messages.
+    /// The step returns immediately. Used for a cancelled subscription that only sends its pending messages.
     TakeWhatIsThere,
 }
 
-/// Bounds of a step, and its stop signal.
+/// Bounds of a subscription's step, and the signal that stops the step.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// Maximum number of messages: the remainder of the subscription's limit.
+    /// Maximum number of messages that the step may send: the number left until the limit of the subscription.
     pub max_messages: u64,
-    /// Remaining credit in messages and bytes. A frame may exceed it, but no step aims for a larger frame.
+    /// Remaining credit of the client in messages and in bytes. A frame may exceed it, but no step tries to build a
+    /// larger frame.
     pub credit: (u64, u64),
-    /// Maximum frame size in bytes that the client takes.
+    /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
     /// Behaviour of the step if there are no messages.
     pub patience: Patience,
-    /// Notified to end the step without a result.
+    /// Signal to end the step without a result.
     pub stop: Arc<Notify>,
 }
 
 impl Wanted {
-    /// Returns the reservation for a frame of `bytes` bytes; `None` if a large frame has to wait for memory. No frame
-    /// of a subscription is dropped: it waits, except that a drain exceeds the limit.
+    /// Returns the memory reservation for a frame with `bytes` bytes of messages; `None` if the frame is large and
+    /// must wait for memory. No frame of a subscription is dropped for lack of memory: it waits, or, when the
+    /// subscription is ending, exceeds the limit.
     pub(crate) fn room_for(&self, app: &App, bytes: u64) -> Option<Room> {
         if bytes <= NATIVE_PAGE_BYTES {
             return Some(Room::Elsewhere);
@@ -51,7 +53,8 @@ impl Wanted {
         }
     }
 
-    /// Sleeps before the next check for memory. Returns true if the step was stopped instead.
+    /// Sleeps for a moment until memory for a large frame is checked again. Returns true if the subscription's step
+    /// was stopped while it slept.
     pub(crate) async fn pause(&self) -> bool {
         tokio::select! {
             biased;
@@ -60,8 +63,8 @@ impl Wanted {
         }
     }
 
-    /// Waits for a [reservation](Self::room_for) while it keeps the frame's data in memory. A stopped step does not
-    /// wait.
+    /// Waits until memory for the frame can be [reserved](Self::room_for). In the meantime the step keeps the frame's
+    /// data in memory. A stopped step does not wait.
     pub(crate) async fn wait_for_room(&self, app: &App, bytes: u64) -> Room {
         loop {
             if let Some(room) = self.room_for(app, bytes) {
@@ -76,25 +79,25 @@ impl Wanted {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// Result of a subscription's step.
+/// Result of one step of a subscription.
 pub(crate) enum Found {
-    /// A frame, or several that belong together, with their cost in credit.
+    /// A frame, or several that belong together, and the credit that they use up.
     Frame {
-        /// Number of messages, records or changes.
+        /// Number of messages, records or changes in the frames.
         messages: u64,
-        /// Their bytes, as credit counts them.
+        /// Bytes of the messages in the frames, as the client's credit counts them.
         bytes: u64,
-        /// Function that puts them into the outbox.
+        /// Function that encodes the frames into the outbox.
         encode: Encode,
     },
-    /// There is nothing to send now.
+    /// There are no messages to send now.
     Nothing,
-    /// The subscription has ended; no more messages will follow.
+    /// The subscription has ended for this reason; no more messages will follow.
     Over(Failure),
 }
 
 impl Found {
-    /// Creates a frame of `messages` messages and `bytes` bytes.
+    /// Creates the result of a step that sends `messages` messages with `bytes` bytes. `encode` encodes their frames.
     pub(crate) fn frame(
         messages: u64,
         bytes: u64,

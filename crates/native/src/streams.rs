@@ -1,4 +1,4 @@
-//! Requests to read and tail streams. `records` encodes pages, and `tail` runs the steps of a tail.
+//! Handlers of requests that read and tail streams. `records` encodes pages, and `tail` runs the steps of a tail.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     }))
 }
 
-/// Handles a `tail` request: begins a subscription to a stream's records.
+/// Handles a `tail` request: begins a subscription to the present and future records of a stream.
 pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(tail.stream);
     let next = begin(&stream, &tail.from)?;
@@ -53,7 +53,7 @@ pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail
     Ok(Handled::Began(Source::Tail(Box::new(tail))))
 }
 
-/// Handles a `find offset` request: replies with the first offset at or after a time.
+/// Handles a `find offset` request: replies with the first offset whose record was appended at or after a time.
 pub(crate) fn find_offset(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -65,7 +65,7 @@ pub(crate) fn find_offset(
     Ok(Handled::Replied)
 }
 
-/// Returns the offset at which reading begins.
+/// Converts the position in a request to the offset at which reading begins.
 fn begin(stream: &Stream, from: &Position) -> Result<Offset, Failure> {
     Ok(match *from {
         Position::Offset { offset } => offset,

@@ -1,4 +1,5 @@
-//! Handlers of requests about subjects: publish, ask, subscribe. They change the state in `subjects`.
+//! Handlers of requests about subjects (publish/subscribe addresses): publish, ask, subscribe. They change the state
+//! in `subjects`.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +20,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Handles a `publish` request: publishes batches of messages to subscribers.
+/// Handles a `publish` request: publishes batches of messages to the subscribers of their subjects.
 pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publish<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let (count, mut batches) = (publish.batches.len(), publish.batches.iter());
@@ -39,7 +40,7 @@ pub(crate) fn publish(turn: &mut Turn<'_>, request: &Request<'_>, publish: &Publ
     publish_all(turn, request, batches)
 }
 
-/// Returns all batches, checked, in the form that the broker takes.
+/// Checks all batches of a request, and returns them in the form that the broker takes.
 pub(crate) fn kept<'f>(
     subjects: &mut Subjects,
     request: &Request<'_>,
@@ -73,12 +74,13 @@ fn publish_all(
     }
 }
 
-/// Handles an `ask` request: publishes a message and replies with the first answer to it.
+/// Handles an `ask` request: publishes a message and replies with the first answer that a subscriber sends.
 pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> Result<Handled, Failure> {
     let subjects = &mut *turn.subjects;
     let checked = subjects.publishing.check(ask.batch.0)?;
     if checked.batch.count() != 1 || !checked.batch.reply().is_empty() {
-        let message = "what is asked is one message, without a reply subject: the server chooses that";
+        let message = "a request has exactly one message, without a reply subject: the server chooses the reply \
+            subject";
         return Err(Failure::fix("malformed_batch", message));
     }
     let wait = request.timeout().unwrap_or(DEFAULT_WAIT).min(MAX_REQUEST_TIMEOUT);
@@ -122,7 +124,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     }))
 }
 
-/// Fails if a request reached no subscriber.
+/// Returns a failure if an asked message reached no subscriber.
 fn nobody(published: Published) -> Result<(), Failure> {
     match published {
         Published { delivered: 0, missed: 0 } => Err(Failure::of(&RequestError::NoResponders)),
@@ -131,7 +133,8 @@ fn nobody(published: Published) -> Result<(), Failure> {
     }
 }
 
-/// Answers an ask with the first message of the published batch.
+/// Replies to an `ask` request with the first message of `answer`, the batch that a subscriber has published as its
+/// answer.
 fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure> {
     if id == 0 {
         return Ok(());

@@ -1,13 +1,14 @@
-//! Subject state of a channel: its publishing, subscriptions and asks.
+//! State of a channel for publish/subscribe on subjects: its publishing, subscriptions and asks (requests that a
+//! subscriber answers).
 //!
-//! Owns: the channel's link to the broker, the credit, limits and ends of its subscriptions, and the answers to its
+//! Owns: the channel's link to the broker; the credit, limits and ends of its subscriptions; and the answers to its
 //! asks. In each turn with room in the outbox the channel calls [`Subjects::deliver`], and it forwards the client's
 //! credits and cancels.
 //!
-//! The publisher's channel task puts a publish into the queues of the interested links; their own channel tasks move it
-//! to their outboxes: one hand-over. The outbox contains the few bytes before the batch and a reference to the batch. A
-//! channel takes no more from the queues than its outbox has room for, because queue policies only act on queued
-//! messages.
+//! The task of the publisher's channel puts published batches into the queues of the interested links. The tasks of
+//! the subscribers' channels move them to their outboxes, so a message passes between tasks once. The outbox contains
+//! a few bytes and a reference to the batch. A channel takes no more batches from its queues than its outbox has room
+//! for, because queue policies only act on queued messages.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -39,24 +40,25 @@ use super::{
     replies::{Replies, Room},
 };
 
-/// Subscription for answers. Client ids have 32 bits, so none can equal it.
+/// Id of the channel's own subscription for answers to its asks. Ids that clients choose have 32 bits, so none can
+/// equal it.
 const INBOX: SubscriptionId = SubscriptionId(u64::MAX);
 
-/// Maximum number of batches taken from the link in one call.
+/// Maximum number of batches that a channel takes from its link in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
-/// Result of a turn for a channel's subject subscriptions.
+/// Result of delivering, in one turn, to a channel's subscriptions to subjects.
 #[derive(Debug, Default)]
 pub(crate) struct Delivered {
-    /// True if a frame was put into the outbox or a batch published.
+    /// True if there was progress: a frame was put into the outbox, or a batch was published.
     pub moved: bool,
-    /// Subscriptions whose last frame is in the outbox.
+    /// Ids of the subscriptions that have ended; their last frames are in the outbox.
     pub ended: Vec<u32>,
-    /// Reason for closing the channel: the queue of a subscription with policy `disconnect` was full.
+    /// Reason why the channel must be closed, if the queue of a subscription with policy `disconnect` was full.
     pub disconnect: Option<String>,
 }
 
-/// Wakes the channel's task and marks that there is something to deliver.
+/// Notification of a channel by the broker: wakes the channel's task, and records that there are messages to deliver.
 #[derive(Default)]
 pub(crate) struct Bell {
     waker: AtomicWaker,
@@ -70,16 +72,18 @@ impl Notify for Bell {
     }
 }
 
-/// Subscription of the client to a pattern of subjects.
+/// State of a client's subscription to a pattern of subjects.
 pub(crate) struct Subscription {
     pub(crate) credit: SendCredit,
-    /// Messages until the subscription ends, and the reason to report then.
+    /// Number of messages after which the subscription ends, and the reason that the client is then sent; `None` if
+    /// the subscription has no limit.
     pub(crate) left: Option<(u64, Failure)>,
-    /// True while a cancelled subscription drains its queue: it ends when it can send nothing more.
+    /// True after the client has cancelled the subscription but wants its queued messages: it ends when it can send no
+    /// more of them.
     pub(crate) draining: bool,
 }
 
-/// Publishing, subscriptions and asks of a channel on subjects.
+/// State of a channel for subjects: publishing, subscriptions and asks.
 pub(crate) struct Subjects {
     pub(crate) app: Arc<App>,
     pub(crate) bell: Arc<Bell>,
@@ -88,13 +92,13 @@ pub(crate) struct Subjects {
     /// Link to the broker, opened by the first subscription or ask.
     link: Option<Link>,
     pub(crate) subscriptions: HashMap<u32, Subscription>,
-    /// Subscriptions with a limit or being drained.
+    /// Ids of the subscriptions that have a limit, or that end after their queued messages.
     pub(crate) counted: BTreeSet<u32>,
-    /// Asks waiting for answers; created by the first ask.
+    /// Asks that wait for an answer; created by the first ask.
     asks: Option<Requests<oneshot::Sender<Batch>>>,
-    /// Reused buffer for batches taken from the link.
+    /// Reused buffer for batches taken from the link to the broker.
     taken: Vec<Outbound>,
-    /// True if the link has more batches than were taken.
+    /// True if the link to the broker has more batches than the last call has taken.
     more: bool,
 }
 
@@ -117,7 +121,7 @@ impl From<TooManyLinks> for Failure {
 }
 
 impl Subjects {
-    /// Creates the state without subscriptions.
+    /// Creates the state of a channel, without subscriptions and asks.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>) -> Self {
         let bell = Arc::new(Bell::default());
@@ -152,36 +156,37 @@ impl Subjects {
         Ok(self.asks.as_mut().expect("just made"))
     }
 
-    /// Registers the waker of the channel's task, to be woken when there is something to deliver.
+    /// Registers the waker of the channel's task, which the broker wakes when there are messages to deliver.
     pub(crate) fn woken_by(&mut self, cx: &Context<'_>) {
         self.bell.waker.register(cx.waker());
     }
 
-    /// Returns true if a published batch waits for room at a subscriber. The channel then handles no further frame.
+    /// Returns true if a batch that the client published waits because the queue of a subscriber is full. The channel
+    /// then handles no further frame.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked()
     }
 
-    /// Publishes all gathered messages before a goodbye takes effect.
+    /// Publishes all gathered messages of the client, before its goodbye takes effect.
     pub(crate) fn flush(&mut self) {
         self.publishing.flush(&To { broker: &self.app.views.broker, waiter: &self.waiter });
     }
 
-    /// Returns true if all messages of the channel have been published.
+    /// Returns true if all messages that the client sent have been published.
     #[must_use]
     pub(crate) fn is_done(&self) -> bool {
         self.publishing.is_done()
     }
 
-    /// Ends all subscriptions and drops their queues.
+    /// Ends all subscriptions of the channel and drops their queues.
     pub(crate) fn close(&mut self) {
         (self.link, self.asks) = (None, None);
         self.subscriptions = HashMap::new();
         self.counted = BTreeSet::new();
     }
 
-    /// Adds credit of the client to a subscription.
+    /// Adds the credit that the client has granted to one of its subscriptions.
     pub(crate) fn credit(&mut self, id: u32, credit: &Credit) {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return };
         let more = subscription.credit.raise(credit);
@@ -189,8 +194,8 @@ impl Subjects {
         let _ = link.grant(SubscriptionId(id.into()), Grant { messages: more.messages, bytes: more.bytes });
     }
 
-    /// Ends a subscription. Returns true if its `ended` is in the outbox; else [`deliver`](Self::deliver) reports it
-    /// later.
+    /// Ends a subscription that the client has cancelled. Returns true if its `ended` frame is in the outbox. Returns
+    /// false if queued messages are sent before; then [`deliver`](Self::deliver) reports the end later.
     pub(crate) fn cancel(&mut self, id: u32, mode: CancelMode, out: &mut Replies) -> bool {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return true };
         let waits = link.queue_stats(SubscriptionId(id.into())).map_or(0, |stats| stats.messages);
@@ -219,7 +224,8 @@ impl Subjects {
         }
     }
 
-    /// Publishes due batches, and moves pending batches into the outbox as far as it has room.
+    /// Publishes batches that are due, and moves batches for the client's subscriptions into the outbox as far as it
+    /// has room.
     pub(crate) fn deliver(&mut self, cx: &mut Context<'_>, input: Input, out: &mut Replies) -> Delivered {
         let to = To { broker: &self.app.views.broker, waiter: &self.waiter };
         let moved = self.publishing.go_on(&to, &self.app.views, input, cx);
@@ -274,7 +280,9 @@ impl Subjects {
         }
     }
 
-    /// Returns true if a subscription gets the whole batch like the others; else its part was delivered here.
+    /// Counts a batch against the limit of a subscription. Returns true if the subscription gets the whole batch.
+    /// Otherwise sends it only as many messages as its limit permits, and returns false. If the subscription is the
+    /// channel's own, completes an ask with the batch.
     fn counts(&mut self, id: SubscriptionId, batch: &Batch, out: &mut Replies) -> bool {
         if id == INBOX {
             let waiting = self.asks.as_mut().and_then(|asks| asks.complete(batch.subject()));
@@ -297,7 +305,8 @@ impl Subjects {
         false
     }
 
-    /// Sends a batch once to all of these subscriptions, split if the client does not take it whole.
+    /// Puts a batch into the outbox, once for all of these subscriptions. The batch is split if it is larger than the
+    /// frames that the client accepts.
     fn send(&mut self, batch: &Batch, to: &[SubscriptionId], out: &mut Replies, delivered: &mut Delivered) {
         for ids in to.chunks(MAX_DELIVER_SUBSCRIPTIONS) {
             if put_deliver(out, batch.encoded(), ids).is_ok() {
@@ -313,7 +322,7 @@ impl Subjects {
         }
     }
 
-    /// Ends subscriptions that reached their limit, and drained ones without credit or pending messages.
+    /// Ends subscriptions that have reached their limit, and cancelled ones that can send no more queued messages.
     fn end_those_done(&mut self, out: &mut Replies, delivered: &mut Delivered) {
         let more = self.more;
         let done = |subscription: &Subscription| match &subscription.left {
@@ -331,12 +340,13 @@ impl Subjects {
     }
 }
 
-/// Returns the client's id, which has 32 bits; only the inbox has a larger one.
+/// Returns the id of a subscription as the client knows it, which has 32 bits; only the channel's own subscription has
+/// a larger id.
 fn client_id(id: SubscriptionId) -> u32 {
     u32::try_from(id.0).unwrap_or_default()
 }
 
-/// Puts a deliver frame: a few bytes and a reference to the batch.
+/// Puts a `deliver` frame for these subscriptions into the outbox: a few bytes and a reference to the batch.
 fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Result<(), Failure> {
     if ids.is_empty() {
         return Ok(());
@@ -350,7 +360,7 @@ fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Resu
     })
 }
 
-/// Returns `count` messages of a batch, after `skip`, as a batch of their own.
+/// Returns a new batch with `count` messages of `batch`, after the first `skip` messages.
 pub(crate) fn cut(batch: &Batch, skip: usize, count: usize) -> Bytes {
     // All published batches were checked.
     let whole = wire::Batch::decode(batch.encoded()).expect("checked when it was published");
@@ -364,7 +374,7 @@ pub(crate) fn cut(batch: &Batch, skip: usize, count: usize) -> Bytes {
     writer.into_shared(Checksum::Without).map(|shared| shared.bytes).unwrap_or_default()
 }
 
-/// Splits a batch for a client whose maximum frame is smaller than the batch.
+/// Splits a batch into smaller batches, for a client whose maximum frame is smaller than the batch.
 fn parts(batch: &Batch, max_frame_bytes: usize) -> impl Iterator<Item = Result<Bytes, Failure>> + use<'_> {
     const PREFIX_BYTES: usize = 4 + 4 * MAX_DELIVER_SUBSCRIPTIONS;
     let whole = wire::Batch::decode(batch.encoded()).expect("checked when it was published");
@@ -388,7 +398,7 @@ fn parts(batch: &Batch, max_frame_bytes: usize) -> impl Iterator<Item = Result<B
         }
         if first == at {
             at = count;
-            let message = "a message is larger than what the client takes in a frame: offer to take more";
+            let message = "a message is larger than the frames that the client accepts: raise the limit in the hello";
             return Some(Err(Failure::fix("result_too_large", message)));
         }
         Some(Ok(cut(batch, first, at - first)))

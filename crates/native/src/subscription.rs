@@ -1,11 +1,11 @@
-//! Subscriptions that the channel feeds itself: tails, pushes, watches.
+//! Subscriptions that the channel feeds itself, without the broker: tails, pushes, watches.
 //!
 //! A [`Source`] supplies one frame at a time, in a *step*: a future that owns the source while it runs and returns it
-//! with its result. A step begins only while credit is left, and after the previous step's frame is in the outbox. A
-//! subscription therefore holds one frame in memory besides the outbox, and costs nothing while its receiver grants no
-//! credit.
+//! with its result. A step begins only while the client's credit is left, and after the previous step's frame is in
+//! the outbox. A subscription therefore holds one frame in memory besides the outbox, and costs nothing while its
+//! client grants no credit.
 //!
-//! Owns: the accounting of credit and limit, stopping. Does not own the contents of frames (`tail`, `push`,
+//! Owns: the accounting of credit and limit, and stopping. Does not own the contents of frames (`tail`, `push`,
 //! `watching`).
 
 use std::{future::Future, pin::Pin, sync::Arc};
@@ -23,18 +23,18 @@ use super::{
     watching::Watching,
 };
 
-/// Source of a subscription's frames.
+/// Source that produces a subscription's frames.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// Records of a stream.
+    /// The subscription sends the records of a stream.
     Tail(Box<Tail>),
-    /// Deliveries of a consumer group.
+    /// The subscription sends the deliveries of a consumer group to a member.
     Push(Box<Pushing>),
-    /// Changes of a keyspace.
+    /// The subscription sends the changes of keys in a keyspace.
     Watch(Box<Watching>),
 }
 
-/// Future of a running step, which returns the source with its result.
+/// Future of a subscription's running step. It returns the source together with the result.
 pub(crate) type Step = Pin<Box<dyn Future<Output = (Source, Found)> + Send>>;
 
 impl Source {
@@ -57,7 +57,7 @@ impl Source {
         })
     }
 
-    /// Position at which a later subscription can resume, if the source has one.
+    /// Position (an offset or a revision) at which a later subscription can resume; `None` for a push.
     fn next(&self) -> Option<u64> {
         match self {
             Self::Tail(tail) => Some(tail.next().0),
@@ -67,35 +67,36 @@ impl Source {
     }
 }
 
-/// Subscription that the channel feeds: a tail, a push or a watch.
+/// A subscription that the channel feeds: a tail, a push or a watch.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// Source of the frames; `None` while a step runs.
+    /// Source of the subscription's frames; `None` while a step runs, which owns the source.
     source: Option<Source>,
     /// Position at which a later subscription can resume: after the frames in the outbox, even if a step has read
-    /// further.
+    /// further. `None` for a push.
     next: Option<u64>,
     credit: SendCredit,
-    /// Number of messages left until the limit of the subscription.
+    /// Number of messages that may still be sent until the limit of the subscription.
     left: u64,
-    /// Reason and mode of a requested end.
+    /// Reason why the subscription must end, and if pending messages are sent before; `None` while no end is
+    /// requested.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     _held: Held,
 }
 
-/// Next action for a subscription.
+/// Action that the channel must take next for a subscription.
 pub(crate) enum Next {
-    /// Run this step, which produces the next frame.
+    /// The channel runs this step, which produces the next frame.
     Step(Step),
-    /// Wait until a step completes or the client adds credit.
+    /// The channel waits until a step completes or the client grants credit.
     Rest,
-    /// End the subscription and report this reason.
+    /// The channel ends the subscription and reports this reason to the client.
     End(Failure),
 }
 
 impl Subscription {
-    /// Creates a subscription to a source; `limit` is the request's.
+    /// Creates a subscription that a source feeds. `limit` is the maximum number of messages in the client's request.
     #[must_use]
     pub(crate) fn new(source: Source, permit: &Permit, limit: Option<u64>, held: Held) -> Self {
         let (credit, left) = (SendCredit::new(permit), limit.unwrap_or(u64::MAX));
@@ -103,7 +104,7 @@ impl Subscription {
         Self { source: Some(source), next, credit, left, ending: None, stop: Arc::default(), _held: held }
     }
 
-    /// Returns the next action for the subscription.
+    /// Returns the action that the channel must take next for the subscription.
     pub(crate) fn next(&mut self, max_frame_bytes: usize) -> Next {
         let Some(source) = self.source.take() else { return Next::Rest };
         if self.left == 0 {
@@ -125,7 +126,7 @@ impl Subscription {
         Next::Step(source.step(Wanted { max_messages, credit, max_frame_bytes, patience, stop }))
     }
 
-    /// Puts the result of a completed step into the outbox. Returns the reason if the subscription has ended.
+    /// Puts the frames of a completed step into the outbox. Returns a reason if the subscription has ended.
     pub(crate) fn stepped(&mut self, id: u32, source: Source, found: Found, out: &mut Replies) -> Option<Failure> {
         let over = match found {
             // The client cancelled before this frame was ready.
@@ -152,12 +153,14 @@ impl Subscription {
         over.map(|failure| self.told(failure))
     }
 
-    /// Adds credit granted by the receiver.
+    /// Adds credit that the client has granted.
     pub(crate) fn permit(&mut self, credit: &Credit) {
         self.credit.raise(credit);
     }
 
-    /// Ends the subscription for a reason. A second drain changes nothing but the reason; `Now` cuts a drain short.
+    /// Requests the end of the subscription for a reason. With the mode `Drain`, pending messages are sent before; a
+    /// second drain changes only the reason. With `Now` the subscription ends immediately, also if it is being
+    /// drained.
     pub(crate) fn end(&mut self, why: Failure, mode: CancelMode) {
         if !matches!(self.ending, Some((_, CancelMode::Now))) {
             self.ending = Some((why, mode));
@@ -166,7 +169,7 @@ impl Subscription {
         }
     }
 
-    /// Adds the position at which to resume to a failure.
+    /// Adds the position at which the client can resume to the reason of the subscription's end.
     fn told(&self, failure: Failure) -> Failure {
         match self.next {
             Some(next) if !failure.has("next") => failure.with("next", next),

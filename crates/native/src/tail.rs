@@ -1,4 +1,4 @@
-//! Tails of streams: one page of records per step.
+//! Tails: subscriptions to the records of a stream. Each step sends one page of records.
 //!
 //! Owns: the position of a tail, and waiting for new records. Does not own: credit and limits (`subscription`), and the
 //! bytes of a page (`records`).
@@ -18,30 +18,30 @@ use super::{
     step::{Found, Patience, Wanted},
 };
 
-/// Tail of a stream, as a source of a subscription.
+/// A tail of a stream, which supplies the frames of a subscription.
 #[derive(Debug)]
 pub(crate) struct Tail {
     app: Arc<App>,
     stream: Stream,
     next: Offset,
-    /// True if the last page did not reach the end, so that the next read may go to disk.
+    /// True if the last page did not reach the end of the stream, so that the next read may block on the disk.
     behind: bool,
 }
 
 impl Tail {
-    /// Creates a tail from `next` on; `behind` is true if records exist there already.
+    /// Creates a tail that begins at offset `next`; `behind` is true if the stream already has records there.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, stream: Stream, next: Offset, behind: bool) -> Self {
         Self { app: Arc::clone(app), stream, next, behind }
     }
 
-    /// Offset at which a later tail resumes.
+    /// Returns the offset at which a later tail can resume.
     #[must_use]
     pub(crate) fn next(&self) -> Offset {
         self.next
     }
 
-    /// Returns the next page of records.
+    /// Runs one step: waits until the stream has records to send, and returns a page of them.
     pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         loop {
             let from = self.next;
@@ -72,8 +72,8 @@ impl Tail {
         }
     }
 
-    /// Reads a page if there are records: immediately at the end of the stream, where records are in memory, else on a
-    /// blocking thread.
+    /// Reads a page of records; `None` if there are none. The read runs on the channel's thread at the end of the
+    /// stream, where records are in memory, and otherwise on a thread that may block.
     async fn look(&mut self, wanted: &Wanted) -> Result<Option<Shown>, Failure> {
         let hard_max_bytes = room_for_records(wanted.max_frame_bytes);
         let (credit_records, credit_bytes) = wanted.credit;
@@ -103,7 +103,7 @@ impl Tail {
     }
 }
 
-/// Converts a page into a tail's frame.
+/// Converts a page of records into the result of a tail's step.
 fn found(shown: Shown, room: Room) -> Found {
     let records = shown.runs.iter().map(|run| u64::from(run.count)).sum();
     Found::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))

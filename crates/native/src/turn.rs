@@ -1,4 +1,4 @@
-//! Context and results of handlers. The crate's documentation describes their use.
+//! Arguments and results of handlers. The crate's documentation describes their use.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -8,41 +8,43 @@ use thalweg_wire::{Frame, put_outcome};
 
 use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source};
 
-/// Context of a handler while it handles a frame.
+/// Parts of the channel and of the server that a handler can use while it handles a frame.
 pub(crate) struct Turn<'t> {
-    /// State of the server: database, configuration, admission.
+    /// State of the server that all protocols share: database, configuration, admission.
     pub app: &'t Arc<App>,
-    /// Outbox of the channel for replies.
+    /// Outbox of the channel, into which handlers put replies.
     pub out: &'t mut Replies,
-    /// The channel's subscriptions to subjects.
+    /// The channel's state for subjects: publishing and subscriptions.
     pub subjects: &'t mut Subjects,
-    /// True if no other channel has been active recently, so that a short block delays no other client.
+    /// True if no other channel has been active recently, so that a handler which blocks shortly delays no other
+    /// client.
     pub is_alone: bool,
 }
 
-/// Future of a pending reply.
+/// Future that completes with the reply to a request.
 pub(crate) type Later = Pin<Box<dyn Future<Output = Result<Reply, Failure>> + Send>>;
 
-/// Result of a handler: how its request is answered.
+/// Result of a handler: the way in which its request is answered.
 pub(crate) enum Handled {
     /// The reply is in the outbox, or the client wants none.
     Replied,
-    /// A command is pending, and its outcome is the reply. Nothing stops it.
+    /// The request's command is pending, and its outcome is the reply. Neither a cancel nor a timeout stops the
+    /// command.
     Write(CommandUnderWay),
-    /// The future returns the reply. A cancel or the request's timeout drops it, and the channel answers with that
-    /// failure.
+    /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with
+    /// that failure.
     Later(Later),
-    /// The future returns the reply. It writes, so nothing stops it; after the request's timeout its reply is
-    /// discarded.
+    /// The future returns the reply. It writes, so neither a cancel nor a timeout stops it; after the request's
+    /// timeout its reply is discarded.
     Unstoppable(Later),
     /// A subscription has begun: its first frame is in the outbox, and the channel feeds it from this source.
     Began(Source),
-    /// A subscription has begun that [`Subjects`] feeds.
+    /// A subscription to subjects has begun, which [`Subjects`] feeds.
     BeganSubject,
 }
 
 impl Handled {
-    /// Returns a result whose reply comes from a future.
+    /// Creates the result of a handler whose reply comes from a future.
     pub(crate) fn later(reply: impl Future<Output = Result<Reply, Failure>> + Send + 'static) -> Self {
         Self::Later(Box::pin(reply))
     }
@@ -63,30 +65,30 @@ impl fmt::Debug for Handled {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// Reply of a pending request.
+/// Reply of a request that was pending.
 pub(crate) enum Reply {
-    /// Durability and outcome of a command.
+    /// The reply is the outcome of a command, with the durability level reached.
     Outcome(Carried),
-    /// Function that puts one or more frames into the outbox.
+    /// The reply is what this function puts into the outbox: one or more frames.
     Frame(Encode),
-    /// Frames that were encoded outside the channel's task.
+    /// The reply was encoded outside the channel's task: these frames are appended to the outbox.
     Aside(Replies),
 }
 
 impl Reply {
-    /// Creates a reply from a frame that borrows nothing.
+    /// Creates a reply from a frame whose type contains no references, so that the frame can be kept until it is sent.
     #[must_use]
     pub(crate) fn frame(frame: impl for<'f> Frame<'f> + Send + 'static) -> Self {
         Self::encode(move |out, id| out.reply(id, &frame))
     }
 
-    /// Creates a reply whose frame is encoded when it enters the outbox.
+    /// Creates a reply whose frame is encoded only when it is put into the outbox.
     #[must_use]
     pub(crate) fn encode(encode: impl FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send + 'static) -> Self {
         Self::Frame(Box::new(encode))
     }
 
-    /// Puts the reply into the outbox.
+    /// Puts the reply's frames into the outbox.
     pub(crate) fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),

@@ -1,4 +1,4 @@
-//! Requests to watch keys. `watching` runs the steps of a watch.
+//! Handlers of requests to watch keys. `watching` runs the steps of a watch.
 
 use std::ops::Bound;
 
@@ -15,7 +15,7 @@ use super::{
     watching::Watching,
 };
 
-/// Handles a `watch` request: begins a subscription to changes of keys.
+/// Handles a `watch` request: begins a subscription to the changes of keys.
 pub(crate) fn watch(turn: &mut Turn<'_>, request: &Request<'_>, watch: &wire::Watch<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, watch.keyspace)?;
     let from = (watch.from != Revision::ZERO).then_some(watch.from);

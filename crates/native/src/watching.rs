@@ -1,4 +1,4 @@
-//! Watches of keys: one batch of changes per step.
+//! Watches: subscriptions to the changes of keys. Each step sends one batch of changes.
 //!
 //! Owns: the position of a watch, and the frames of its changes. Does not own: credit and limits (`subscription`).
 
@@ -16,37 +16,38 @@ use super::{
     step::{Found, Patience, Wanted},
 };
 
-/// Bytes of a change besides its key and value: kind, revision, time, two lengths.
+/// Number of bytes of a change in addition to its key and value: kind, revision, time, two lengths.
 const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
-/// Bytes of `changes` besides the changes: durability, next, number of changes.
+/// Number of bytes of a `changes` frame in addition to the changes: durability, next revision, number of changes.
 const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
-/// Watch of keys, as a source of a subscription.
+/// A watch of keys, which supplies the frames of a subscription.
 #[derive(Debug)]
 pub(crate) struct Watching {
     app: Arc<App>,
-    /// Watch of the engine; `None` only while another thread polls it.
+    /// The engine's watch; `None` only while another thread polls it.
     watch: Option<thalweg_engine::Watch>,
-    /// Revision below which the client has been notified of all changes.
+    /// Revision below which the client has been sent all changes of the watched keys.
     said: Revision,
-    /// Revision below which the watch has taken all changes.
+    /// Revision below which all changes of the watched keys have been read.
     position: Revision,
 }
 
 impl Watching {
-    /// Creates a watch that has begun at `next`.
+    /// Creates a watch that delivers changes from the revision `next` on.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, watch: thalweg_engine::Watch, next: Revision) -> Self {
         Self { app: Arc::clone(app), watch: Some(watch), said: next, position: next }
     }
 
-    /// Revision at which a later watch resumes: the last one that the client was notified of.
+    /// Returns the revision at which a later watch can resume: the client has been sent all changes below it.
     #[must_use]
     pub(crate) fn next(&self) -> Revision {
         self.said
     }
 
-    /// Returns the next changes, or the progress without changes.
+    /// Runs one step: waits for changes of the watched keys and returns them. After a while without changes, returns a
+    /// frame with only the revision reached.
     pub(crate) async fn step(&mut self, wanted: Wanted) -> Found {
         loop {
             match self.look().await {
@@ -68,7 +69,8 @@ impl Watching {
         }
     }
 
-    /// Takes pending changes immediately; reads of the log run on a blocking thread.
+    /// Returns the engine's next batch of changes; `None` if there are none now. Changes in the queue are taken
+    /// immediately; reads of the log run on a thread that may block.
     async fn look(&mut self) -> Result<Option<WatchBatch>, Failure> {
         let Some(mut watch) = self.watch.take() else { return Err(failure::stopping()) };
         let (found, watch) = if watch.is_behind() {
@@ -86,7 +88,7 @@ impl Watching {
         }
     }
 
-    /// Returns a frame without changes: nothing was missed up to the position.
+    /// Returns a frame without changes, which tells the client that it has missed nothing up to the watch's position.
     fn progress(&mut self) -> Found {
         self.said = self.position;
         let (next, durability) = (self.position, self.app.db.blocking().visible_durability());
@@ -115,8 +117,9 @@ impl Watching {
     }
 }
 
-/// Puts changes into as few frames as the client's limit allows. Until the last frame of a commit, `next` is the
-/// commit's own revision, so a client that reconnects in between gets the whole commit again.
+/// Puts changes into the outbox, in as few frames as the client's maximum frame size allows. In all frames of a commit
+/// but the last, `next` is the commit's own revision, so a client that reconnects in between gets the whole commit
+/// again.
 fn put(
     out: &mut Replies,
     id: u32,
@@ -137,8 +140,8 @@ fn put(
     Ok(())
 }
 
-/// Returns the number of changes for one frame: whole commits if at least one fits, else as much of the first commit as
-/// fits, and at least one change.
+/// Returns the number of changes for one frame: whole commits if at least one fits, or else as many changes of the
+/// first commit as fit, and at least one change.
 fn fitting(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
     let (mut bytes, mut whole) = (CHANGES_HEAD_BYTES, 0);
     for (at, event) in events.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Writes: encoded commands, checked and proposed without decoding.
+//! Handlers of writes: encoded commands, checked and proposed without being decoded.
 
 use std::sync::Arc;
 
@@ -14,20 +14,20 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Handles a `write` request: proposes a command and replies with its outcome.
+/// Handles a `write` request: proposes the client's command and replies with its outcome.
 pub(crate) fn write(turn: &Turn<'_>, write: &Write<'_>) -> Result<Handled, Failure> {
     propose(turn.app, write.level, write.command.0).map(Handled::Write)
 }
 
-/// Handles a `write and publish` request. The batches are published once the command was carried out at its level, and
-/// at most once.
+/// Handles a `write and publish` request: proposes the client's command, and publishes batches of messages once the
+/// command was carried out at its durability level. The batches are published at most once.
 pub(crate) fn write_and_publish(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
     wanted: &WriteAndPublish<'_>,
 ) -> Result<Handled, Failure> {
     if wanted.level.0.unwrap_or(turn.app.config.durability) == Durability::None {
-        let message = "a publish rides on a commit that has happened: at level none that is not known";
+        let message = "a publish needs a commit whose outcome is known: at level `none` it is not known";
         return Err(Failure::fix("outcome_unknown", message));
     }
     let batches = subject_requests::kept(turn.subjects, request, wanted.batches.iter())?;
@@ -50,7 +50,7 @@ pub(crate) fn write_and_publish(
     })))
 }
 
-/// Proposes a client's command. The channel commits its queued commands at the end of its turn.
+/// Checks a client's command and proposes it. The channel commits its queued commands at the end of its turn.
 fn propose(app: &App, level: Level, command: &[u8]) -> Result<CommandUnderWay, Failure> {
     let checked = ClientCommand::check(command).map_err(|refused| Failure::of(&refused))?;
     let wanted = level.0.unwrap_or(app.config.durability);

@@ -1,6 +1,6 @@
 //! Errors of locks, semaphores and elections.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, fmt, time::Duration};
 
 use thalweg_types::{
     Action, Classified, LeaseId,
@@ -20,7 +20,7 @@ pub enum RecipeError<E: Error> {
     #[error("a semaphore has at least one slot")]
     NoSlots,
     /// The contender's turn did not come before the timeout. It has left the queue.
-    #[error("still {ahead} ahead after waiting {waited:?}: try again, or wait longer")]
+    #[error("held {} (waited {})", Ahead(*ahead), Waited(*waited))]
     TimedOut {
         /// Time that the contender waited.
         waited: Duration,
@@ -28,17 +28,41 @@ pub enum RecipeError<E: Error> {
         ahead: usize,
     },
     /// The lease has ended. The hold is lost and may belong to another contender by now.
-    #[error("lease {lease} has ended, and the hold is lost: stop the work and acquire it again")]
+    #[error("lease {lease} has ended and the hold is lost: stop the work, then acquire again")]
     Lost {
         /// The lease that ended.
         lease: LeaseId,
     },
     /// There are too many contenders. This one has left the queue.
-    #[error("more than {MAX_CONTENDERS} contend already: try again later")]
+    #[error("more than {MAX_CONTENDERS} clients are waiting already: retry later")]
     TooMany,
     /// The database returned an error.
     #[error(transparent)]
     Store(E),
+}
+
+/// Formats the number of contenders before this one.
+struct Ahead(usize);
+
+impl fmt::Display for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("by another client"),
+            more => write!(f, "or awaited by {more} other clients"),
+        }
+    }
+}
+
+/// Formats a time in milliseconds, or in seconds from 10 s on.
+struct Waited(Duration);
+
+impl fmt::Display for Waited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            short if short < Duration::from_secs(10) => write!(f, "{} ms", short.as_millis()),
+            long => write!(f, "{:.1} s", long.as_secs_f64()),
+        }
+    }
 }
 
 impl<E: Error + Classified> Classified for RecipeError<E> {
@@ -70,5 +94,21 @@ impl<E: Error> RecipeError<E> {
             Self::TooMany => Some("too_many"),
             Self::Store(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    #[test]
+    fn a_timeout_names_the_clients_ahead_and_a_rounded_time() {
+        let message = |ahead, micros| {
+            RecipeError::<Infallible>::TimedOut { waited: Duration::from_micros(micros), ahead }.to_string()
+        };
+        assert_eq!(message(1, 2_266), "held by another client (waited 2 ms)");
+        assert_eq!(message(3, 12_340_000), "held or awaited by 3 other clients (waited 12.3 s)");
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use thalweg_types::{LeaseId, Revision, command::Expect};
 
-use crate::{coordinator::Coordinator, error::RecipeError, keeper::Kept, place::Place};
+use crate::{coordinator::Coordinator, error::RecipeError, place::Place};
 
 /// Identifies a holder: a later holder's token is higher. A resource that stores the highest token it has
 /// seen, and rejects lower ones, is safe from a holder that does not know yet that it has lost its hold.
@@ -119,17 +119,5 @@ impl<C: Coordinator> Hold<C> {
     /// If the release fails, the lease ends on its own because it is no longer kept alive.
     pub fn release(mut self) -> Result<(), RecipeError<C::Error>> {
         self.place.leave()
-    }
-}
-
-impl<C> Hold<C>
-where
-    C: Coordinator + Send + Sync + 'static,
-    C::Error: Send,
-{
-    /// Starts a thread that keeps the hold alive and detects its loss.
-    #[must_use]
-    pub fn keep(self) -> Kept<C> {
-        Kept::start(self)
     }
 }

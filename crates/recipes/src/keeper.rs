@@ -35,6 +35,18 @@ where
     thread: Option<JoinHandle<Hold<C>>>,
 }
 
+impl<C> Hold<C>
+where
+    C: Coordinator + Send + Sync + 'static,
+    C::Error: Send,
+{
+    /// Starts a thread that keeps the hold alive and detects its loss.
+    #[must_use]
+    pub fn keep(self) -> Kept<C> {
+        Kept::start(self)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,

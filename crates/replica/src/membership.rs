@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use thalweg_types::{
     NodeId, Term,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 /// Maximum length of a member's address in bytes.

@@ -10,10 +10,7 @@
 mod server;
 
 pub use server::{Server, ServerError};
-pub use thalweg_http::{
-    self as http, GroupCall, OPENAPI, ROUTES, bodies, commit_json, cursor_of, cursor_text, digest_json, group_json,
-    info_json, lease_json, lease_json_with_keys, parse, stats_json, transact_json, version_json, versions_json,
-};
+pub use thalweg_http::{self as http, OPENAPI, ROUTES, bodies, digest_json, parse};
 pub use thalweg_native as native;
 pub use thalweg_resp as resp;
 pub use thalweg_serving::{

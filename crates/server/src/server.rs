@@ -36,19 +36,21 @@ pub enum ServerError {
         error: io::Error,
     },
     /// The native protocol's address could not be bound.
-    #[error("{0} choose another with `native`, or serve none with native = off")]
+    #[error("{0} Choose another address with `native`, or disable the protocol with native = off.")]
     BindNative(#[from] thalweg_transport::ListenError),
     /// The default address of the native protocol, the port after HTTP's, could not be bound.
     #[error(
-        "{0} That is the port after HTTP's (native = next): choose another with `native`, or serve none with native = off"
+        "{0} This is the port after that of HTTP (native = next). Choose another address with `native`, or disable \
+         the protocol with native = off."
     )]
     BindNext(thalweg_transport::ListenError),
     /// The native protocol's certificate cannot be used.
-    #[error("{0}; it is for TLS and QUIC: native_tls = false and native_quic_sockets = 0 do without")]
+    #[error("{0}. Without a certificate, disable TLS and QUIC with native_tls = false and native_quic_sockets = 0.")]
     Certificate(#[from] thalweg_transport::IdentityError),
     /// The address for Redis clients could not be bound.
     #[error(
-        "cannot listen on {resp} for Redis clients: {error}; choose another with `resp`, or serve none with resp = off"
+        "cannot listen on {resp} for Redis clients: {error}. Choose another address with `resp`, or disable the \
+         protocol with resp = off."
     )]
     BindResp {
         /// Address for Redis clients.
@@ -57,10 +59,10 @@ pub enum ServerError {
         error: io::Error,
     },
     /// A database of Redis clients cannot be served.
-    #[error("{0}; `resp_databases` says which there are")]
+    #[error("{0}. `resp_databases` lists the databases.")]
     RespDatabase(#[from] resp::databases::DatabaseError),
     /// Threads that serve connections could not be started.
-    #[error("cannot start threads for connections: {0}; `native_threads` and `resp_threads` say how many")]
+    #[error("cannot start threads for connections: {0}. `native_threads` and `resp_threads` set their number.")]
     Threads(io::Error),
     /// The values of the configuration do not fit together.
     #[error(transparent)]
@@ -219,7 +221,7 @@ impl Server {
         let _ = stop.send(true);
         let all = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(app.config.drain_timeout.0, all).await.is_err() {
-            tracing::warn!(connections = connections.len(), "cutting what did not finish in time");
+            tracing::warn!(connections = connections.len(), "canceling requests that did not finish in time");
             connections.shutdown().await;
         }
         log_panic(reclaiming.await, "the server");

@@ -44,7 +44,8 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
             Ok(accepted) => begin(accepted, connections),
             Err(error) => {
                 if let Some(failed) = failures.add(Instant::now()) {
-                    tracing::warn!(%error, failed, "accepting connections of {whose} failed, so often since this was last said");
+                    tracing::warn!(%error, failed, "accepting connections of {whose} failed; `failed` counts since \
+                                                    the last message");
                 }
                 tokio::time::sleep(PAUSE).await;
             }

@@ -341,7 +341,7 @@ impl From<RequestError> for ApiError {
 /// Creates error 404 for a cache that does not exist.
 #[must_use]
 pub fn no_such_cache(name: &str) -> ApiError {
-    let message = format!("there is no cache {name:?}: the first put creates it, and a restart forgets it");
+    let message = format!("there is no cache {name:?}: the first put creates it; caches do not survive a restart");
     ApiError::not_found("no_such_cache", message)
 }
 

@@ -37,7 +37,7 @@ pub async fn wait_and_fetch(
         }
         if held.is_none() {
             let taken = app.admission.tails.take(1);
-            held = Some(taken.ok_or_else(|| ApiError::overloaded("too many fetches and tails wait: retry later"))?);
+            held = Some(taken.ok_or_else(|| ApiError::overloaded("too many waiting fetches and tails: retry later"))?);
         }
         let wake = due.map_or(until, |due| until.min(Instant::now() + due));
         tokio::select! {

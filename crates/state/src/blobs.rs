@@ -1,11 +1,12 @@
-//! The interface for reading values that stayed in the log, used while an entry is applied.
+//! The interface through which the state machine, while it applies an entry, reads values that are stored only in the
+//! log.
 //!
-//! A condition on a value, or a read within a transaction, needs the bytes of a value that stayed in the log. They
-//! are read from the log instead of keeping a hash of them in the state. Every large put would pay for a hash
-//! strong enough to decide by. The length and the CRC-32C beside the pointer already decide almost every comparison
-//! that fails, and a comparison that holds is read once, mostly from the page cache. The log has the same bytes on
-//! every node, so outcomes are the same on all nodes. The pointer cannot be stale: a segment is freed only after
-//! the persisted state no longer points into it.
+//! Values above a configured length stay in the log; the state stores a pointer to each. A condition on such a value,
+//! or a read within a transaction, needs the value's bytes. They are read from the log, because the alternative, a
+//! hash of each value in the state, would make every large put compute a hash strong enough to decide by. The length
+//! and the CRC-32C beside the pointer already decide almost every comparison that fails. A comparison that holds reads
+//! the value once, mostly from the page cache. The log has the same bytes on every node, so outcomes are the same on
+//! all nodes. The pointer cannot be stale: a segment is freed only after the persisted state no longer points into it.
 
 use std::fmt;
 
@@ -14,17 +15,17 @@ use thalweg_types::{BlobRef, LogPosition};
 
 /// Reads bytes of the node's log.
 pub trait Blobs: Send + Sync + fmt::Debug {
-    /// Returns the bytes, verified against the pointer's checksum.
+    /// Reads the bytes that `blob` points to in the log, and verifies them against the pointer's checksum.
     fn read(&self, blob: &BlobRef) -> Result<Bytes, BlobUnreadable>;
 }
 
-/// Error returned when the bytes of a pointer cannot be read. The node must stop applying entries, because it would
-/// decide differently from a node that can read them.
+/// Error returned when the log bytes that a pointer refers to cannot be read. The node must stop applying entries,
+/// because it would decide differently from a node that can read them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BlobUnreadable(pub String);
 
-/// Blobs of a machine that was opened without its log; every read fails.
+/// Reader of log values for a machine that was opened without its log; every read fails.
 #[derive(Debug)]
 pub(crate) struct NoBlobs;
 
@@ -34,7 +35,7 @@ impl Blobs for NoBlobs {
     }
 }
 
-/// Creates a pointer to bytes whose position in the log is `at`.
+/// Creates a pointer to `bytes`, which begin at position `at` in the log; computes their checksum.
 pub(crate) fn blob_at(at: LogPosition, bytes: &[u8]) -> BlobRef {
     BlobRef { generation: at.generation, offset: at.offset, len: bytes.len() as u32, crc: crc_fast::crc32_iscsi(bytes) }
 }

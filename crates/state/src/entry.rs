@@ -4,41 +4,42 @@ use thalweg_types::{Index, LogPosition, Lsn, SpaceTime, Term};
 
 use crate::error::MachineError;
 
-/// A log entry that is decided, and durable at its level.
+/// A log entry whose order is decided and which has reached its durability level, so that it can be applied.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// Term of the entry.
+    /// Consensus term of the entry.
     pub term: Term,
-    /// Index of the entry.
+    /// Index of the entry in the space's sequence of entries.
     pub index: Index,
     /// Space time of the entry. If it is below that of the previous entry, the machine uses the previous one.
     pub time: SpaceTime,
-    /// Framed commands of the entry.
+    /// Encoded commands of the entry, each with its length before it.
     pub payload: &'a [u8],
     /// Position in the log at which the payload begins.
     pub at: LogPosition,
-    /// Exclusive end of the applied records after this entry.
+    /// LSN at which the entry's record ends (exclusive). Once the entry is applied, all records below it are applied.
     pub next_lsn: Lsn,
 }
 
-/// Result of applying a node-local record.
+/// Result of applying a node-local record: one that moves bytes within this node's log, or deletes rows that only this
+/// node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// The state now points to the copy.
+    /// The moved bytes are live: the state now points to their copy instead of the original.
     Applied,
-    /// The state no longer pointed to the original, or the record does not contain its bytes. The state is
-    /// unchanged.
+    /// The move had no effect: the state no longer pointed to the original bytes, or the record's copy differs from
+    /// them. The state is unchanged.
     Void,
     /// Rows that this node no longer needs were deleted.
     Forgot {
-        /// Number of rows deleted.
+        /// Number of rows that this record deleted.
         rows: u32,
-        /// True if there may be more.
+        /// True if more rows may have to be deleted.
         more: bool,
     },
 }
 
-/// Position of a record, to which the state advances when the record is applied.
+/// Log position of a record. The state's applied position advances to it when the record is applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) next_lsn: Lsn,
@@ -46,7 +47,8 @@ pub(crate) struct Position {
     pub(crate) entry: Option<(Term, Index, SpaceTime)>,
 }
 
-/// Checks that pointers into the payload fit in an offset of 32 bits within a segment.
+/// Checks that every byte of a payload that begins at `at` can be addressed by a pointer, whose offset within a
+/// segment has 32 bits.
 pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), MachineError> {
     let end = u64::from(at.offset) + payload.len() as u64;
     if payload.len() > MAX_PAYLOAD_BYTES || end > u64::from(u32::MAX) {
@@ -55,5 +57,5 @@ pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), M
     Ok(())
 }
 
-/// Maximum bytes of a payload, which bounds the backend batch created from it.
+/// Maximum bytes of an entry's payload. Bounds the backend batch that applying the entry creates.
 const MAX_PAYLOAD_BYTES: usize = 1 << 30;

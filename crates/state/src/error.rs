@@ -1,4 +1,4 @@
-//! Errors of the state machine. Outcomes of commands are not errors and not in this file.
+//! Errors of the state machine. A command that is rejected or finds nothing is an outcome, not one of these errors.
 
 use thalweg_store::BackendError;
 use thalweg_types::{Action, Classified, Index, Lsn, Offset, StreamId};
@@ -9,20 +9,20 @@ use crate::blobs::BlobUnreadable;
 /// and the state no longer match, or the backend has failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MachineError {
-    /// The state backend failed.
+    /// The backend that stores the state failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Stored bytes are not in the format that this version writes.
+    /// Stored bytes are not in the format that this version of the program writes.
     #[error("state is corrupt: {what} at key {key}: {message}; rebuild the state from the log or a backup")]
     Corrupt {
-        /// Kind of the row.
+        /// Kind of the row that does not decode.
         what: &'static str,
         /// Key of the row in hexadecimal, truncated to 32 bytes.
         key: String,
         /// Description of the damage.
         message: &'static str,
     },
-    /// A version with another state format wrote the state.
+    /// A program version with another state format wrote the state.
     #[error("state has format {found}, this version reads {supported}: use the version that wrote it")]
     Format {
         /// Format version of the stored state.
@@ -38,9 +38,9 @@ pub enum MachineError {
     EntryNeedsUpgrade {
         /// Index of the entry that needs the version.
         entry: Index,
-        /// Version that the entry needs.
+        /// Version of the state machine that the entry needs.
         needed: u16,
-        /// Highest version that this binary supports.
+        /// Highest version of the state machine that this binary supports.
         known: u16,
     },
     /// The state uses a version of the state machine that this binary does not support.
@@ -51,20 +51,20 @@ pub enum MachineError {
     StateNeedsUpgrade {
         /// Index of the last applied entry.
         entry: Index,
-        /// Version of the state machine in force.
+        /// Version of the state machine that the stored state uses.
         in_force: u32,
-        /// Highest version that this binary supports.
+        /// Highest version of the state machine that this binary supports.
         known: u16,
     },
-    /// The state has already applied the given record.
+    /// The state has already applied this record, so it must not be applied again.
     #[error("the record that ends at LSN {next_lsn} was already applied: the state is at LSN {applied}")]
     AlreadyApplied {
-        /// Exclusive end LSN of the record.
+        /// LSN at which the given record ends (exclusive).
         next_lsn: Lsn,
-        /// Exclusive end LSN of the applied records.
+        /// LSN below which all records are applied already.
         applied: Lsn,
     },
-    /// A payload extends beyond the maximum offset of a pointer into a segment.
+    /// An entry's payload extends beyond the maximum offset of a pointer into a segment.
     #[error("payload of {len} bytes at offset {offset} exceeds the maximum offset of a pointer into a segment")]
     Unaddressable {
         /// Offset of the payload in its segment.
@@ -72,13 +72,14 @@ pub enum MachineError {
         /// Length of the payload in bytes.
         len: usize,
     },
-    /// A value that an entry needs could not be read from the log.
+    /// The bytes of a value that an entry needs could not be read from the log.
     #[error(
-        "an entry needs a value that can't be read from the log: {0}; nothing of the entry is applied, and every start \
-         stops at it again: restore a backup into a new directory (docs/guides/damage.md)"
+        "an entry needs a value that can't be read from the log: {0}; the entry was not applied, and every start will \
+        stop at it: restore a backup into a new directory (docs/guides/damage.md)"
     )]
     Blob(#[from] BlobUnreadable),
-    /// An earlier call failed half-way. The applied position is known only after the directory is opened again.
+    /// An earlier call failed half-way, so this machine applies no more records. The applied position is known only
+    /// after the directory is opened again.
     #[error("the state machine stopped after an earlier failure: open the directory again")]
     Stopped,
 }
@@ -112,19 +113,19 @@ impl Classified for MachineError {
 /// Error returned when a stream cannot be read from the requested offset.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StreamReadError {
-    /// No stream has this id; it may have been deleted.
+    /// No live stream has this id; the stream may have been deleted.
     #[error("no stream with id {0}")]
     NoSuchStream(StreamId),
-    /// The offset is below the log start offset.
+    /// The requested offset is below the log start offset of the stream: its record was trimmed.
     #[error("offset is trimmed: the stream begins at {start}")]
     Trimmed {
-        /// Oldest offset that can be read.
+        /// Oldest offset that can be read from the stream.
         start: Offset,
     },
-    /// The offset is above the log end offset.
+    /// The requested offset is above the log end offset of the stream.
     #[error("offset is beyond the end: the next offset is {next}")]
     BeyondEnd {
-        /// Offset that the next record will get.
+        /// Offset that the next record of the stream will get.
         next: Offset,
     },
     /// The state could not be read.

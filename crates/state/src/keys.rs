@@ -64,30 +64,32 @@ pub(crate) const TAG_TRASH: u8 = 0x15;
 
 /// Maximum bytes of a key in a backend.
 const MAX_BACKEND_KEY_BYTES: usize = 65_535;
-/// Bytes before the user key.
+/// Number of bytes (tag and keyspace id) before the user key in the row key of a value.
 pub(crate) const DATA_PREFIX_LEN: usize = 5;
 
 const _: () = assert!(PART_PREFIX_LEN + MAX_KEY_BYTES <= MAX_BACKEND_KEY_BYTES);
 const _: () = assert!(DATA_PREFIX_LEN <= PART_PREFIX_LEN);
 
-/// Bytes before the name of a part.
+/// Number of bytes (tag, keyspace id and collection id) before the name in the row key of a part of a Redis
+/// collection.
 pub(crate) const PART_PREFIX_LEN: usize = 13;
 
-/// Key of the only meta row.
+/// Key of the meta row, of which a state has exactly one.
 pub(crate) const META: [u8; 1] = [TAG_META];
 
-/// Key of the space's last applied membership.
+/// Row key of the last membership (list of the group's nodes) that the space has applied.
 pub(crate) const MEMBERSHIP: [u8; 2] = [TAG_MEMBERSHIP, 1];
-/// Key of this node's vote in the space.
+/// Row key of this node's vote in elections of the space's leader.
 pub(crate) const VOTE: [u8; 2] = [TAG_MEMBERSHIP, 2];
-/// Key of the last entry that the log no longer has to retain.
+/// Row key of the id of the purged entry: the last entry that the log no longer has to retain.
 pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
 
-/// Key of the history floor, the only key of its tag without an entry's index.
+/// Row key of the history floor, below which this node's log cannot be read as history. Other keys with this tag also
+/// contain an entry's index.
 pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
 pub(crate) const INLINE_FLOOR: [u8; 1] = [TAG_LIVENESS];
 
-/// Returns the prefix of all keys of a keyspace's values.
+/// Returns the row-key prefix of all values in a keyspace.
 #[inline]
 pub(crate) fn data_prefix(keyspace: KeyspaceId) -> [u8; DATA_PREFIX_LEN] {
     tag_and_id(TAG_DATA, keyspace.0)
@@ -98,33 +100,33 @@ pub(crate) fn keyspace_row(keyspace: KeyspaceId) -> [u8; 5] {
     tag_and_id(TAG_KEYSPACE, keyspace.0)
 }
 
-/// Returns the prefix of the keys of a keyspace's deleted prefixes.
+/// Returns the row-key prefix of a keyspace's clears: deleted prefixes whose rows are not all removed yet.
 pub(crate) fn clear_prefix(keyspace: KeyspaceId) -> [u8; 5] {
     tag_and_id(TAG_CLEAR, keyspace.0)
 }
 
-/// Decodes the keyspace and the prefix from the key of a deleted prefix.
+/// Decodes the keyspace and the deleted prefix from the row key of a clear.
 pub(crate) fn clear_of(key: &[u8]) -> Option<(KeyspaceId, &[u8])> {
     let (head, prefix) = key.split_first_chunk::<5>()?;
     Some((KeyspaceId(id_of(head)?), prefix))
 }
 
-/// Returns the key of a keyspace's exact counts.
+/// Returns the row key under which a keyspace's exact counts are stored.
 pub(crate) fn counts_row(keyspace: KeyspaceId) -> [u8; 5] {
     tag_and_id(TAG_COUNTS, keyspace.0)
 }
 
-/// Returns the key of a stream's head.
+/// Returns the row key of a stream's head.
 pub(crate) fn stream_head(stream: StreamId) -> [u8; 5] {
     tag_and_id(TAG_STREAM, stream.0)
 }
 
-/// Returns the key of a segment's liveness row.
+/// Returns the row key under which the live bytes of a log segment are stored.
 pub(crate) fn liveness_row(generation: Generation) -> [u8; 9] {
     tag_and_number(TAG_LIVENESS, generation.0)
 }
 
-/// Returns the key of the index entry of the batch that begins at `first`.
+/// Returns the row key of the index entry of the stream's batch that begins at offset `first`.
 #[inline]
 pub(crate) fn index_entry(stream: StreamId, first: Offset) -> [u8; 13] {
     let mut key = [TAG_INDEX; 13];
@@ -133,18 +135,19 @@ pub(crate) fn index_entry(stream: StreamId, first: Offset) -> [u8; 13] {
     key
 }
 
-/// Returns the prefix of the keys of a collection's parts.
+/// Returns the row-key prefix of all parts (fields or entries) of a Redis collection.
 #[inline]
 pub(crate) fn part_prefix(keyspace: KeyspaceId, collection: CollectionId) -> [u8; PART_PREFIX_LEN] {
     of_collection(TAG_PART, keyspace, collection)
 }
 
-/// Returns the key that lists a collection whose parts must be removed.
+/// Returns the key of a trash row: it lists a Redis collection that no key refers to, whose parts are still to be
+/// removed.
 pub(crate) fn trash_row(keyspace: KeyspaceId, collection: CollectionId) -> [u8; PART_PREFIX_LEN] {
     of_collection(TAG_TRASH, keyspace, collection)
 }
 
-/// Decodes the collection from the key of a trash row.
+/// Decodes the keyspace and the collection from the key of a trash row (a Redis collection without a key).
 pub(crate) fn collection_of_trash(key: &[u8]) -> Option<(KeyspaceId, CollectionId)> {
     let (keyspace, collection) = key.get(1..)?.split_first_chunk()?;
     let collection = u64::from_be_bytes(collection.try_into().ok()?);
@@ -158,12 +161,14 @@ fn of_collection(tag: u8, keyspace: KeyspaceId, collection: CollectionId) -> [u8
     key
 }
 
-/// Returns the key of an entry's verdict.
+/// Returns the row key of the verdict of the entry with this index: facts about the entry that its bytes do not
+/// determine.
 pub(crate) fn verdict(index: Index) -> [u8; 9] {
     tag_and_number(TAG_VERDICT, index.0)
 }
 
-/// Returns the key of a mark. `revision` is the last revision used before the marked entry.
+/// Returns the row key of a mark, which stores the log position of an entry. `revision` is the last revision used
+/// before that entry.
 pub(crate) fn history_mark(revision: Revision) -> [u8; 9] {
     tag_and_number(TAG_MARK, revision.0)
 }
@@ -174,34 +179,34 @@ fn tag_and_number(tag: u8, number: u64) -> [u8; 9] {
     key
 }
 
-/// Decodes the entry's index from the key of a verdict.
+/// Decodes the entry's index from the row key of a verdict (facts about an entry).
 pub(crate) fn index_of_verdict(key: &[u8]) -> Option<Index> {
     Some(Index(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// Decodes the revision from the key of a mark.
+/// Decodes the revision from the row key of a mark (log position of a revision).
 pub(crate) fn revision_of_mark(key: &[u8]) -> Option<Revision> {
     Some(Revision(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// Returns the prefix of all rows of a stream's producers.
+/// Returns the row-key prefix of all rows of a stream's idempotent producers.
 pub(crate) fn producers(stream: StreamId) -> [u8; 5] {
     tag_and_id(TAG_PRODUCER, stream.0)
 }
 
-/// Returns the prefix of the head rows of a stream's producers; a producer's id follows.
+/// Returns the row-key prefix of the head rows of a stream's producers; in each key a producer's id follows.
 pub(crate) fn producer_heads(stream: StreamId) -> [u8; 6] {
     let [tag, a, b, c, d] = producers(stream);
     [tag, a, b, c, d, 0]
 }
 
-/// Returns the key of a producer's head row.
+/// Returns the row key of a producer's head in a stream.
 pub(crate) fn producer_head(stream: StreamId, id: &str) -> Vec<u8> {
     [&producer_heads(stream), id.as_bytes()].concat()
 }
 
-/// Returns the key of the result of one of a producer's appends. The id's length comes first, so that the rows of a
-/// producer are not among those of another whose id is a prefix of its own.
+/// Returns the row key of the stored result of one append of a producer. The id's length precedes the id, so that the
+/// rows of a producer `a` do not share a prefix with those of a producer `ab`.
 pub(crate) fn producer_result(stream: StreamId, id: &str, slot: u8) -> Vec<u8> {
     [&producers(stream), [1, id.len() as u8].as_slice(), id.as_bytes(), &[slot]].concat()
 }
@@ -219,7 +224,7 @@ pub(crate) fn group_member(group: GroupId, member: u32) -> [u8; 9] {
     key
 }
 
-/// Returns the key of the pending records of an attempt of a consumer group.
+/// Returns the row key of the pending records of one delivery attempt of a consumer group.
 pub(crate) fn group_parcel(group: GroupId, attempt: Attempt) -> [u8; 13] {
     let mut key = [TAG_PARCEL; 13];
     key[1..5].copy_from_slice(&group.0.to_be_bytes());
@@ -227,7 +232,7 @@ pub(crate) fn group_parcel(group: GroupId, attempt: Attempt) -> [u8; 13] {
     key
 }
 
-/// Decodes the group from the key of a member or an attempt; returns it with the bytes after it.
+/// Decodes the consumer group from the row key of a member or an attempt. Returns it with the key's remaining bytes.
 pub(crate) fn group_and_rest(key: &[u8]) -> Option<(GroupId, &[u8])> {
     let (group, rest) = key.get(1..)?.split_first_chunk()?;
     Some((GroupId(u32::from_be_bytes(*group)), rest))
@@ -239,22 +244,23 @@ fn tag_and_id(tag: u8, id: u32) -> [u8; 5] {
     [tag, id[0], id[1], id[2], id[3]]
 }
 
-/// Decodes the id after a one-byte tag; returns `None` if the key has another length.
+/// Decodes the 32-bit id that follows the one-byte tag of a row key; returns `None` if the key has another length.
 pub(crate) fn id_of(key: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(key.get(1..)?.try_into().ok()?))
 }
 
-/// Decodes the generation from the key of a liveness row.
+/// Decodes the segment's generation from the key of a liveness row.
 pub(crate) fn generation_of(key: &[u8]) -> Option<Generation> {
     Some(Generation(u64::from_be_bytes(key.get(1..)?.try_into().ok()?)))
 }
 
-/// Decodes the first offset from the key of an index entry.
+/// Decodes the first offset of the batch from the key of an index entry.
 pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
     Some(Offset(u64::from_be_bytes(key.get(5..)?.try_into().ok()?)))
 }
 
-/// Calls `with` with the full key of a user key. Short keys are assembled on the stack.
+/// Calls `with` with the row key of a user's key: tag, keyspace and the user's key. Row keys of at most 128 bytes are
+/// assembled on the stack.
 #[inline]
 pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
     const STACK: usize = 128;
@@ -270,7 +276,8 @@ pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOn
     }
 }
 
-/// Returns the lowest key above all keys with this prefix; `None` if the prefix has no upper bound.
+/// Returns the lowest key above all keys with this prefix; `None` if there is none, because the prefix consists of
+/// `ff` bytes.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut after = prefix[..=last].to_vec();
@@ -278,7 +285,7 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
-/// An owned range of full keys.
+/// A range of row keys that owns its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange {
     lower: Bound<Vec<u8>>,
@@ -286,7 +293,7 @@ pub(crate) struct KeyRange {
 }
 
 impl KeyRange {
-    /// Creates the range of all keys with this prefix.
+    /// Creates the range of all row keys with this prefix.
     pub(crate) fn with_prefix(prefix: &[u8]) -> Self {
         Self {
             lower: Bound::Included(prefix.to_vec()),
@@ -294,7 +301,8 @@ impl KeyRange {
         }
     }
 
-    /// Creates the range of a keyspace's user keys that have the prefix and are within both bounds.
+    /// Creates the range of the row keys of a keyspace's values whose user keys have the prefix and are within both
+    /// bounds.
     pub(crate) fn of_keyspace(keyspace: KeyspaceId, prefix: &[u8], start: Bound<&[u8]>, end: Bound<&[u8]>) -> Self {
         let base = data_prefix(keyspace);
         let mut range = Self::with_prefix(&[&base, prefix].concat());
@@ -308,7 +316,7 @@ impl KeyRange {
         range
     }
 
-    /// Returns true if no key can lie within the range. Backends may require bounds that do not cross.
+    /// Returns true if the range's bounds exclude every key. Backends may require bounds that do not cross.
     pub(crate) fn is_empty(&self) -> bool {
         match (&self.lower, &self.upper) {
             (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
@@ -335,7 +343,7 @@ impl KeyRange {
     }
 }
 
-/// Returns true if `a`, as a lower bound, begins after `b`.
+/// Returns true if the lower bound `a` excludes keys that the lower bound `b` includes.
 fn later_start(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
     match (a, b) {
         (Bound::Unbounded, _) => false,
@@ -345,7 +353,7 @@ fn later_start(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
     }
 }
 
-/// Returns true if `a`, as an upper bound, ends before `b`.
+/// Returns true if the upper bound `a` excludes keys that the upper bound `b` includes.
 fn earlier_end(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> bool {
     match (a, b) {
         (Bound::Unbounded, _) => false,

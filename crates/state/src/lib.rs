@@ -1,4 +1,4 @@
-//! The deterministic state machine behind the log.
+//! The deterministic state machine: applies the log's entries to an ordered map of rows.
 //!
 //! Owns: the effect of each command on keyspaces, streams, consumer groups and leases, and the encoding of their
 //! rows in an ordered map of bytes ([`thalweg_store`]).

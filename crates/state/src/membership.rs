@@ -1,5 +1,5 @@
-//! Group state that must survive after its log records are freed: the last applied membership, this node's vote,
-//! and the last purged entry.
+//! Consensus data that must survive after its log records are freed: the last applied membership (list of nodes), this
+//! node's vote, and the last purged entry.
 //!
 //! Owns: the three rows and their layout. Does not own: the content of a membership or a vote. Both are the
 //! payloads of their log records, as the replica layer encodes them.
@@ -10,10 +10,10 @@
 //! 05 3 := term u64 | index u64                  last purged entry
 //! ```
 //! Little-endian. Each row is written in the batch that moves `applied.lsn` past its record. So the log retains the
-//! record until the state has persisted the row, and after a crash one of the two exists.
+//! record until the state has persisted the row, and after a crash the record or the row exists.
 //!
-//! All three belong to this node alone, as moves do: no snapshot carries them to another node, and no digest covers
-//! them. The membership lists the nodes that have the state, and a restored snapshot begins a new group.
+//! All three rows belong to this node alone: no snapshot carries them to another node, and no digest covers them. The
+//! membership lists the nodes that have the state, and a restored snapshot begins a new group.
 
 use bytes::Bytes;
 use thalweg_types::{Index, Lsn, SpaceTime, Term};
@@ -27,7 +27,7 @@ use crate::{
 
 const LOG_ID_LEN: usize = 16;
 
-/// Term and index of an entry, which identify it within its group.
+/// Term and index of a log entry. Both together identify the entry within its replication group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogId {
     /// Term of the entry.
@@ -51,17 +51,17 @@ impl LogId {
     }
 }
 
-/// A membership, and the entry that contained it.
+/// The last applied membership of the space, and the id of the entry that contained it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedMembership {
-    /// Term and index of the entry.
+    /// Term and index of the entry that contained the membership.
     pub id: LogId,
-    /// Payload of its log record.
+    /// The membership as encoded in the payload of its log record.
     pub payload: Bytes,
 }
 
 impl Machine {
-    /// Applies an entry that contains a membership: stores its payload and its log id.
+    /// Applies an entry that contains a membership: stores the entry's payload and its log id.
     pub fn apply_membership(
         &self,
         id: LogId,
@@ -73,17 +73,19 @@ impl Machine {
         self.keep(position, &MEMBERSHIP, &[&id.encode(), payload])
     }
 
-    /// Stores the payload of a vote's record. Term, index and time do not change.
+    /// Stores the payload of a vote's record. The state's applied term, index and time do not change, because a vote
+    /// is no entry.
     pub fn apply_vote(&self, payload: &[u8], next_lsn: Lsn) -> Result<(), MachineError> {
         self.keep(Position { next_lsn, entry: None }, &VOTE, &[payload])
     }
 
-    /// Records that entries up to `id` may be missing from the log. Term, index and time do not change.
+    /// Stores that entries up to `id`, inclusive, may be missing from the log. The state's applied term, index and
+    /// time do not change.
     pub fn apply_purged(&self, id: LogId, next_lsn: Lsn) -> Result<(), MachineError> {
         self.keep(Position { next_lsn, entry: None }, &PURGED, &[&id.encode()])
     }
 
-    /// Returns the last applied membership.
+    /// Returns the last applied membership; `None` if no membership was ever applied.
     pub fn membership(&self) -> Result<Option<AppliedMembership>, MachineError> {
         let Some(row) = self.backend.get(&MEMBERSHIP)? else { return Ok(None) };
         let Some(id) = row.first_chunk() else {
@@ -92,12 +94,12 @@ impl Machine {
         Ok(Some(AppliedMembership { id: LogId::decode(id), payload: row.slice(LOG_ID_LEN..) }))
     }
 
-    /// Returns the payload of the last applied vote's record.
+    /// Returns the payload of the last applied record of a vote; `None` if this node never voted.
     pub fn vote(&self) -> Result<Option<Bytes>, MachineError> {
         Ok(self.backend.get(&VOTE)?)
     }
 
-    /// Returns the last entry that the log no longer has to retain.
+    /// Returns the id of the last entry that the log no longer has to retain; `None` if no entry was ever purged.
     pub fn purged(&self) -> Result<Option<LogId>, MachineError> {
         let Some(row) = self.backend.get(&PURGED)? else { return Ok(None) };
         match row.as_ref().try_into() {

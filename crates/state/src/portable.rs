@@ -1,12 +1,13 @@
-//! The state in the form that another node can take over: rows that are the same on all nodes, rows of this node
-//! only, and rows that point into its log.
+//! The state in the form that another node can take over. Its rows are of three classes: the same on all nodes, of
+//! this node only, or pointing into this node's log.
 //!
 //! Owns: [`sort`], which classifies rows, and the first rows of a state in a new directory ([`begin`], [`Placed`]).
-//! Does not own: reading or writing the rows, or the bytes that they point to.
+//! Does not own: reading or writing rows, or the log bytes that rows point to.
 //!
-//! A row that points into the log is sent together with the bytes, and its pointer without a position: the position
-//! belongs to the node, the length and checksum to the bytes. The table in `row_kinds` lists the kinds of rows that
-//! are sent. Invariant: a row of an unknown kind is corruption, because nothing determines if it may be sent.
+//! A row that points into the log is sent together with the bytes. Its pointer is sent without a position, because the
+//! position belongs to the node; length and checksum belong to the bytes. The table in `row_kinds` lists the kinds of
+//! rows that are sent. Invariant: a row of an unknown kind is corruption, because nothing determines if it may be
+//! sent.
 
 use std::borrow::Cow;
 
@@ -33,41 +34,42 @@ use crate::{
     streams::index_entry::IndexEntry,
 };
 
-/// Class of a row for another node.
+/// Class of a row, which decides if and how a snapshot sends the row to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row<'a> {
-    /// The row is about this node or its log, and is not sent.
+    /// The row is about this node or its log, so a snapshot does not contain it.
     Local,
-    /// The row is the same on all nodes.
+    /// The row is the same on all nodes, so a snapshot contains it unchanged.
     Plain,
-    /// The row contains a position of bytes in the log.
+    /// The row contains a pointer into the log, so a snapshot contains the row and the bytes that the pointer refers
+    /// to.
     Pointing(Pointing<'a>),
 }
 
 /// A row that points into the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pointing<'a> {
-    /// Offset in bytes of the pointer in the row's value.
+    /// Offset of the pointer within the row's value, in bytes.
     pub at: usize,
-    /// The pointer that the row contains.
+    /// The pointer into the log that the row contains.
     pub blob: BlobRef,
-    /// Key or batch to which the bytes belong.
+    /// Key or batch to which the bytes in the log belong.
     pub whose: Whose<'a>,
 }
 
 /// Owner of the bytes that a row points to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose<'a> {
-    /// The current value of a key, or a former one.
+    /// The bytes are the current value of a key, or a former value.
     Value {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// User key.
+        /// Key as the user gave it, without the row's prefix.
         key: Cow<'a, [u8]>,
     },
-    /// A batch of a stream.
+    /// The bytes are a batch of a stream.
     Batch {
-        /// Stream of the batch.
+        /// Id of the stream to which the batch belongs.
         stream: StreamId,
         /// First offset of the batch.
         first: Offset,
@@ -75,7 +77,7 @@ pub enum Whose<'a> {
 }
 
 impl Whose<'_> {
-    /// Returns the name by which the record with the bytes refers to their owner.
+    /// Returns the owner in the form in which a move record names it. Such a record contains the bytes in a new log.
     #[must_use]
     pub fn target(&self) -> MoveTarget<'_> {
         match self {
@@ -85,7 +87,7 @@ impl Whose<'_> {
     }
 }
 
-/// Classifies a row for sending it to another node.
+/// Classifies a row: decides if and how a snapshot sends it to another node.
 pub fn sort<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> {
     match RowKind::of(key)?.sharing().snapshot {
         Carried::Nothing => Ok(Row::Local),
@@ -132,13 +134,13 @@ fn sort_index<'a>(key: &'a [u8], value: &[u8]) -> Result<Row<'a>, MachineError> 
     Ok(Row::Pointing(Pointing { at: 0, blob: entry.blob, whose: Whose::Batch { stream, first } }))
 }
 
-/// Returns the pointer without its position.
+/// Returns the pointer with its position set to zero: a position is valid in one node's log only.
 #[must_use]
 pub fn placeless(blob: &BlobRef) -> BlobRef {
     BlobRef { generation: Generation::ZERO, offset: 0, ..*blob }
 }
 
-/// Liveness of the bytes written to a new log, for the rows with the live bytes of its segments.
+/// Live bytes per segment of a new log, counted while the bytes of a snapshot are written to that log.
 #[derive(Debug, Default)]
 pub struct Placed {
     changes: LivenessChanges,
@@ -146,7 +148,7 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Counts the bytes of a row as written at `at`, and returns the pointer to them.
+    /// Counts the bytes of a row as live at position `at` of the new log, and returns the pointer to them.
     pub fn place(&mut self, pointing: &Pointing<'_>, at: LogPosition) -> BlobRef {
         let blob = BlobRef { generation: at.generation, offset: at.offset, ..pointing.blob };
         let kind = match pointing.whose {
@@ -157,15 +159,17 @@ impl Placed {
         blob
     }
 
-    /// Adds the liveness rows of the placed bytes.
+    /// Adds to `batch` the rows with the number of live bytes of each segment, as [`place`](Self::place) has counted
+    /// them.
     pub fn write(&self, batch: &mut WriteBatch) {
         self.changes.write(batch);
     }
 }
 
-/// Adds the first rows of a node that continues alone after the `applied` position of another node: its membership,
-/// a history floor above all earlier entries, and the fact that no entry of its log contains an inline value yet.
-/// `membership` is the payload of its record.
+/// Adds the first rows of a new node that continues alone after the `applied` position of another node: its membership
+/// (list of nodes), a history floor that makes all earlier entries unreadable as history, and an inline floor which
+/// states that no entry of its log contains a value that the state stores inline. `membership` is the payload of the
+/// membership's record.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);

@@ -1,10 +1,10 @@
 //! The result of a command that changed nothing.
 
-use thalweg_types::{command::Outcome, record::Malformed};
+use thalweg_types::{codec::Malformed, command::Outcome};
 
 use crate::error::MachineError;
 
-/// Reason why a command changed nothing: an outcome for the client, or a failure of the state.
+/// Reason why a command changed nothing: an outcome for the client, or a failure of the state machine.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Outcome(Outcome),

@@ -1,11 +1,12 @@
-//! The kinds of rows in the map.
+//! The kinds of rows in the ordered map that stores the state.
 //!
-//! Owns: [`RowKind`], the kind of row that a key belongs to, and [`Sharing`], the treatment of each kind by
-//! snapshots, by the state digest and by the running hash. Does not own: the layout of keys (`keys`), or the
-//! reading of rows for those three (`portable`, `digest`, `machine::running_hash`).
+//! Owns: [`RowKind`], the kind of row that a key belongs to, and [`Sharing`], the treatment of each kind by snapshots,
+//! by the state digest and by the running hash. Does not own: the layout of keys (`keys`), or the code that produces
+//! snapshots, digest and hash (`portable`, `digest`, `machine::running_hash`).
 //!
-//! Invariants: every key that the state machine writes has a kind; a key without a kind is corruption. The table in
-//! [`RowKind::sharing`] is exhaustive, so a new kind does not compile until all three treatments are decided.
+//! Invariants: every key that the state machine writes has a kind; a key without a kind is corruption. The match in
+//! [`RowKind::sharing`] is exhaustive, so a new kind does not compile until its treatment by snapshots, digest and
+//! hash is decided.
 
 use crate::{error::MachineError, keys};
 
@@ -14,62 +15,63 @@ use crate::{error::MachineError, keys};
 pub(crate) enum RowKind {
     /// The meta row: format version, next ids and counters of the space.
     Meta,
-    /// A keyspace's catalog row.
+    /// A keyspace's catalog row: name, settings and creation.
     Keyspace,
-    /// A stream's head.
+    /// A stream's head: its name, settings, and first and next offset.
     StreamHead,
-    /// The live bytes of a segment.
+    /// The number of live bytes in a segment of this node's log.
     Liveness,
-    /// The inline floor: the length up to which values are never in this node's log.
+    /// The inline floor: values up to this length in bytes are never stored only in this node's log.
     InlineFloor,
-    /// The group's last applied membership.
+    /// The last applied membership: the list of nodes in the space's replication group.
     Membership,
-    /// This node's vote in the space's group.
+    /// This node's vote in the election of a leader of the space.
     Vote,
-    /// The last entry that this node's log no longer has to retain.
+    /// The last entry that this node's log no longer has to retain (the purged entry).
     Purged,
-    /// A deleted prefix.
+    /// A clear: a deleted prefix whose hidden rows are not all removed yet.
     Clear,
-    /// Exact counts of a keyspace.
+    /// Exact counts of keys and bytes in a keyspace.
     Counts,
-    /// The deadline of a key or a lease.
+    /// An index row by time: the deadline of a key or a lease.
     Deadline,
-    /// A lease.
+    /// A lease with its TTL and deadline.
     Lease,
-    /// A key attached to a lease.
+    /// An index row by lease: a key attached to it.
     Attached,
-    /// The point from which this node's log can be read as history.
+    /// The history floor: the revision and entry index from which watches and other readers can read changes from this
+    /// node's log.
     HistoryFloor,
-    /// The verdict of an entry.
+    /// A verdict: facts about a log entry, such as rejected commits, that the entry's bytes do not determine.
     Verdict,
-    /// The position of a revision in this node's log.
+    /// A mark: the log position of the entry that follows a revision.
     Mark,
-    /// A producer's head or one of its results.
+    /// The last state of an idempotent producer in a stream, or the result of one of its appends.
     Producer,
-    /// The next consumer group, or a group's head.
+    /// The id that the next consumer group gets, or the head of a group.
     Consumers,
     /// A member of a consumer group.
     Member,
-    /// A key's value.
+    /// The current value of a key.
     Value,
-    /// An index entry of a stream.
+    /// An index entry of a stream: where one batch is in the log.
     IndexEntry,
-    /// A keyspace's history.
+    /// The history row of a keyspace: how far back its former values reach, and pending work.
     History,
-    /// A version of a key, or a mark that older versions were forgotten.
+    /// A version (former value) of a key, or a row which records that older versions of the key were removed.
     Version,
-    /// The time at which a version was superseded.
+    /// An index row by time: the time at which a version of a key was superseded.
     VersionTime,
-    /// A part of a collection.
+    /// A part of a Redis collection: a field of a hash, or an entry of a stream.
     Part,
-    /// The pending records of an attempt.
+    /// The pending records of one delivery attempt of a consumer group.
     Parcel,
-    /// A collection that no key refers to any more.
+    /// A trash row: a Redis collection that no key refers to any more, whose parts are still to be removed.
     Trash,
 }
 
 impl RowKind {
-    /// Returns the kind of the row with this key.
+    /// Returns the kind of the row with this key. An unknown first byte is corruption.
     #[inline]
     pub(crate) fn of(key: &[u8]) -> Result<Self, MachineError> {
         let Some((&tag, rest)) = key.split_first() else {
@@ -155,49 +157,50 @@ impl RowKind {
     }
 }
 
-/// Treatment of a kind of row outside this node.
+/// Treatment of one kind of row by snapshots, the state digest and the running hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    /// Content of a snapshot for the row.
+    /// Form in which a snapshot contains the row.
     pub(crate) snapshot: Carried,
-    /// Form of the row in the state digest.
+    /// Form in which the row enters the state digest.
     pub(crate) digest: Form,
-    /// True if puts and deletes of the row enter the running hash. Rows that follow from outcomes (the meta row)
-    /// are excluded, and so are stream heads: their fields in memory are hashed instead.
+    /// True if puts and deletes of the row enter the running hash. The meta row is excluded, because it follows from
+    /// the outcomes. Stream heads are excluded too: the heads in memory are hashed instead of their rows.
     pub(crate) running_hash: bool,
 }
 
-/// Content of a snapshot for a row.
+/// Form in which a snapshot contains a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carried {
-    /// No content: the row belongs to this node, its log or its group.
+    /// The snapshot does not contain the row, which belongs to this node, its log or its replication group.
     Nothing,
     /// The snapshot contains the row unchanged.
     Row,
-    /// A value, which may point into the log.
+    /// The row is a key's value, which may point into the log; the snapshot then contains the bytes too.
     Value,
-    /// A version, which may point into the log.
+    /// The row is a former value of a key, which may point into the log; the snapshot then contains the bytes too.
     Version,
-    /// An index entry, which points into the log unless compaction has removed all records of its batch.
+    /// The row is a stream's index entry. It points to a batch in the log, unless compaction has removed all records
+    /// of the batch.
     IndexEntry,
 }
 
-/// Form of a row in the state digest.
+/// Form in which a row enters the state digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// No form: the row belongs to this node alone.
+    /// The digest excludes the row, which belongs to this node alone.
     Nothing,
-    /// The form is the row unchanged.
+    /// The digest hashes the row unchanged.
     Row,
-    /// A value's length and checksum instead of its bytes.
+    /// The digest hashes the length and checksum of the value instead of its bytes.
     Value,
-    /// A version with the form of its value.
+    /// The digest hashes a version's row with the length and checksum of its value instead of the value's bytes.
     Version,
-    /// The fields of a stream's head that the space's entries determine.
+    /// The digest hashes only those fields of a stream's head that the space's entries determine.
     StreamHead,
 }
 
-/// Returns a readable name of the rows whose keys begin with this byte.
+/// Returns a readable name for the kind of the rows whose keys begin with the byte `tag`.
 #[must_use]
 pub fn name_of_tag(tag: u8) -> &'static str {
     match tag {

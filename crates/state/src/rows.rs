@@ -1,4 +1,4 @@
-//! Ranges of rows, read from a view.
+//! Loops over the rows of a key range in a view.
 
 use std::ops::ControlFlow;
 
@@ -6,7 +6,7 @@ use thalweg_store::{Direction, View};
 
 use crate::{error::MachineError, keys::KeyRange};
 
-/// Calls `each` with every row of a range. An error of `each` ends the scan and is returned.
+/// Calls `each` with every row of a range. The first error that `each` returns ends the scan and is returned.
 pub(crate) fn load_rows(
     view: &dyn View,
     range: &KeyRange,

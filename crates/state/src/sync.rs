@@ -1,4 +1,4 @@
-//! Locks of the tables that readers share with the applying thread.
+//! Helpers that lock the tables which readers share with the applying thread.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

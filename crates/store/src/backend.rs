@@ -417,6 +417,18 @@ pub enum BackendError {
     Failed(String),
 }
 
+impl BackendError {
+    /// Error of an operation that the operating system or the store failed.
+    pub(crate) fn io(operation: &'static str, error: impl fmt::Display) -> Self {
+        Self::Io { operation, message: error.to_string() }
+    }
+
+    /// Error of damage to `what`, a file or a part of it.
+    pub(crate) fn corrupt(what: impl fmt::Display, message: impl fmt::Display) -> Self {
+        Self::Corrupt { what: what.to_string(), message: message.to_string() }
+    }
+}
+
 impl Classified for BackendError {
     fn code(&self) -> &'static str {
         match self {

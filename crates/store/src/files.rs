@@ -21,13 +21,13 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError>
 }
 
 /// Removes a file; succeeds if the file does not exist.
-pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
+pub(crate) fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
     match disk.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove an unfinished file")(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
 pub(crate) fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
-    move |error| BackendError::Io { operation, message: error.to_string() }
+    move |error| BackendError::io(operation, error)
 }

@@ -18,8 +18,9 @@
 //! checksum with each value, because neither detects a flipped bit.
 
 mod backend;
-#[cfg(any(feature = "redb", feature = "sqlite"))]
 mod buffered;
+mod caught;
+mod checksum;
 mod files;
 pub mod journal;
 pub mod lsm;
@@ -28,6 +29,7 @@ mod memtable;
 mod merge;
 #[cfg(feature = "redb")]
 pub mod redb;
+mod span;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -35,5 +37,4 @@ pub use backend::{
     Applied, Backend, BackendError, BackendStats, BarrierFailed, Change, Direction, LogBarrier, SyncMode, View, Visit,
     WriteBatch, bounds_are_empty,
 };
-#[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use buffered::BufferOptions;

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A cursor over the data beneath the memtables. It is always positioned on a pair.
-pub(crate) trait Cursor {
+pub trait Cursor {
     /// Returns the key of the current pair.
     fn key(&self) -> &[u8];
     /// Returns the value of the current pair; `None` if the key was deleted.
@@ -34,7 +34,7 @@ pub(crate) trait Cursor {
 }
 
 /// An input of the merge, positioned on a pair.
-pub(crate) enum Source<'a, C> {
+pub enum Source<'a, C> {
     /// A memtable, positioned on a pair.
     Memtable {
         /// Pairs after the current one.
@@ -48,7 +48,7 @@ pub(crate) enum Source<'a, C> {
 
 impl<'a, C: Cursor> Source<'a, C> {
     /// Creates a source over a range; returns `None` if the range is empty.
-    pub(crate) fn of_range(mut range: Range<'a>) -> Option<Self> {
+    pub fn of_range(mut range: Range<'a>) -> Option<Self> {
         range.next().map(|head| Self::Memtable { range, head })
     }
 
@@ -85,7 +85,7 @@ impl<'a, C: Cursor> Source<'a, C> {
 }
 
 /// Visits the merged pairs of the sources. `sources` are ordered newest first.
-pub(crate) fn merge<C: Cursor>(
+pub fn merge<C: Cursor>(
     mut sources: Vec<Source<'_, C>>,
     direction: Direction,
     visit: &mut Visit<'_>,

@@ -7,8 +7,6 @@ use std::{borrow::Cow, fmt, io};
 use serde_json::json;
 use thalweg_types::{Action, Classified};
 
-use crate::render;
-
 /// Exit codes of failed commands; 0 is success. `thalweg --help` has the same table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -85,17 +83,13 @@ impl Failure {
         self
     }
 
-    /// Prints the failure on stderr: as one line of JSON, or as text.
-    pub fn report(&self, json: bool) {
-        if json {
-            let body = json!({
-                "code": self.code, "message": self.message, "retry": self.exit.action().name(),
-                "next": self.next, "exit": self.exit.code(),
-            });
-            eprintln!("{body}");
-        } else {
-            eprintln!("{} {self}", render::error_label());
-        }
+    /// Formats the failure as one line of JSON.
+    pub fn to_json(&self) -> String {
+        let body = json!({
+            "code": self.code, "message": self.message, "retry": self.exit.action().name(),
+            "next": self.next, "exit": self.exit.code(),
+        });
+        body.to_string()
     }
 }
 

@@ -1,30 +1,32 @@
-//! The `thalweg` command: the server, a client for servers and directories, tools for logs, and the bench.
+//! The `thalweg` command: the server, a client for servers and directories, tools for logs, and the benchmarks.
 //!
-//! Owns: the command line, its output, and the exit codes. Does not own: any behaviour of the database. Every command
-//! is a thin caller of the engine (`--data`) or of a server's HTTP API (`--server`) through one trait,
-//! [`target::Target`], so that both give the same answers.
+//! Owns: the command line, its output, and the exit codes. Does not own: any behaviour of the database. Client commands
+//! use the HTTP API, either of a server (`--server`) or in this process over a directory (`--data`): see [`session`].
+//!
+//! ```text
+//! cli ── commands ──┬── session ── args
+//!                   └── render, span, failure
+//! ```
 
+mod args;
 mod cli;
 mod commands;
 mod failure;
 mod render;
+mod session;
 mod span;
-mod target;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    let json = cli.command.wants_json();
-    match commands::run(cli.command) {
+    let (command, json) = cli::parse();
+    match cli::run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.report(json);
+            render::failure(&failure, json);
             ExitCode::from(failure.exit.code())
         }
     }

@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -15,8 +16,14 @@ pub fn stderr_colour() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-pub fn error_label() -> &'static str {
-    if stderr_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" }
+/// Prints a failure on stderr: as one line of JSON, or as text.
+pub fn failure(failure: &Failure, json: bool) {
+    if json {
+        eprintln!("{}", failure.to_json());
+    } else {
+        let label = if stderr_colour() { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
+        eprintln!("{label} {failure}");
+    }
 }
 
 /// Prints a note on stderr.
@@ -134,6 +141,27 @@ pub fn count(n: u64) -> String {
     grouped
 }
 
+/// Formats a number with its unit, such as `1 entry` and `2,000 entries`.
+pub fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { many })
+}
+
+/// Prints an object as JSON, or else the text.
+pub fn said(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    line(&if json { object.to_string() } else { text() })
+}
+
+/// Creates a progress bar on stderr; a spinner without a `length`. It is hidden if stderr is no terminal or the command
+/// prints JSON.
+pub fn progress_bar(length: Option<u64>, template: &str, json: bool) -> ProgressBar {
+    let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
+    bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));
+    if json || !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar
+}
+
 /// Formats a number of bytes with a binary unit.
 pub fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
@@ -182,6 +210,12 @@ mod tests {
     fn counts_are_grouped() {
         let shown: Vec<_> = [0, 999, 1_000, 1_234_567].map(count).into();
         assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn units_have_plurals() {
+        let shown: Vec<_> = [0, 1, 1_000].map(|n| counted(n, "entry", "entries")).into();
+        assert_eq!(shown, ["0 entries", "1 entry", "1,000 entries"]);
     }
 
     #[test]

@@ -7,16 +7,16 @@ use thalweg_server::{
     config::{ByteSize, Setting, Span},
     parse::{parse_time, rfc3339},
 };
-use thalweg_types::SpaceTime;
+use thalweg_types::{Clock as _, SpaceTime, SystemClock};
 
 /// Parses `250ms`, `10s`, `5m`, `2h`, `7d`.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
-    Span::parse(text).map(|span| span.0).map_err(|expected| format!("write {expected}"))
+    Span::parse(text).map(|span| span.0).map_err(|expected| format!("use {expected}"))
 }
 
 /// Parses `64KiB`, `1GiB`, or a number of bytes.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("write {expected}"))
+    ByteSize::parse(text).map(|size| size.0).map_err(|expected| format!("use {expected}"))
 }
 
 /// Time given to `--since`.
@@ -29,8 +29,12 @@ pub enum Since {
 }
 
 impl Since {
-    /// Returns the point in time, relative to `now`.
-    pub fn time(self, now: SpaceTime) -> SpaceTime {
+    /// Returns the point in time, relative to the wall clock.
+    pub fn time(self) -> SpaceTime {
+        self.time_at(SystemClock::default().wall())
+    }
+
+    fn time_at(self, now: SpaceTime) -> SpaceTime {
         match self {
             Self::Ago(span) => now.minus(span),
             Self::At(time) => time,
@@ -45,7 +49,7 @@ pub fn parse_since(text: &str) -> Result<Since, String> {
     }
     parse_span(text)
         .map(Since::Ago)
-        .map_err(|_| "write a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970".to_owned())
+        .map_err(|_| "use a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970".to_owned())
 }
 
 /// Shows microseconds since the epoch as RFC 3339 in UTC.
@@ -73,10 +77,10 @@ mod tests {
     #[test]
     fn a_time_is_a_point_or_a_span_before_now() {
         let now = SpaceTime(60_000_000);
-        assert_eq!(parse_since("10s").map(|since| since.time(now)), Ok(SpaceTime(50_000_000)));
-        assert_eq!(parse_since("10m").map(|since| since.time(now)), Ok(SpaceTime(0)));
-        assert_eq!(parse_since("17").map(|since| since.time(now)), Ok(SpaceTime(17)));
-        assert_eq!(parse_since("1970-01-01T00:00:01Z").map(|since| since.time(now)), Ok(SpaceTime(1_000_000)));
+        assert_eq!(parse_since("10s").map(|since| since.time_at(now)), Ok(SpaceTime(50_000_000)));
+        assert_eq!(parse_since("10m").map(|since| since.time_at(now)), Ok(SpaceTime(0)));
+        assert_eq!(parse_since("17").map(|since| since.time_at(now)), Ok(SpaceTime(17)));
+        assert_eq!(parse_since("1970-01-01T00:00:01Z").map(|since| since.time_at(now)), Ok(SpaceTime(1_000_000)));
         assert!(parse_since("yesterday").is_err());
     }
 

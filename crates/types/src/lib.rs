@@ -1,15 +1,17 @@
 //! Types that every layer of Thalweg shares.
 //!
-//! Owns: ids and positions, durability levels, the byte encodings of commands and of stream records, limits, the three
+//! Owns: ids and positions, durability levels, descriptions of streams and groups, the byte encodings of commands and of stream records, limits, the three
 //! classes of errors, and the trait through which time enters. Does not own: any I/O, any policy. It depends on no
 //! other crate of the workspace.
 
 pub mod clock;
+pub mod codec;
 pub mod command;
 pub mod durability;
 pub mod error;
 pub mod histogram;
 pub mod ids;
+pub mod info;
 pub mod limits;
 pub mod record;
 pub mod reply;

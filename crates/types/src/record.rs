@@ -11,21 +11,14 @@
 //! All integers are little-endian. `len` counts the bytes after itself; the payload is what remains of them. Flag bit
 //! 0: a key follows; bit 1: headers follow; bit 2: a tombstone, with a key and no payload; the other bits are zero.
 
-use crate::limits::{MAX_HEADERS, MAX_KEY_BYTES, MAX_RECORD_BYTES};
+use crate::{
+    codec::{Malformed, Reader, put_u16, put_u32},
+    limits::{MAX_HEADERS, MAX_KEY_BYTES, MAX_RECORD_BYTES},
+};
 
 const FLAG_KEY: u8 = 1;
 const FLAG_HEADERS: u8 = 2;
 const FLAG_TOMBSTONE: u8 = 4;
-
-/// Error returned when bytes do not decode.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("malformed bytes at {at}: expected {expected}")]
-pub struct Malformed {
-    /// Byte offset in the decoded slice.
-    pub at: usize,
-    /// Expected content at that offset.
-    pub expected: &'static str,
-}
 
 /// Error returned when a record breaks a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -287,89 +280,6 @@ fn decode_record(frame: &[u8]) -> Result<Record<'_>, Malformed> {
         return Err(Malformed { at, expected: "a tombstone with a key and no payload" });
     }
     Ok(record)
-}
-
-/// Reader of little-endian fields that never reads past the end. All encodings of this crate use it.
-#[derive(Clone, Debug)]
-pub struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    /// Creates a reader that begins at byte `at` of `bytes`.
-    #[must_use]
-    pub fn at(bytes: &'a [u8], at: usize) -> Self {
-        Self { bytes, at: at.min(bytes.len()) }
-    }
-
-    /// Byte offset of the next field.
-    #[must_use]
-    pub fn position(&self) -> usize {
-        self.at
-    }
-
-    /// Returns true if no bytes are left.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.at == self.bytes.len()
-    }
-
-    /// Returns the next `len` bytes. On error nothing is consumed; `expected` names the field in the error.
-    #[inline]
-    pub fn take(&mut self, len: usize, expected: &'static str) -> Result<&'a [u8], Malformed> {
-        let rest = &self.bytes[self.at..];
-        if rest.len() < len {
-            return Err(Malformed { at: self.at, expected });
-        }
-        self.at += len;
-        Ok(&rest[..len])
-    }
-
-    /// Returns all bytes that are left.
-    pub fn rest(&mut self) -> &'a [u8] {
-        let rest = &self.bytes[self.at..];
-        self.at = self.bytes.len();
-        rest
-    }
-
-    /// Reads one byte; `expected` names the field in errors.
-    #[inline]
-    pub fn u8(&mut self, expected: &'static str) -> Result<u8, Malformed> {
-        Ok(self.take(1, expected)?[0])
-    }
-
-    /// Reads a u16; `expected` names the field in errors.
-    #[inline]
-    pub fn u16(&mut self, expected: &'static str) -> Result<u16, Malformed> {
-        let bytes = self.take(2, expected)?;
-        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
-    }
-
-    /// Reads a u32; `expected` names the field in errors.
-    #[inline]
-    pub fn u32(&mut self, expected: &'static str) -> Result<u32, Malformed> {
-        let bytes = self.take(4, expected)?;
-        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-    }
-
-    /// Reads a u64; `expected` names the field in errors.
-    #[inline]
-    pub fn u64(&mut self, expected: &'static str) -> Result<u64, Malformed> {
-        let low = u64::from(self.u32(expected)?);
-        let high = u64::from(self.u32(expected)?);
-        Ok(high << 32 | low)
-    }
-}
-
-pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
-    let value = u16::try_from(value).expect("the caller has checked a limit");
-    out.extend_from_slice(&value.to_le_bytes());
-}
-
-pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
-    let value = u32::try_from(value).expect("the caller has checked a limit");
-    out.extend_from_slice(&value.to_le_bytes());
 }
 
 #[cfg(test)]

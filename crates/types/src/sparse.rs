@@ -12,7 +12,7 @@
 
 use crate::{
     clock::SpaceTime,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 /// Size of a run's head in bytes.
@@ -117,7 +117,7 @@ impl<'a> Runs<'a> {
         let batch_at = self.reader.position();
         let batch = self.reader.take(len, "run's records")?;
         if count == 0 || u64::from(delta) < self.low {
-            return Err(Malformed { at, expected: "a run that follows the one before" });
+            return Err(Malformed { at, expected: "a run that follows the previous one" });
         }
         self.low = u64::from(delta) + u64::from(count);
         Ok(Run { delta, count, time, batch, batch_at })

@@ -13,12 +13,12 @@
 use bytes::Bytes;
 use thalweg_types::{
     Action, Classified,
+    codec::{EncodeError, Field, Malformed, Reader, Short},
     limits::{MAX_DELIVER_SUBSCRIPTIONS, MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES},
-    record::{Malformed, Reader, Record, RecordBatch, RecordError},
+    record::{Record, RecordBatch, RecordError},
 };
 
 use crate::{
-    codec::{EncodeError, Field, Short},
     frames::Kind,
     header::{Fields, put_open_frame},
     message::Messages,
@@ -47,19 +47,21 @@ pub enum BatchError {
     #[error("a batch has at least one message")]
     Empty,
     /// The batch states more than [`MAX_PUBLISH_MESSAGES`] messages.
-    #[error("a batch has at most {MAX_PUBLISH_MESSAGES} messages, this one states {stated}: publish several batches")]
+    #[error(
+        "a batch has at most {MAX_PUBLISH_MESSAGES} messages, and this one states {stated}: publish several batches"
+    )]
     TooManyMessages {
         /// Number of messages that the head states.
         stated: u32,
     },
     /// The batch is larger than [`MAX_PUBLISH_BYTES`].
-    #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, this one has {bytes}: publish several batches")]
+    #[error("a batch has at most {MAX_PUBLISH_BYTES} bytes, and this one has {bytes}: publish several batches")]
     TooLarge {
         /// Size of the batch, in bytes.
         bytes: usize,
     },
     /// The checksum does not match: the bytes changed after the publisher encoded them.
-    #[error("checksum of a batch: stated {stated:#010x}, computed {found:#010x}: its bytes changed on the way")]
+    #[error("batch checksum mismatch: stated {stated:#010x}, computed {found:#010x}; the bytes changed in transit")]
     Checksum {
         /// Checksum that the batch states.
         stated: u32,
@@ -373,11 +375,10 @@ pub enum DeliverError {
 mod tests {
     use super::*;
     use crate::{
-        codec::List,
         decoder::Decoder,
         frames::{Deliver, Envelope, Frame, Publish, ServerFrame},
     };
-    use thalweg_types::limits::MAX_FRAME_BYTES;
+    use thalweg_types::{codec::List, limits::MAX_FRAME_BYTES};
 
     fn batch(checksum: Checksum) -> SharedBatch {
         let mut writer = BatchWriter::new(b"a.b", b"").unwrap();

@@ -7,9 +7,9 @@
 
 use thalweg_types::{
     Action, Classified, Durability,
+    codec::Malformed,
     command::{BlindPut, Command, Commit, Expect, GroupCommand, TimeCommand, Write, unwrap},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_RECORD_BYTES, MAX_VALUE_BYTES},
-    record::Malformed,
 };
 
 use crate::message::Messages;
@@ -22,7 +22,7 @@ pub enum CommandRefused {
     Malformed(#[from] Malformed),
     /// Only nodes issue this command: it belongs to maintenance, or it is a fetch, which needs facts that only the
     /// node has.
-    #[error("commands of kind {kind} are not for clients")]
+    #[error("clients cannot send commands of kind {kind}")]
     NotForClients {
         /// First byte of the command.
         kind: u8,
@@ -264,7 +264,11 @@ fn check_records(count: u32, batch: &[u8]) -> Result<(), CommandRefused> {
         message.key.map_or(Ok(()), check_key)?;
         found += 1; // a record has at least 5 bytes
     }
-    if found == count { Ok(()) } else { Err(CommandRefused::BadRecords { what: "their number is not the stated one" }) }
+    if found == count {
+        Ok(())
+    } else {
+        Err(CommandRefused::BadRecords { what: "the record count differs from the stated count" })
+    }
 }
 
 #[cfg(test)]

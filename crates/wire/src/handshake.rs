@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use thalweg_types::{
     Action, Classified, Durability, NodeId,
+    codec::List,
     limits::{MAX_FRAME_BYTES, MIN_FRAME_BYTES},
 };
 
 use crate::{
-    codec::List,
     decoder::RawFrame,
     frames::{ClientFrame, DecodeError, Goodbye, Hello, Kind, Magic, Reason, Space, Welcome},
 };
@@ -45,7 +45,10 @@ pub enum HandshakeError {
     #[error("this is not Thalweg's native protocol: {0}")]
     Malformed(DecodeError),
     /// The two sides have no version in common.
-    #[error("the peer speaks versions {min} to {max} of the protocol, this side speaks {MIN_VERSION} to {MAX_VERSION}")]
+    #[error(
+        "the peer supports versions {min} to {max} of the protocol, and this side supports {MIN_VERSION} to \
+        {MAX_VERSION}"
+    )]
     NoCommonVersion {
         /// Lowest version of the peer.
         min: u16,

@@ -12,11 +12,9 @@
 
 use thalweg_types::{
     SpaceId,
+    codec::{EncodeError, Field, Malformed, Reader},
     limits::{MAX_FRAME_BYTES, MAX_TRACE_BYTES},
-    record::{Malformed, Reader},
 };
-
-use crate::codec::{EncodeError, Field};
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 12;
@@ -100,7 +98,7 @@ pub enum FieldsError {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The receiver must understand a field and does not know it.
-    #[error("unknown field {tag:#06x}, which must be understood: this side is older, leave the field out")]
+    #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     Unknown {
         /// Tag of the field.
         tag: u16,

@@ -22,20 +22,17 @@
 //! ```
 
 pub mod batch;
-mod codec;
 pub mod command;
 pub mod credit;
 mod decoder;
 mod frames;
 pub mod handshake;
 mod header;
-mod layouts;
 pub mod message;
 pub mod outcome;
 pub mod session;
 
 pub use batch::{Batch, BatchError, BatchWriter, Checksum, SharedBatch};
-pub use codec::{EncodeError, Field, Level, List, Rest, Short, Structure};
 pub use command::ClientCommand;
 pub use credit::{ReceiveCredit, SendCredit};
 pub use decoder::{Decoder, FrameError, READ_BYTES, RawFrame, SharedFrame};
@@ -44,3 +41,4 @@ pub use header::{Fields, FieldsError, HEADER_BYTES, Header, KNOWN_FIELDS, MUST_U
 pub use message::{Headers, Message, Messages};
 pub use outcome::put_outcome;
 pub use session::Session;
+pub use thalweg_types::codec::{EncodeError, Field, Level, List, Rest, Short, Structure};

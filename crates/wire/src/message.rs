@@ -5,8 +5,8 @@
 //! decoding without allocation.
 
 use thalweg_types::{
+    codec::{Malformed, Reader},
     limits::MAX_HEADERS,
-    record::{Malformed, Reader},
 };
 
 const KEY: u8 = 1;

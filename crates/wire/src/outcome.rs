@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use thalweg_types::{
     Durability, Offset, Revision,
+    codec::{EncodeError, List},
     command::{self, AppendedAt, Outcome, groups::GroupOutcome},
 };
 
-use crate::{
-    codec::{EncodeError, List},
-    frames::{
-        Appended, Committed, Created, Done, Extended, FailedCondition, Frame, Granted, Lapsed, OperationResult,
-        ProducerOpened, ScannedPair, Settled, Sought, Transacted,
-    },
+use crate::frames::{
+    Appended, Committed, Created, Done, Extended, FailedCondition, Frame, Granted, Lapsed, OperationResult,
+    ProducerOpened, ScannedPair, Settled, Sought, Transacted,
 };
 
 /// Appends the reply to a [`Write`](crate::Write) that reached the level `durability`. An `outcome` of `None` means
@@ -171,8 +169,8 @@ mod tests {
     use bytes::Bytes;
     use thalweg_types::{
         Attempt, GroupId, KeyspaceId, LeaseId, SpaceTime, StreamId,
+        codec::Malformed,
         command::{Got, ScanPage, ScannedItem, groups::OffsetRun},
-        record::Malformed,
     };
 
     /// Encodes the reply to an outcome and returns it as text; `None` if there is no reply.

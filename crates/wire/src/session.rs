@@ -20,7 +20,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionFull {
     /// The channel has as many requests in progress as the server accepts.
-    #[error("{limit} requests are under way on this channel: wait for one, or open another channel")]
+    #[error("{limit} requests are in progress on this channel: wait for one to finish, or open another channel")]
     Requests {
         /// Maximum number of requests.
         limit: usize,

@@ -5,8 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use super::{
     device::{Device, DeviceCounts},
     groups::{Group, Workload},
@@ -16,6 +14,8 @@ use super::{
 use crate::{
     BenchError, Progress, Scratch,
     engine::KvSubject,
+    load::turns,
+    report::plots::Bar,
     usage::{Usage, Whose},
 };
 
@@ -45,14 +45,25 @@ pub struct Cell {
 
 impl Cell {
     /// Operations per second, of the mean time.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         1e6 / self.statistics.mean
+    }
+
+    /// Returns the mean with its interval, for a plot.
+    pub fn bar(&self) -> Bar {
+        let is_alone = self.mode != Mode::BehindLog;
+        Bar {
+            store: self.store.clone(),
+            detail: if is_alone { "(alone)" } else { "(log)" },
+            is_pale: is_alone,
+            mean: self.statistics.mean,
+            interval: (self.statistics.low, self.statistics.high),
+        }
     }
 }
 
 /// Amount of measuring.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Samples of each cell.
     pub samples: u64,
@@ -95,8 +106,7 @@ pub fn measure(
     wait_until_quiet();
     for sample in 0..=effort.samples {
         beside(sample)?;
-        for turn in 0..running.len() {
-            let number = (turn + sample as usize) % running.len();
+        for number in turns(sample, running.len()) {
             running[number].sample(group, workload, sample, device)?;
         }
     }
@@ -130,15 +140,15 @@ impl Running<'_> {
         let counts = || device.and_then(|device| device.counts());
         let counts_before = counts();
         let begun = Instant::now();
-        let operations = group.sample(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
+        group.sample(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         let took = begun.elapsed();
         let counted = counts().zip(counts_before).map(|(after, before)| after.since(&before));
         group.verify(&*self.store, workload, sample).map_err(|error| named(self.subject, error))?;
         if sample == 0 {
             return Ok(());
         }
-        self.micros.push(took.as_secs_f64() * 1e6 / operations as f64);
-        self.operations += operations;
+        self.micros.push(took.as_secs_f64() * 1e6 / group.operations() as f64);
+        self.operations += group.operations();
         self.device = self.device.zip(counted).map(|(sum, more)| DeviceCounts {
             flushes: sum.flushes + more.flushes,
             written_bytes: sum.written_bytes + more.written_bytes,

@@ -7,7 +7,6 @@ use crate::{
 };
 
 /// Returns sentences about the cells that were measured.
-#[must_use]
 pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let is_writes = |group: Group| matches!(group, Group::Writes(_));
     let is_reads = |group: Group| matches!(group, Group::Reads(_));
@@ -77,18 +76,16 @@ pub fn conclusions(cells: &[Cell], probe: &[f64]) -> Vec<String> {
 }
 
 /// Returns sentences about reads of stores of growing size.
-#[must_use]
 pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for (first, last) in ends(cells) {
-        let (Group::ReadsOf(least), Group::ReadsOf(most)) = (first.group, last.group) else { continue };
         said.push(format!(
             "{}: a random read takes {} µs of {} entries and {} of {}, {} times as long",
             first.store,
             number(first.statistics.mean),
-            number(least as f64),
+            number(first.group.parameter() as f64),
             number(last.statistics.mean),
-            number(most as f64),
+            number(last.group.parameter() as f64),
             number(last.statistics.mean / first.statistics.mean),
         ));
     }
@@ -102,13 +99,12 @@ pub fn of_sizes(cells: &[Cell], cache_bytes: u64) -> Vec<String> {
 }
 
 /// Returns sentences about a growing number of readers.
-#[must_use]
 pub fn of_readers(cells: &[Cell]) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for store in ends(cells).map(|(first, _)| first) {
         let of_store = cells.iter().filter(|cell| cell.store == store.store);
         let Some(best) = of_store.max_by(|left, right| left.rate().total_cmp(&right.rate())) else { continue };
-        let Group::Readers(threads) = best.group else { continue };
+        let threads = best.group.parameter();
         said.push(format!(
             "{}: one thread reads {}/s, {threads} read {}/s, {} times as many",
             store.store,
@@ -135,7 +131,6 @@ fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
 }
 
 /// Compares the figures with those that must hold.
-#[must_use]
 pub fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
     let mut checks = Vec::new();
     let behind = |wanted: fn(Group) -> bool| of(cells, Mode::BehindLog, wanted);

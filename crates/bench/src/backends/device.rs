@@ -28,7 +28,6 @@ pub struct Device {
 
 impl Device {
     /// The device that holds `dir`; `None` if the filesystem has none of its own, or it doesn't count.
-    #[must_use]
     pub fn below(dir: &Path) -> Option<Self> {
         let number = fs::metadata(dir).ok()?.st_dev();
         let device = Self { major: (number >> 8) & 0xfff, minor: (number & 0xff) | ((number >> 12) & 0xf_ff00) };
@@ -36,7 +35,6 @@ impl Device {
     }
 
     /// The counts so far.
-    #[must_use]
     pub fn counts(&self) -> Option<DeviceCounts> {
         let text = fs::read_to_string("/proc/diskstats").ok()?;
         text.lines().find_map(|line| {
@@ -53,7 +51,6 @@ impl Device {
 
 impl DeviceCounts {
     /// Returns the counts since an earlier look.
-    #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self { flushes: self.flushes - before.flushes, written_bytes: self.written_bytes - before.written_bytes }
     }

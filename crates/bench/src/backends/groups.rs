@@ -3,7 +3,10 @@
 //! Owns: the setup, the timed part, and the comparison of the content. Does not own: the order of samples of several
 //! stores.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use rand::RngExt as _;
 
@@ -57,7 +60,6 @@ pub struct Workload {
 
 impl Group {
     /// Returns the group's name in row A; the sweeps have names of their own.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
@@ -72,7 +74,6 @@ impl Group {
     }
 
     /// Describes the group's work, with its parameter.
-    #[must_use]
     pub fn what(self) -> String {
         match self {
             Self::Writes(count) => format!("{count} sequential sets"),
@@ -87,8 +88,22 @@ impl Group {
         }
     }
 
+    /// Returns the number behind the group's name, which a sweep varies.
+    pub const fn parameter(self) -> u64 {
+        match self {
+            Self::Writes(number)
+            | Self::Writers(number)
+            | Self::Tasks(number)
+            | Self::Reads(number)
+            | Self::Copy(number)
+            | Self::Mixed(number)
+            | Self::Transaction(number)
+            | Self::ReadsOf(number)
+            | Self::Readers(number) => number,
+        }
+    }
+
     /// Returns the unit of one operation.
-    #[must_use]
     pub const fn unit(self) -> &'static str {
         match self {
             Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => "set",
@@ -122,68 +137,62 @@ impl Group {
         Ok(())
     }
 
-    /// One sample, the timed part. Returns how many operations it was.
-    pub fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<u64, BenchError> {
-        let mut rng = generator(workload.seed ^ (sample << 32));
+    /// Returns the number of operations of a sample.
+    pub const fn operations(self) -> u64 {
         match self {
-            Self::Writes(count) => {
-                (sample * count..(sample + 1) * count).try_for_each(|index| put(store, workload, index))?;
-                Ok(count)
+            Self::Writes(count) | Self::Mixed(count) | Self::Copy(count) => count,
+            Self::Writers(count) | Self::Tasks(count) => count * SETS_OF_A_WRITER,
+            Self::Reads(count) => count * REPEATS,
+            Self::ReadsOf(_) => READS_OF_A_SWEEP,
+            Self::Readers(count) => count * READS_OF_A_READER,
+            Self::Transaction(writes) => TRANSACTIONS * writes,
+        }
+    }
+
+    /// Returns the entries that a sample writes, where it writes entries of its own.
+    fn indices(self, sample: u64) -> Range<u64> {
+        sample * self.operations()..(sample + 1) * self.operations()
+    }
+
+    /// One sample, the timed part.
+    pub fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
+        let mut rng = generator(workload.seed ^ (sample << 32));
+        let mut indices = self.indices(sample);
+        match self {
+            Self::Writes(_) => indices.try_for_each(|index| put(store, workload, index)),
+            Self::Writers(threads) => {
+                let next = AtomicU64::new(indices.start);
+                let put = |_| put(store, workload, next.fetch_add(1, Ordering::Relaxed));
+                at_once(threads, |_| (0..SETS_OF_A_WRITER).try_for_each(put))
             }
-            Self::Writers(threads) => writers(store, workload, sample, threads),
             Self::Tasks(tasks) => {
-                let count = tasks * SETS_OF_A_WRITER;
-                let indices = sample * count..(sample + 1) * count;
                 let put = store.put_by_tasks(tasks as usize, indices, &workload.values);
-                put.unwrap_or_else(|| Err(wrong("setting from tasks", "it can only block".to_owned())))?;
-                Ok(count)
+                put.unwrap_or_else(|| Err(wrong("setting from tasks", "it can only block".to_owned())))
             }
-            Self::Reads(count) => {
-                (0..count * REPEATS).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))?;
-                Ok(count * REPEATS)
-            }
-            Self::ReadsOf(entries) => {
-                (0..READS_OF_A_SWEEP).try_for_each(|_| get(store, workload, rng.random_range(0..entries)))?;
-                Ok(READS_OF_A_SWEEP)
-            }
+            Self::Reads(_) => indices.try_for_each(|_| get(store, workload, rng.random_range(0..LOADED))),
+            Self::ReadsOf(entries) => indices.try_for_each(|_| get(store, workload, rng.random_range(0..entries))),
             Self::Copy(entries) => copy(store, workload, entries),
-            Self::Mixed(count) => {
-                for _ in 0..count {
-                    let index = rng.random_range(0..LOADED);
-                    if rng.random_range(0..10) < 7 {
-                        get(store, workload, index)?;
-                    } else {
-                        put(store, workload, index)?;
-                    }
-                }
-                Ok(count)
-            }
+            Self::Mixed(_) => indices.try_for_each(|_| {
+                let index = rng.random_range(0..LOADED);
+                let is_get = rng.random_range(0..10) < 7;
+                if is_get { get(store, workload, index) } else { put(store, workload, index) }
+            }),
             Self::Transaction(writes) => {
-                for number in 0..TRANSACTIONS {
-                    let first = (sample * TRANSACTIONS + number) * writes;
-                    put_batch(store, workload, first..first + writes)?;
-                }
-                Ok(TRANSACTIONS * writes)
+                indices.step_by(writes as usize).try_for_each(|first| put_batch(store, workload, first..first + writes))
             }
-            Self::Readers(threads) => readers(store, workload, sample, threads),
+            Self::Readers(threads) => at_once(threads, |thread| {
+                let mut rng = generator(workload.seed ^ (sample << 32) ^ thread);
+                (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))
+            }),
         }
     }
 
     /// Checks after the timed part that a sample of the written entries is there.
     pub fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
-        let written = match self {
-            Self::Writes(count) => sample * count..(sample + 1) * count,
-            Self::Writers(threads) | Self::Tasks(threads) => {
-                let count = threads * SETS_OF_A_WRITER;
-                sample * count..(sample + 1) * count
-            }
-            Self::Transaction(writes) => {
-                let count = TRANSACTIONS * writes;
-                sample * count..(sample + 1) * count
-            }
-            _ => return Ok(()),
-        };
-        written.step_by(17).try_for_each(|index| get(store, workload, index))
+        if self.unit() != "set" {
+            return Ok(());
+        }
+        self.indices(sample).step_by(17).try_for_each(|index| get(store, workload, index))
     }
 }
 
@@ -202,27 +211,11 @@ fn at_once(threads: u64, work: impl Fn(u64) -> Result<(), BenchError> + Sync) ->
     })
 }
 
-fn writers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64) -> Result<u64, BenchError> {
-    let next = AtomicU64::new(sample * threads * SETS_OF_A_WRITER);
-    at_once(threads, |_| {
-        (0..SETS_OF_A_WRITER).try_for_each(|_| put(store, workload, next.fetch_add(1, Ordering::Relaxed)))
-    })?;
-    Ok(threads * SETS_OF_A_WRITER)
-}
-
-fn readers(store: &dyn KvSubject, workload: &Workload, sample: u64, threads: u64) -> Result<u64, BenchError> {
-    at_once(threads, |thread| {
-        let mut rng = generator(workload.seed ^ (sample << 32) ^ thread);
-        (0..READS_OF_A_READER).try_for_each(|_| get(store, workload, rng.random_range(0..LOADED)))
-    })?;
-    Ok(threads * READS_OF_A_READER)
-}
-
 fn put(store: &dyn KvSubject, workload: &Workload, index: u64) -> Result<(), BenchError> {
     store.put(&key(index), workload.values.of(index))
 }
 
-fn put_batch(store: &dyn KvSubject, workload: &Workload, indices: std::ops::Range<u64>) -> Result<(), BenchError> {
+fn put_batch(store: &dyn KvSubject, workload: &Workload, indices: Range<u64>) -> Result<(), BenchError> {
     let keys: Vec<[u8; KEY_BYTES]> = indices.clone().map(key).collect();
     let pairs: Vec<Pair<'_>> =
         keys.iter().zip(indices).map(|(key, index)| (&key[..], workload.values.of(index))).collect();
@@ -237,7 +230,7 @@ fn get(store: &dyn KvSubject, workload: &Workload, index: u64) -> Result<(), Ben
 }
 
 /// Every pair in order from one consistent view, its bytes copied.
-fn copy(store: &dyn KvSubject, workload: &Workload, entries: u64) -> Result<u64, BenchError> {
+fn copy(store: &dyn KvSubject, workload: &Workload, entries: u64) -> Result<(), BenchError> {
     let pair_bytes = KEY_BYTES + workload.values.len();
     let mut copied = Vec::with_capacity(entries as usize * pair_bytes);
     store.range(b"key_", b"key`", &mut |key, value| {
@@ -248,12 +241,12 @@ fn copy(store: &dyn KvSubject, workload: &Workload, entries: u64) -> Result<u64,
         pair[..KEY_BYTES] == key(index as u64) && pair[KEY_BYTES..] == *workload.values.of(index as u64)
     };
     if copied.len() == entries as usize * pair_bytes && copied.chunks(pair_bytes).enumerate().all(is_right) {
-        Ok(entries)
+        Ok(())
     } else {
         Err(wrong("copying", format!("{} bytes instead of {entries} pairs of {pair_bytes}", copied.len())))
     }
 }
 
 fn wrong(doing: &'static str, message: String) -> BenchError {
-    BenchError::WrongData { subject: "a store".to_owned(), doing, message }
+    BenchError::wrong("a store", doing, message)
 }

@@ -9,7 +9,6 @@ mod cells;
 mod conclusions;
 mod device;
 mod groups;
-pub(crate) mod plots;
 mod statistics;
 mod subjects;
 #[cfg(test)]
@@ -29,9 +28,9 @@ use crate::{
     BenchError, Progress, Report, Scratch,
     data::{KEY_BYTES, Values},
     engine::Contender,
-    options::{require, within},
+    options::{backend, require, within},
     probe::{Probe, Sync},
-    report::{Plot, Table, cells},
+    report::{Plot, Table, plots, table},
     stats::median,
 };
 
@@ -78,16 +77,6 @@ pub struct BackendsOptions {
     /// Seed of values and orders.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-}
-
-/// A backend that this build has, by its name.
-pub(crate) fn backend(text: &str) -> Result<BackendKind, String> {
-    let names = BackendKind::ALL.map(BackendKind::name).join(", ");
-    match BackendKind::from_name(text) {
-        Some(kind) if kind.is_built() => Ok(kind),
-        Some(kind) => Err(format!("this build has no {} backend", kind.name())),
-        None => Err(format!("one of {names}")),
-    }
 }
 
 /// The name of a group of row A.
@@ -150,20 +139,22 @@ pub fn run_beside(
         .chain(peers.iter().map(|peer| Subject::peer(*peer)))
         .collect();
     describe(options, &subjects, &mut report);
-    let suite = Suite {
+    let mut suite = Suite {
         subjects: &subjects,
         workload: Workload { values: Values::new(options.value_bytes, options.seed), seed: options.seed },
         effort: Effort { samples: options.samples, cache_bytes: options.cache_mib << 20 },
         scratch: &scratch,
+        report: &mut report,
+        progress,
     };
     if !options.no_groups {
-        suite.groups(&options.only, &mut report, progress)?;
+        suite.groups(&options.only)?;
     }
     if let Some(entries) = options.sweep_size {
-        suite.sweep_size(entries, &mut report, progress)?;
+        suite.sweep_size(entries)?;
     }
     if let Some(threads) = options.sweep_readers {
-        suite.sweep_readers(threads, &mut report, progress)?;
+        suite.sweep_readers(threads)?;
     }
     if let Some(dir) = &options.plots {
         report.save_plots(dir)?;
@@ -196,6 +187,8 @@ struct Suite<'a> {
     workload: Workload,
     effort: Effort,
     scratch: &'a Scratch,
+    report: &'a mut Report,
+    progress: &'a mut dyn Progress,
 }
 
 /// The groups of row A, with those that the row's targets need beside them.
@@ -215,8 +208,8 @@ const GROUPS: [Group; 11] = [
 
 impl Suite<'_> {
     /// Measures all groups, or those of the names in `only`.
-    fn groups(&self, only: &[&str], report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let mut probe = self.probe(progress)?;
+    fn groups(&mut self, only: &[&str]) -> Result<(), BenchError> {
+        let mut probe = self.probe()?;
         let (mut probed, mut all) = (Vec::new(), Vec::new());
         for group in GROUPS.into_iter().filter(|group| only.is_empty() || only.contains(&group.name())) {
             // Alone, a store takes one batch at a time: many writers are as fast as one.
@@ -229,81 +222,64 @@ impl Suite<'_> {
                 (Group::Writes(_), 1..) => probe.round().map(|rate| probed.push(rate)),
                 _ => Ok(()),
             };
-            let cells = self.measure(group, &subjects, beside, progress)?;
+            let cells = self.measure(group, &subjects, beside)?;
             if !cells.is_empty() {
-                report.plots.push(bars(group, &cells)?);
+                self.report.plots.push(bars(group, &cells)?);
             }
             all.extend(cells);
         }
         if !probed.is_empty() {
             let rate = crate::report::number(median(&probed));
             let what = format!("{rate} × (pwrite of {PROBE_WRITE_BYTES} B + fdatasync)/s, in turns with single sets");
-            report.condition("raw disk probe", what);
+            self.report.condition("raw disk probe", what);
         }
-        report.tables.push(overview(&all, self.subjects));
-        report.tables.push(details(&all));
-        report.checks.extend(conclusions::checks(&all, &probed));
-        report.notes.extend(conclusions::conclusions(&all, &probed));
+        self.report.tables.push(overview(&all, self.subjects));
+        self.report.tables.push(details(&all));
+        self.report.checks.extend(conclusions::checks(&all, &probed));
+        self.report.notes.extend(conclusions::conclusions(&all, &probed));
         Ok(())
     }
 
-    fn probe(&self, progress: &mut dyn Progress) -> Result<WarmProbe, BenchError> {
-        progress.step("raw disk probe");
+    fn probe(&mut self) -> Result<WarmProbe, BenchError> {
+        self.progress.step("raw disk probe");
         let mut probe = WarmProbe(Probe::create(self.scratch.path(), PROBE_BYTES)?);
         probe.round()?;
         Ok(probe)
     }
 
     fn measure(
-        &self,
+        &mut self,
         group: Group,
         subjects: &[&Subject<'_>],
         beside: &mut Beside<'_>,
-        progress: &mut dyn Progress,
     ) -> Result<Vec<Cell>, BenchError> {
-        measure(group, subjects, &self.workload, self.effort, self.scratch, beside, progress)
+        measure(group, subjects, &self.workload, self.effort, self.scratch, beside, self.progress)
     }
 
-    fn sweep_size(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
-        let sizes: Vec<u64> =
-            std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most).collect();
-        let cells = self.sweep(sizes.iter().map(|size| Group::ReadsOf(*size)), progress)?;
-        report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
-        report.notes.extend(conclusions::of_sizes(&cells, self.effort.cache_bytes));
-        report.plots.push(lines(
-            "sweep-data-size",
-            ("entries, log scale", "µs per read, log scale"),
-            &cells,
-            &|cell| {
-                let Group::ReadsOf(entries) = cell.group else { return (f64::NAN, f64::NAN) };
-                (entries as f64, cell.statistics.mean)
-            },
-        )?);
+    fn sweep_size(&mut self, most: u64) -> Result<(), BenchError> {
+        let sizes = std::iter::successors(Some(100), |size| Some(size * 10)).take_while(|size| *size <= most);
+        let cells = self.sweep(sizes.map(Group::ReadsOf))?;
+        self.report.tables.push(sweep_table("sweep over data size: random reads, µs", &cells));
+        self.report.notes.extend(conclusions::of_sizes(&cells, self.effort.cache_bytes));
+        let axes = ("entries, log scale", "µs per read, log scale");
+        self.report.plots.push(lines("sweep-data-size", axes, &cells, |cell| cell.statistics.mean)?);
         Ok(())
     }
 
-    fn sweep_readers(&self, most: u64, report: &mut Report, progress: &mut dyn Progress) -> Result<(), BenchError> {
+    fn sweep_readers(&mut self, most: u64) -> Result<(), BenchError> {
         let threads =
             std::iter::successors(Some(1), |threads| Some(threads * 2)).take_while(|threads| *threads <= most);
-        let cells = self.sweep(threads.map(Group::Readers), progress)?;
-        report
-            .tables
-            .push(sweep_table("sweep over readers: random reads of 10,000 entries, µs of wall time per read", &cells));
-        report.notes.extend(conclusions::of_readers(&cells));
-        report.plots.push(lines(
-            "sweep-readers",
-            ("threads, log scale", "reads/s of all, log scale"),
-            &cells,
-            &|cell| {
-                let Group::Readers(threads) = cell.group else { return (f64::NAN, f64::NAN) };
-                (threads as f64, cell.rate())
-            },
-        )?);
+        let cells = self.sweep(threads.map(Group::Readers))?;
+        let title = "sweep over readers: random reads of 10,000 entries, µs of wall time per read";
+        self.report.tables.push(sweep_table(title, &cells));
+        self.report.notes.extend(conclusions::of_readers(&cells));
+        let axes = ("threads, log scale", "reads/s of all, log scale");
+        self.report.plots.push(lines("sweep-readers", axes, &cells, Cell::rate)?);
         Ok(())
     }
 
     /// Sweeps read: how writes are synced doesn't matter to them, so one mode of each store is enough.
-    fn sweep(&self, groups: impl Iterator<Item = Group>, progress: &mut dyn Progress) -> Result<Vec<Cell>, BenchError> {
+    fn sweep(&mut self, groups: impl Iterator<Item = Group>) -> Result<Vec<Cell>, BenchError> {
         let mut seen = Vec::new();
         let subjects: Vec<&Subject<'_>> = self
             .subjects
@@ -316,7 +292,7 @@ impl Suite<'_> {
             .collect();
         let mut cells = Vec::new();
         for group in groups {
-            cells.extend(self.measure(group, &subjects, &mut |_| Ok(()), progress)?);
+            cells.extend(self.measure(group, &subjects, &mut |_| Ok(()))?);
         }
         Ok(cells)
     }
@@ -327,20 +303,18 @@ fn bars(group: Group, cells: &[Cell]) -> Result<Plot, BenchError> {
     let words = what.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let name = format!("{}-{}", group.name(), words.collect::<Vec<_>>().join("-"));
     let title = format!("{}: {what} (durable writes; bar: mean, line: 95 % interval)", group.name());
-    plots::bars(&name, &title, &cells.iter().collect::<Vec<_>>())
+    let bars: Vec<plots::Bar> = cells.iter().map(Cell::bar).collect();
+    plots::bars(&name, &title, &bars)
 }
 
-fn lines(
-    name: &str,
-    axes: (&str, &str),
-    cells: &[Cell],
-    point: &dyn Fn(&Cell) -> (f64, f64),
-) -> Result<Plot, BenchError> {
+/// Draws a figure over the parameter of the cells' groups, a line per store.
+fn lines(name: &str, axes: (&str, &str), cells: &[Cell], figure: fn(&Cell) -> f64) -> Result<Plot, BenchError> {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {
+        let point = (cell.group.parameter() as f64, figure(cell));
         match lines.iter_mut().find(|(store, _)| *store == cell.store) {
-            Some((_, points)) => points.push(point(cell)),
-            None => lines.push((cell.store.clone(), vec![point(cell)])),
+            Some((_, points)) => points.push(point),
+            None => lines.push((cell.store.clone(), vec![point])),
         }
     }
     plots::lines(name, name, axes, &lines)
@@ -348,42 +322,33 @@ fn lines(
 
 /// Rates at a glance: a row per group, a column per store would not fit, so a row per group and mode.
 fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
-    let mut table = Table::new(format!("every cell ({} stores)", subjects.len()));
-    for cell in cells {
+    table! {
+        format!("every cell ({} stores)", subjects.len()); cell in cells;
         let statistics = &cell.statistics;
         let half = (statistics.high - statistics.low) / 2.0;
-        table.row(cells! {
-            "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
-            "mode" => cell.mode.name(), "per s" => cell.rate(), "mean µs" => statistics.mean, "± 95 %" => half,
-        });
+        "group" => cell.group.name(), "what" => cell.group.what(), "store" => cell.store.as_str(),
+        "mode" => cell.mode.name(), "per s" => cell.rate(), "mean µs" => statistics.mean, "± 95 %" => half,
     }
-    table
 }
 
 fn details(cells: &[Cell]) -> Table {
-    let mut table = Table::new("statistics, flushes of the disk and bytes written per operation");
-    for cell in cells {
+    table! {
+        "statistics, flushes of the disk and bytes written per operation"; cell in cells;
         let statistics = &cell.statistics;
-        table.row(cells! {
-            "what" => cell.group.what(), "store" => cell.store.as_str(), "mode" => cell.mode.name(),
-            "unit" => cell.group.unit(), "samples" => statistics.samples, "median µs" => statistics.median,
-            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
-            "mild outliers" => statistics.mild_outliers, "severe outliers" => statistics.severe_outliers,
-            "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
-        });
+        "what" => cell.group.what(), "store" => cell.store.as_str(), "mode" => cell.mode.name(),
+        "unit" => cell.group.unit(), "samples" => statistics.samples, "median µs" => statistics.median,
+        "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+        "mild outliers" => statistics.mild_outliers, "severe outliers" => statistics.severe_outliers,
+        "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
     }
-    table
 }
 
 fn sweep_table(title: &str, cells: &[Cell]) -> Table {
-    let mut table = Table::new(title);
-    for cell in cells {
+    table! {
+        title; cell in cells;
         let statistics = &cell.statistics;
-        table.row(cells! {
-            "what" => cell.group.what(), "store" => cell.store.as_str(), "mean µs" => statistics.mean,
-            "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
-            "per s" => cell.rate(), "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
-        });
+        "what" => cell.group.what(), "store" => cell.store.as_str(), "mean µs" => statistics.mean,
+        "std dev" => statistics.deviation, "95 % low" => statistics.low, "95 % high" => statistics.high,
+        "per s" => cell.rate(), "disk flushes" => cell.flushes, "bytes written" => cell.written_bytes,
     }
-    table
 }

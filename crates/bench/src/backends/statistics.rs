@@ -4,14 +4,13 @@
 //! Tukey's: beyond 1.5 interquartile ranges mild, beyond 3 severe. They are counted, never left out.
 
 use rand::RngExt as _;
-use serde::Serialize;
 
 use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
 /// Statistics of the samples of one cell.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     /// How many samples.
     pub samples: usize,
@@ -33,7 +32,6 @@ pub struct Statistics {
 
 impl Statistics {
     /// Creates the statistics of at least one sample; NaN throughout if there is none.
-    #[must_use]
     pub fn of(samples: &[f64], seed: u64) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use serde::Serialize;
 use thalweg_engine::{BackendKind, Compaction, Options};
 
 use super::alone::Alone;
@@ -12,8 +11,7 @@ use crate::{
 };
 
 /// Cost of a write before it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Mode {
     /// An fsync of the log, shared by concurrent writers; the backend is not synced, and replayed after a crash.
     BehindLog,
@@ -26,7 +24,6 @@ impl Mode {
     pub const ALL: [Self; 2] = [Self::BehindLog, Self::PerBatch];
 
     /// Returns the mode's name in reports.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::BehindLog => "behind the log",
@@ -55,7 +52,6 @@ const SEGMENT_BYTES: u32 = 16 << 20;
 
 impl<'a> Subject<'a> {
     /// Creates a subject of one of our backends.
-    #[must_use]
     pub fn own(backend: BackendKind, mode: Mode) -> Self {
         let contender = match mode {
             Mode::BehindLog => Maker::Engine(backend),
@@ -65,13 +61,11 @@ impl<'a> Subject<'a> {
     }
 
     /// Creates a subject of another store, which syncs each write.
-    #[must_use]
     pub fn peer(contender: &'a dyn Contender) -> Self {
         Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: Maker::Peer(contender) }
     }
 
     /// Describes the store's make.
-    #[must_use]
     pub fn describe(&self) -> String {
         match &self.contender {
             Maker::Engine(backend) => format!("{}: the engine, durability disk", backend.name()),

@@ -1,8 +1,8 @@
 //! The cache suite: row F's operations over the native protocol, at a fixed concurrency, each answer compared.
 //!
-//! Parts: [`work`] makes requests and judges answers; `suite` goes through the operations.
+//! Parts: `work` makes requests and judges answers; `suite` goes through the operations.
 
 mod suite;
-pub mod work;
+mod work;
 
 pub use suite::{CacheOptions, run};

@@ -8,21 +8,13 @@ use super::work::{CacheWork, Operation};
 use crate::{
     BenchError, Progress, Report,
     data::Values,
-    latency::micros,
-    load::{
-        pace::Pace,
-        schedule::Arrivals,
-        validity::{Validity, summary},
-    },
+    load::{Arrivals, Pace, Rounds, Validity},
     native::{
-        options::LoadOptions,
-        place::{Carrier, Place},
-        requests::{self, CallOutcome, CallPlan},
-        server::{Server, ServerOptions},
+        CallPlan, Carrier, LoadOptions, Place, Server, ServerOptions,
+        requests::{self},
     },
     options::{only, rate_within, within},
-    report::{Check, Table, cells, mebibytes},
-    stats::{Summary, median},
+    report::{Check, Table, cells},
 };
 
 /// Options of the cache suite.
@@ -92,7 +84,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     options.check()?;
     let rows = only(ROWS.iter().collect(), options.only.as_deref(), |row| row.name)?;
     let (mut report, scratch) = Report::begin_below("cache", options.server.dir.as_deref())?;
-    let server = Server::reach(&options.server, &scratch, None, None, progress)?;
+    let server = Server::reach(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
     report.condition("durability", "none: caches are in memory only");
     report.condition("load", options.load.describe());
@@ -101,16 +93,22 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
         "concurrency",
         format!("{} over {} connections × {} streams", options.concurrency, options.connections, options.streams),
     );
-    report.condition(
-        "pace",
-        options.rate.map_or("closed loop".to_owned(), |rate| format!("{rate:.0}/s {:?}", options.arrivals)),
-    );
-    let mut figures = figures();
+    let pace = Pace::of_rate(options.rate, options.arrivals);
+    report.condition("pace", pace.name("/s"));
+    let mut figures =
+        Table::new("figures: medians of the rounds; times from the moment an operation was due to its reply");
     for carrier in &options.server.transport {
-        let place = server.place(*carrier)?;
+        let plan = CallPlan {
+            place: server.place(*carrier)?,
+            connections: options.connections,
+            streams: options.streams,
+            in_flight: options.concurrency,
+            pace,
+            load: options.load.clone(),
+            server: server.process,
+        };
         for row in &rows {
-            let rounds = rounds(options, &server, &place, row, progress)?;
-            add(&mut figures, &mut report, *carrier, row, &rounds, options.rate.is_none());
+            add(&mut figures, &mut report, &plan, row, &rounds(options, &plan, row, progress)?);
         }
     }
     report.tables.push(figures);
@@ -119,41 +117,28 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
 
 fn rounds(
     options: &CacheOptions,
-    server: &Server,
-    place: &Place,
+    plan: &CallPlan,
     row: &Row,
     progress: &mut dyn Progress,
-) -> Result<Vec<CallOutcome>, BenchError> {
-    let cache = open(place, options.cache_bytes, row.value_bytes)?;
+) -> Result<Rounds<()>, BenchError> {
+    let cache = open(&plan.place, options.cache_bytes, row.value_bytes)?;
     let values = Arc::new(Values::new(row.value_bytes, options.load.seed));
     let work = |operation, channel| {
         CacheWork::new(cache, operation, options.keys, Arc::clone(&values), options.load.seed, channel)
     };
-    let plan = plan(options, place);
     if row.operation == Operation::Hit {
-        fill(&plan, options.keys, |channel| work(Operation::Put, channel))?;
+        fill(plan, options.keys, |channel| work(Operation::Put, channel))?;
     }
-    let mut rounds = Vec::new();
+    let mut rounds = Rounds::default();
     for round in 1..=options.load.rounds {
-        let (outcome, _) = requests::run(&plan, server.process, |channel| work(row.operation, channel))?;
-        let figures = summary(outcome.rate, "/s", &outcome.counts.times, &outcome.validity);
-        progress.step(&format!("{}, {} round {round}: {figures}", row.name, place.carrier.name()));
+        let (outcome, _) = requests::run(plan, |channel| work(row.operation, channel))?;
+        let carrier = plan.place.carrier.name();
+        progress.step(&format!("{}, {carrier} round {round}: {}", row.name, outcome.summary("/s")));
         rounds.push(outcome);
     }
     // All caches of a server share a bound: the next row's needs the room.
-    drop_cache(place, cache)?;
+    drop_cache(&plan.place, cache)?;
     Ok(rounds)
-}
-
-fn plan(options: &CacheOptions, place: &Place) -> CallPlan {
-    CallPlan {
-        place: place.clone(),
-        connections: options.connections,
-        streams: options.streams,
-        in_flight: options.concurrency,
-        pace: Pace::of_rate(options.rate, options.arrivals),
-        load: options.load.clone(),
-    }
 }
 
 /// Opens a cache for values of a size.
@@ -176,41 +161,32 @@ fn drop_cache(place: &Place, cache: u32) -> Result<(), BenchError> {
 /// Puts each key once: setup.
 fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
     let setup = CallPlan::setup(&plan.place, 64, Duration::from_secs(60), &plan.load);
-    let (outcome, _) = requests::run(&setup, None, |channel| work(channel).each(0..keys))?;
-    match outcome.validity {
-        Validity::Good if outcome.counts.all_replies == keys => Ok(()),
-        how => Err(BenchError::Subject {
-            subject: plan.place.endpoint.address().to_owned(),
-            doing: "filling the cache",
-            message: format!("{} of {keys} keys put, {}", outcome.counts.all_replies, how.verdict().0),
-        }),
+    let (outcome, _) = requests::run(&setup, |channel| work(channel).each(0..keys))?;
+    match (outcome.validity, outcome.tally.all_right) {
+        (Validity::Good, put) if put == keys => Ok(()),
+        (how, put) => {
+            let message = format!("{put} of {keys} keys put, {}", how.verdict().0);
+            Err(BenchError::subject(plan.place.endpoint.address(), "filling the cache")(message))
+        }
     }
 }
 
-fn figures() -> Table {
-    Table::new("figures: medians of the rounds; times from the moment an operation was due to its reply")
-}
-
-fn add(figures: &mut Table, report: &mut Report, carrier: Carrier, row: &Row, rounds: &[CallOutcome], is_closed: bool) {
-    let over = |figure: &dyn Fn(&CallOutcome) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
-    let quantile = |percentile: f64| over(&|outcome| micros(outcome.counts.times.percentile(percentile)));
-    let rates = Summary::of(&rounds.iter().map(|outcome| outcome.rate).collect::<Vec<_>>());
-    let validity = Validity::worst(rounds.iter().map(|outcome| &outcome.validity));
-    let per_million = |seconds: f64, outcome: &CallOutcome| seconds * 1e6 / outcome.counts.all_replies as f64;
-    let peak = rounds.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
-    let server = over(&|outcome| per_million(outcome.server.cpu_seconds, outcome));
+fn add(figures: &mut Table, report: &mut Report, plan: &CallPlan, row: &Row, rounds: &Rounds<()>) {
+    let (carrier, rate, validity) = (plan.place.carrier, rounds.rate(), rounds.validity());
+    let of_row_f = rate.median / row.published;
     figures.row(cells! {
         "operation" => row.name, "transport" => carrier.name(), "value B" => row.value_bytes,
-        "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => quantile(50.0),
-        "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0), "p99.9 µs" => quantile(99.9),
-        "max µs" => quantile(100.0), "server CPU s/M" => Some(server).filter(|_| peak.is_some()),
-        "generator CPU s/M" => over(&|outcome| per_million(outcome.generator_cpu, outcome)),
-        "generator busy %" => over(&|outcome| 100.0 * outcome.busiest), "server peak RSS MiB" => mebibytes(peak),
-        "row F" => row.published, "of row F" => rates.median / row.published, "verdict" => validity.name(),
+        "operations/s" => rate.median, "± MAD" => rate.mad, "p50 µs" => rounds.time_us(50.0),
+        "p90 µs" => rounds.time_us(90.0), "p99 µs" => rounds.time_us(99.0), "p99.9 µs" => rounds.time_us(99.9),
+        "max µs" => rounds.time_us(100.0),
+        "server CPU s/M" => rounds.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
+        "generator CPU s/M" => rounds.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
+        "generator busy %" => rounds.busy_percent(), "server peak RSS MiB" => rounds.peak_rss(),
+        "row F" => row.published, "of row F" => of_row_f, "verdict" => validity.name(),
     });
     let what = format!("{}, {}", row.name, carrier.name());
-    report.checks.push(Check::of_run(&what, "all answered, rightly", validity));
-    if carrier == Carrier::Tcp && is_closed {
-        report.checks.push(Check::at_least(what, rates.median / row.published, TIMES_ROW_F, " × row F"));
+    report.checks.push(validity.check(&what, "all answered, rightly"));
+    if carrier == Carrier::Tcp && plan.pace == Pace::Closed {
+        report.checks.push(Check::at_least(what, of_row_f, TIMES_ROW_F, " × row F"));
     }
 }

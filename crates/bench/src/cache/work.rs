@@ -10,10 +10,7 @@ use thalweg_wire::{
 
 use crate::{
     data::{KEY_BYTES, Values, key, write_key},
-    native::{
-        line::{LineError, body, unexpected},
-        requests::Work,
-    },
+    native::{LineError, Work, body, unexpected},
     random::{Generator, generator},
 };
 
@@ -47,14 +44,12 @@ pub struct CacheWork {
 
 impl CacheWork {
     /// Creates the work of one channel, on an opened cache.
-    #[must_use]
     pub fn new(cache: u32, operation: Operation, keys: u64, values: Arc<Values>, seed: u64, channel: usize) -> Self {
         let rng = generator(seed.wrapping_mul(31).wrapping_add(channel as u64));
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
     /// Puts each of these keys once.
-    #[must_use]
     pub fn each(self, keys: std::ops::Range<u64>) -> Self {
         Self { each: Some(keys), ..self }
     }
@@ -86,7 +81,7 @@ impl Work for CacheWork {
             }
             Operation::Hit | Operation::Miss => CacheGet { cache, key: Rest(&bytes) }.encode(out, id),
         };
-        put.map(|()| true).map_err(|error| LineError::Protocol(error.to_string()))
+        put.map(|()| true).map_err(LineError::protocol)
     }
 
     #[inline]

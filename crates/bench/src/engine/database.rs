@@ -13,7 +13,7 @@ use super::subject::{Contender, Found, KvSubject, Level, Pair, StoreOptions, Vis
 use crate::{
     BenchError,
     data::{self, Values},
-    load::crew::Clock,
+    load::Clock,
     tasks::{self, Next},
 };
 
@@ -167,8 +167,7 @@ pub(crate) fn settle(database: &Database) -> Result<(), BenchError> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    let message = format!("it was still busy after {LONGEST_WAIT:?}");
-    Err(BenchError::Subject { subject: NAME.to_owned(), doing: "settling", message })
+    Err(BenchError::subject(NAME, "settling")(format!("it was still busy after {LONGEST_WAIT:?}")))
 }
 
 impl Drop for Store {

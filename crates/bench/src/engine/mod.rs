@@ -33,8 +33,8 @@ use crate::{
     data::KEY_BYTES,
     options::require,
     probe::{Probe, Sync},
-    report::{Check, Table, cells, mebibytes, number},
-    stats::{Summary, ratio},
+    report::{Check, Table, mebibytes, number, table},
+    stats::{median_of, ratio},
     usage::{self, Cost, Usage, Whose},
 };
 
@@ -144,23 +144,20 @@ pub fn run_all(
     report.condition("cache", format!("{} MiB each", options.cache_mib));
     report.condition("rounds", format!("{}, in turn; counts × {}", options.rounds, options.scale));
     report.condition("memory", format!("{} MiB touched before", warmed >> 20));
-    let mut results = Results::default();
-    let mut streams = Vec::new();
+    let (results, streams) = (Results::default(), Vec::new());
+    let mut suite = Suite { options, contenders, scratch: &scratch, results, streams, progress };
     for round in 1..=options.rounds {
-        progress.step(&format!("round {round} of {}", options.rounds));
-        one_round(options, contenders, round, &scratch, &mut results, progress)?;
-        if groups(options, Level::Interval).contains(&Group::Stream) && options.level.contains(&Level::Interval) {
-            streams.push(stream_round(options, &scratch, progress)?);
-        }
+        suite.round(round)?;
     }
-    let first = contenders.first().map_or("", |contender| contender.name()).to_owned();
-    report.tables.extend(results.tables(&first));
+    let Suite { results, streams, .. } = suite;
+    let first = contenders.first().map_or("", |contender| contender.name());
+    report.tables.extend(results.tables(first));
     if !streams.is_empty() {
         report.tables.push(stream_table(&streams));
         report.checks.extend(stream_checks(&streams));
     }
-    report.checks.extend(probe_check(&results, &first));
-    report.checks.extend(compaction::checks(&results, &first));
+    report.checks.extend(probe_check(&results, first));
+    report.checks.extend(compaction::checks(&results, first));
     report.notes.push(
         "every get's value was compared while the clock ran; ranges were summed while it ran and compared pair by \
          pair afterwards; fsyncs of the log only, - where the store does not count them"
@@ -169,41 +166,87 @@ pub fn run_all(
     Ok((report.finish(), results))
 }
 
-fn one_round(
-    options: &EngineOptions,
-    contenders: &[&dyn Contender],
-    round: u32,
-    scratch: &Scratch,
-    results: &mut Results,
-    progress: &mut dyn Progress,
-) -> Result<(), BenchError> {
-    let mut order: Vec<&dyn Contender> = contenders.to_vec();
-    if round.is_multiple_of(2) {
-        order.reverse();
-    }
-    for &level in &options.level {
-        if level == Level::Disk && groups(options, level).contains(&Group::Small) {
-            probe_round(options, scratch, results, progress)?;
+struct Suite<'a> {
+    options: &'a EngineOptions,
+    contenders: &'a [&'a dyn Contender],
+    scratch: &'a Scratch,
+    results: Results,
+    streams: Vec<StreamRound>,
+    progress: &'a mut dyn Progress,
+}
+
+impl Suite<'_> {
+    fn round(&mut self, round: u32) -> Result<(), BenchError> {
+        let options = self.options;
+        self.progress.step(&format!("round {round} of {}", options.rounds));
+        let mut order: Vec<&dyn Contender> = self.contenders.to_vec();
+        if round.is_multiple_of(2) {
+            order.reverse();
         }
-        for group in groups(options, level) {
-            let Some(run) = group.run() else { continue };
-            for contender in &order {
-                let dir = scratch.fresh("store")?;
-                let mut context = Context {
-                    scale: options.scale,
-                    seed: options.seed.wrapping_add(u64::from(round) * 1000),
-                    cache_bytes: options.cache_mib << 20,
-                    level,
-                    contender: *contender,
-                    dir: &dir,
-                    results,
-                    progress,
-                };
-                run(&mut context)?;
+        for &level in &options.level {
+            if level == Level::Disk && groups(options, level).contains(&Group::Small) {
+                self.probe()?;
+            }
+            for group in groups(options, level) {
+                let Some(run) = group.run() else { continue };
+                for contender in &order {
+                    let dir = self.scratch.fresh("store")?;
+                    let mut context = Context {
+                        scale: options.scale,
+                        seed: options.seed.wrapping_add(u64::from(round) * 1000),
+                        cache_bytes: options.cache_mib << 20,
+                        level,
+                        contender: *contender,
+                        dir: &dir,
+                        results: &mut self.results,
+                        progress: self.progress,
+                    };
+                    run(&mut context)?;
+                }
             }
         }
+        if groups(options, Level::Interval).contains(&Group::Stream) && options.level.contains(&Level::Interval) {
+            self.stream()?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Measures the disk's own rate for the bytes of one small put, as a contender of the sequential write.
+    fn probe(&mut self) -> Result<(), BenchError> {
+        let dir = self.scratch.fresh("probe")?;
+        let mut probe = Probe::create(&dir, PROBE_BYTES)?;
+        let data = [7; KEY_BYTES + SMALL_VALUE_BYTES];
+        let (before, cpu) = (Usage::read(Whose::Own), usage::thread_cpu());
+        let probed = probe.run(&data, Sync::Each, Duration::from_secs_f64(self.options.scale.min(1.0)))?;
+        let operations = probed.times.count();
+        let measure = Measure {
+            operations,
+            seconds: operations as f64 / probed.rate,
+            thread_cpu: usage::thread_cpu().saturating_sub(cpu),
+            longest: probed.times.max(),
+            times: probed.times,
+            payload_bytes: operations * data.len() as u64,
+            hits: None,
+            cost: Cost { fsyncs: Some(operations), ..Usage::read(Whose::Own).since(&before) },
+        };
+        self.progress.step(&self.results.record(workloads::SEQUENTIAL_WRITE, Level::Disk, PROBE, measure));
+        Ok(())
+    }
+
+    fn stream(&mut self) -> Result<(), BenchError> {
+        let (options, dir) = (self.options, self.scratch.fresh("stream")?);
+        let batches = ((STREAM_BATCHES as f64 * options.scale) as u64).max(1);
+        let round = stream::run(&dir, batches, options.cache_mib << 20, options.seed)?;
+        self.scratch.fresh("stream")?;
+        self.progress.step(&format!(
+            "thalweg interval 1s: stream append (100 × 1 KB): {} MB/s, p50 {} µs, p99 {} µs",
+            number(round.bytes_per_second / 1e6),
+            number(round.quantiles.p50_us),
+            number(round.quantiles.p99_us),
+        ));
+        self.streams.push(round);
+        Ok(())
+    }
 }
 
 type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
@@ -237,59 +280,12 @@ fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     }
 }
 
-/// The disk's own rate for the bytes of one small put, as a contender of the sequential write.
-fn probe_round(
-    options: &EngineOptions,
-    scratch: &Scratch,
-    results: &mut Results,
-    progress: &mut dyn Progress,
-) -> Result<(), BenchError> {
-    let dir = scratch.fresh("probe")?;
-    let mut probe = Probe::create(&dir, PROBE_BYTES)?;
-    let data = [7; KEY_BYTES + SMALL_VALUE_BYTES];
-    let (before, cpu) = (Usage::read(Whose::Own), usage::thread_cpu());
-    let probed = probe.run(&data, Sync::Each, Duration::from_secs_f64(options.scale.min(1.0)))?;
-    let operations = probed.times.count();
-    let cost = Cost { fsyncs: Some(operations), ..Usage::read(Whose::Own).since(&before) };
-    let measure = Measure {
-        operations,
-        seconds: operations as f64 / probed.rate,
-        thread_cpu: usage::thread_cpu().saturating_sub(cpu),
-        longest: probed.times.max(),
-        times: probed.times,
-        payload_bytes: operations * data.len() as u64,
-        hits: None,
-        cost,
-    };
-    let line = results.record(workloads::SEQUENTIAL_WRITE, Level::Disk, PROBE, measure);
-    progress.step(&line);
-    Ok(())
-}
-
 fn probe_check(results: &Results, first: &str) -> Option<Check> {
     let rows = || results.rows.iter().filter(|row| row.test == workloads::SEQUENTIAL_WRITE && row.level == Level::Disk);
     let own = rows().find(|row| row.contender == first)?;
     let probe = rows().find(|row| row.contender == PROBE)?;
     let of_probe = ratio(&own.rates(), &probe.rates());
     Some(Check::at_least("puts of 100 B at disk, 1 thread: rate of the raw probe's", of_probe, 0.85, " ×"))
-}
-
-fn stream_round(
-    options: &EngineOptions,
-    scratch: &Scratch,
-    progress: &mut dyn Progress,
-) -> Result<StreamRound, BenchError> {
-    let dir = scratch.fresh("stream")?;
-    let batches = ((STREAM_BATCHES as f64 * options.scale) as u64).max(1);
-    let round = stream::run(&dir, batches, options.cache_mib << 20, options.seed)?;
-    scratch.fresh("stream")?;
-    progress.step(&format!(
-        "thalweg interval 1s: stream append (100 × 1 KB): {} MB/s, p50 {} µs, p99 {} µs",
-        number(round.bytes_per_second / 1e6),
-        number(round.quantiles.p50_us),
-        number(round.quantiles.p99_us),
-    ));
-    Ok(round)
 }
 
 fn written_per_payload(round: &StreamRound) -> (f64, f64) {
@@ -299,40 +295,28 @@ fn written_per_payload(round: &StreamRound) -> (f64, f64) {
 }
 
 fn stream_table(rounds: &[StreamRound]) -> Table {
-    let mut table = Table::new("stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm");
-    for round in rounds {
+    table! {
+        "stream append, 1 writer, batches of 100 × 1 KB, durability interval 1s, backend lsm"; round in rounds;
         let (all, without_zeroes) = written_per_payload(round);
-        table.row(cells! {
-            "payload MB/s" => round.bytes_per_second / 1e6,
-            "until synced MB/s" => round.synced_bytes_per_second / 1e6, "p50 µs" => round.quantiles.p50_us,
-            "p99 µs" => round.quantiles.p99_us, "max µs" => round.quantiles.max_us,
-            "payload MiB" => mebibytes(Some(round.payload_bytes)),
-            "log B/payload B" => round.log_bytes as f64 / round.payload_bytes as f64, "written B/payload B" => all,
-            "without prewritten zeroes" => without_zeroes, "zeroed MiB" => mebibytes(Some(round.zeroed_bytes)),
-            "fsyncs" => round.cost.fsyncs, "CPU s" => round.cost.cpu_seconds,
-            "peak RSS MiB" => mebibytes(round.cost.peak_rss_bytes),
-        });
+        "payload MB/s" => round.bytes_per_second / 1e6,
+        "until synced MB/s" => round.synced_bytes_per_second / 1e6, "p50 µs" => round.quantiles.p50_us,
+        "p99 µs" => round.quantiles.p99_us, "max µs" => round.quantiles.max_us,
+        "payload MiB" => mebibytes(Some(round.payload_bytes)),
+        "log B/payload B" => round.log_bytes as f64 / round.payload_bytes as f64, "written B/payload B" => all,
+        "without prewritten zeroes" => without_zeroes, "zeroed MiB" => mebibytes(Some(round.zeroed_bytes)),
+        "fsyncs" => round.cost.fsyncs, "CPU s" => round.cost.cpu_seconds,
+        "peak RSS MiB" => mebibytes(round.cost.peak_rss_bytes),
     }
-    table
 }
 
 fn stream_checks(rounds: &[StreamRound]) -> Vec<Check> {
-    let over =
-        |figure: &dyn Fn(&StreamRound) -> f64| Summary::of(&rounds.iter().map(figure).collect::<Vec<_>>()).median;
+    let rate = median_of(rounds, |round| round.bytes_per_second / 1e6);
+    let written = |figure: fn((f64, f64)) -> f64| median_of(rounds, |round| figure(written_per_payload(round)));
+    let (all, without_zeroes) = (written(|(all, _)| all), written(|(_, without)| without));
     vec![
-        Check::at_least("stream append: payload", over(&|round| round.bytes_per_second / 1e6), 1000.0, " MB/s"),
-        Check::below(
-            "stream append: written ÷ payload, without prewritten zeroes",
-            over(&|round| written_per_payload(round).1),
-            1.2,
-            " ×",
-        ),
-        Check::below(
-            "stream append: written ÷ payload, with them",
-            over(&|round| written_per_payload(round).0),
-            2.2,
-            " ×",
-        ),
+        Check::at_least("stream append: payload", rate, 1000.0, " MB/s"),
+        Check::below("stream append: written ÷ payload, without prewritten zeroes", without_zeroes, 1.2, " ×"),
+        Check::below("stream append: written ÷ payload, with them", all, 2.2, " ×"),
     ]
 }
 

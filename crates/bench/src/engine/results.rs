@@ -3,8 +3,8 @@
 use super::{subject::Level, timing::Measure};
 use crate::{
     latency::{Latencies, micros},
-    report::{self, Table, cells, duration, mebibytes, number},
-    stats::{Summary, ratio},
+    report::{self, Table, cells, duration, mebibytes, number, table},
+    stats::{Summary, median, median_of, ratio},
 };
 
 /// A line of the suite.
@@ -20,7 +20,6 @@ pub struct Test {
 
 impl Test {
     /// A test of row P.
-    #[must_use]
     pub const fn new(name: &'static str, parameters: &'static str, published: &'static str) -> Self {
         Self { name, parameters, published }
     }
@@ -41,7 +40,6 @@ pub struct Row {
 
 impl Row {
     /// Rates of the rounds.
-    #[must_use]
     pub fn rates(&self) -> Vec<f64> {
         self.rounds.iter().map(Measure::rate).collect()
     }
@@ -96,14 +94,12 @@ pub struct Compacted {
 
 impl Compacted {
     /// Returns the share of the space that the compaction freed.
-    #[must_use]
     pub fn saved(&self) -> f64 {
         let (Some(before), Some(after)) = (self.before.bytes, self.after.bytes) else { return f64::NAN };
         1.0 - after as f64 / before as f64
     }
 
     /// Returns the bytes that are left, divided by those alive.
-    #[must_use]
     pub fn per_alive(&self) -> f64 {
         self.after.bytes.map_or(f64::NAN, |after| after as f64 / self.alive as f64)
     }
@@ -154,7 +150,6 @@ impl Results {
     }
 
     /// Returns the row of a test at a level.
-    #[must_use]
     pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
         self.rows.iter().find(|row| {
             row.test.name == name && row.level == level && row.contender.split(' ').next() == Some(contender)
@@ -162,7 +157,6 @@ impl Results {
     }
 
     /// The tables of figures and of space. `first` is whom the others are compared with.
-    #[must_use]
     pub fn tables(&self, first: &str) -> Vec<Table> {
         let mut tables = Vec::new();
         for level in [Level::Interval, Level::Disk] {
@@ -217,31 +211,22 @@ impl Results {
 
 impl Results {
     fn compacted_table(&self) -> Table {
-        let mut table = Table::new("compaction of everything, asked for");
         let kilobytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64 / 1e3);
-        for compacted in &self.compacted {
-            table.row(cells! {
-                "test" => compacted.test.name, "parameters" => compacted.test.parameters,
-                "backend" => compacted.contender.as_str(), "tables before" => compacted.before.tables,
-                "tables after" => compacted.after.tables, "KB before" => kilobytes(compacted.before.bytes),
-                "KB after" => kilobytes(compacted.after.bytes),
-                "saved" => format!("{:.1} %", 100.0 * compacted.saved()),
-                "alive KB" => compacted.alive as f64 / 1e3, "after ÷ alive" => compacted.per_alive(),
-                "published" => compacted.published,
-            });
+        table! {
+            "compaction of everything, asked for"; compacted in &self.compacted;
+            "test" => compacted.test.name, "parameters" => compacted.test.parameters,
+            "backend" => compacted.contender.as_str(), "tables before" => compacted.before.tables,
+            "tables after" => compacted.after.tables, "KB before" => kilobytes(compacted.before.bytes),
+            "KB after" => kilobytes(compacted.after.bytes),
+            "saved" => format!("{:.1} %", 100.0 * compacted.saved()),
+            "alive KB" => compacted.alive as f64 / 1e3, "after ÷ alive" => compacted.per_alive(),
+            "published" => compacted.published,
         }
-        table
     }
 }
 
-fn merged(row: &Row) -> Latencies {
-    let mut times = Latencies::default();
-    row.rounds.iter().for_each(|round| times.merge(&round.times));
-    times
-}
-
 fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
-    let (rates, times) = (Summary::of(&row.rates()), merged(row));
+    let (rates, times) = (Summary::of(&row.rates()), Latencies::sum(row.rounds.iter().map(|round| &round.times)));
     let at = |percentile| micros(times.percentile(percentile));
     let longest = row.rounds.iter().map(|round| round.longest).max().unwrap_or_default();
     let reads = row.rounds.iter().filter_map(|round| Some((round.hits?, round.operations)));
@@ -251,7 +236,7 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
         "test" => row.test.name, "parameters" => row.test.parameters, "backend" => row.contender.as_str(),
         "operations/s" => rates.median, "± MAD" => rates.mad, "p50 µs" => at(50.0), "p90 µs" => at(90.0),
         "p99 µs" => at(99.0), "p99.9 µs" => at(99.9), "longest µs" => micros(longest),
-        "thread CPU ns/operation" => Summary::of(&row.nanos()).median,
+        "thread CPU ns/operation" => median(&row.nanos()),
         "hits" => hits.last().map(|share| format!("{:.1} %", share * 100.0)),
         "thalweg ÷ this" => other.map(|own| ratio(&own.rates(), &row.rates())),
         "by thread CPU" => other.map(|own| ratio(&row.nanos(), &own.nanos())),
@@ -262,16 +247,14 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
 fn costs(level: Level, rows: &[&Row]) -> Table {
     let mut table = Table::new(format!("durability {level}, 1 thread: cost"));
     for row in rows {
-        let over =
-            |figure: &dyn Fn(&Measure) -> f64| Summary::of(&row.rounds.iter().map(figure).collect::<Vec<_>>()).median;
         let Some(last) = row.rounds.last() else { continue };
         table.row(cells! {
             "test" => row.test.name, "backend" => row.contender.as_str(), "operations" => last.operations,
             "rounds" => row.rounds.len(),
             "payload B/operation" => last.payload_bytes as f64 / last.operations as f64,
-            "CPU µs/operation" => over(&|round| round.cost.cpu_seconds * 1e6 / round.operations as f64),
+            "CPU µs/operation" => median_of(&row.rounds, |round| round.cost.cpu_seconds * 1e6 / round.operations as f64),
             "fsyncs" => last.cost.fsyncs,
-            "written B/payload B" => over(&written_per_payload),
+            "written B/payload B" => median_of(&row.rounds, written_per_payload),
             "peak RSS MiB" => mebibytes(last.cost.peak_rss_bytes),
         });
     }

@@ -84,8 +84,7 @@ pub(super) fn run(dir: &Path, batches: u64, cache_bytes: u64, seed: u64) -> Resu
 }
 
 fn compare(stream: &Stream, records: u64, values: &Values) -> Result<(), BenchError> {
-    let wrong =
-        |message: String| BenchError::WrongData { subject: NAME.to_owned(), doing: "reading the stream", message };
+    let wrong = |message: String| BenchError::wrong(NAME, "reading the stream", message);
     let mut next = 0;
     while next < records {
         let page = stream.read(Offset(next), 10_000, 16 << 20).map_err(BenchError::subject(NAME, "reading"))?;

@@ -2,14 +2,12 @@
 
 use std::{fmt, ops::Range, path::Path};
 
-use serde::Serialize;
 use thalweg_engine::Compaction;
 
 use crate::{BenchError, data::Values};
 
 /// The moment at which a put is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
     /// A put is acknowledged when the kernel has it; an fsync follows at most a second later.
     Interval,

@@ -41,13 +41,11 @@ pub struct Measure {
 
 impl Measure {
     /// Operations per second.
-    #[must_use]
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.seconds
     }
 
     /// CPU nanoseconds of the calling thread per operation.
-    #[must_use]
     pub fn thread_nanos(&self) -> f64 {
         self.thread_cpu.as_nanos() as f64 / self.operations as f64
     }

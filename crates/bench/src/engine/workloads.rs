@@ -107,7 +107,7 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn wrong(&self, doing: &'static str, message: String) -> BenchError {
-        BenchError::WrongData { subject: self.contender.name().to_owned(), doing, message }
+        BenchError::wrong(self.contender.name(), doing, message)
     }
 }
 

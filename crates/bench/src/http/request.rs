@@ -5,8 +5,10 @@
 
 use thalweg_types::Durability;
 
-use super::reply::Reply;
-use crate::data::{self, KEY_BYTES, Values};
+use crate::{
+    data::{self, KEY_BYTES, Values},
+    server::Reply,
+};
 
 /// API of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +68,6 @@ struct Template {
 
 impl Requests {
     /// Requests to `host`; without a durability the server's default holds.
-    #[must_use]
     pub fn new(api: Api, host: &str, durability: Option<Durability>, values: Values) -> Self {
         let level = durability.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n"));
         let put_tail = format!("Host: {host}\r\n{level}Content-Length: {}\r\n\r\n", values.len());
@@ -109,7 +110,6 @@ impl Requests {
     }
 
     /// Holds an answer against what it should be; `buffer` is what the reply was parsed from.
-    #[must_use]
     pub fn judge(&self, operation: Operation, index: u64, reply: &Reply, buffer: &[u8]) -> Judgement {
         match (operation, reply.status) {
             (Operation::Put, 200 | 201 | 204) => Judgement::Right,
@@ -120,18 +120,12 @@ impl Requests {
             _ => Judgement::BadStatus,
         }
     }
-
-    /// Bytes of each value.
-    #[must_use]
-    pub fn value_bytes(&self) -> usize {
-        self.values.len()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::reply::{Body, parse};
+    use crate::server::{Body, parse};
 
     fn text(requests: &Requests, operation: Operation) -> String {
         let mut out = Vec::new();

@@ -7,21 +7,13 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
 use rand::RngExt as _;
 
-use super::{
-    reply::{self, Body, Incomplete},
-    request::{Judgement, Operation, Requests},
-};
+use super::request::{Judgement, Operation, Requests};
 use crate::{
     BenchError,
     latency::Latencies,
-    load::{
-        address::{Address, Waits},
-        connection::Connection,
-        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
-        run,
-        tally::Tally,
-    },
+    load::{self, Address, Batching, Connection, Decoded, Flawed, Merge, OnLoss, Protocol, Tally},
     random::Generator,
+    server::{Body, Incomplete, parse},
 };
 
 /// Requests to one server.
@@ -61,8 +53,20 @@ pub struct Counts {
     pub wrong_bytes: u64,
 }
 
+impl Merge for Counts {
+    fn merge(&mut self, other: Self) {
+        self.service.merge(&other.service);
+        for (status, count) in other.statuses {
+            *self.statuses.entry(status).or_default() += count;
+        }
+        self.missing += other.missing;
+        self.bad_status += other.bad_status;
+        self.wrong_bytes += other.wrong_bytes;
+    }
+}
+
 /// A run's figures.
-pub type Outcome = run::Outcome<Counts>;
+pub type Outcome = load::Outcome<Counts>;
 
 /// A reply's status, and its judgement.
 #[derive(Clone, Copy, Debug)]
@@ -76,20 +80,18 @@ pub struct Answer {
 pub enum Fault {
     /// Bytes that are not HTTP.
     Malformed(&'static str),
-    /// A status that the operation does not have.
-    BadStatus(Operation, u16),
-    /// The right status with bytes that were never stored.
-    WrongBytes(Operation, u16),
+    /// A status that the operation does not have, or bytes that were never stored.
+    Wrong(Operation, Answer),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(what) => f.write_str(what),
-            Self::BadStatus(operation, status) => write!(f, "{operation:?} answered {status}"),
-            Self::WrongBytes(operation, status) => {
+            Self::Wrong(operation, Answer { status, judgement: Judgement::WrongBytes }) => {
                 write!(f, "{operation:?} answered {status} with bytes that were never stored")
             }
+            Self::Wrong(operation, Answer { status, .. }) => write!(f, "{operation:?} answered {status}"),
         }
     }
 }
@@ -106,9 +108,8 @@ impl Protocol for Http {
 
     fn connect(&self) -> Result<Connection, BenchError> {
         let connection = Connection::open(&Address::Tcp(self.address))
-            .and_then(|connection| connection.socket().set_waiting(Waits::Never).map(|()| connection));
-        let target = self.address.to_string();
-        connection.map_err(|error| BenchError::Target { target, message: error.to_string() })
+            .and_then(|connection| connection.socket().set_nonblocking(true).map(|()| connection));
+        connection.map_err(BenchError::target(self.address))
     }
 
     fn kinds(&self) -> usize {
@@ -142,22 +143,22 @@ impl Protocol for Http {
         (): &mut (),
         bytes: &[u8],
     ) -> Result<Option<Decoded<Answer>>, Flawed<Answer, Fault>> {
-        let reply = match reply::parse(bytes, Body::Expected) {
+        let reply = match parse(bytes, Body::Expected) {
             Ok(reply) => reply,
             Err(Incomplete::NeedMore) => return Ok(None),
             Err(Incomplete::Malformed(what)) => {
                 return Err(Flawed { fault: Fault::Malformed(what), decoded: None });
             }
         };
-        let (status, judgement) = (reply.status, self.requests.judge(operation, index, &reply, bytes));
-        let answer = Answer { status, judgement };
+        let judgement = self.requests.judge(operation, index, &reply, bytes);
+        let answer = Answer { status: reply.status, judgement };
         let decoded = Decoded { bytes: reply.total_bytes, reply: answer, closes: reply.closes };
-        let fault = match judgement {
-            Judgement::Right | Judgement::Missing => return Ok(Some(decoded)),
-            Judgement::BadStatus => Fault::BadStatus(operation, status),
-            Judgement::WrongBytes => Fault::WrongBytes(operation, status),
-        };
-        Err(Flawed { fault, decoded: Some(decoded) })
+        match judgement {
+            Judgement::Right | Judgement::Missing => Ok(Some(decoded)),
+            Judgement::BadStatus | Judgement::WrongBytes => {
+                Err(Flawed { fault: Fault::Wrong(operation, answer), decoded: Some(decoded) })
+            }
+        }
     }
 
     #[inline]
@@ -174,16 +175,6 @@ impl Protocol for Http {
         }
     }
 
-    fn merge(counts: &mut Counts, other: Counts) {
-        counts.service.merge(&other.service);
-        for (status, count) in other.statuses {
-            *counts.statuses.entry(status).or_default() += count;
-        }
-        counts.missing += other.missing;
-        counts.bad_status += other.bad_status;
-        counts.wrong_bytes += other.wrong_bytes;
-    }
-
     fn errors(&self, tally: &Tally<Counts>) -> Option<String> {
         let Counts { missing, bad_status, wrong_bytes, .. } = tally.own;
         let lost = if self.missing == Missing::Lost { missing } else { 0 };
@@ -193,14 +184,6 @@ impl Protocol for Http {
                 tally.lost
             )
         })
-    }
-}
-
-impl Outcome {
-    /// Replies counted, right or wrong.
-    #[must_use]
-    pub fn replies(&self) -> u64 {
-        self.tally.right + self.tally.own.bad_status + self.tally.own.wrong_bytes
     }
 }
 

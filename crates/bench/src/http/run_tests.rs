@@ -12,7 +12,7 @@ use super::{Outcome, *};
 use crate::{
     data::Values,
     http::request::Api,
-    load::{pace::Pace, run::Plan, schedule::Arrivals, validity::Validity},
+    load::{Arrivals, Pace, Plan, Validity},
     random::{Distribution, KeyChooser},
 };
 
@@ -85,7 +85,7 @@ fn serve_one(stream: &TcpStream, map: &Mutex<HashMap<String, Vec<u8>>>, trick: T
 }
 
 fn run(load: &Plan<Http>) -> Outcome {
-    crate::load::run::run(load).unwrap()
+    crate::load::run(load).unwrap()
 }
 
 fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {
@@ -119,7 +119,7 @@ fn one_stall_shows_in_the_percentiles() {
     let address = serve(|number| if number == 100 { Act::Stall(Duration::from_millis(300)) } else { Act::Answer });
     let outcome = run(&load(address, open(1000.0), 0));
     assert_eq!(outcome.validity, Validity::Good, "{:?}", outcome.tally.first_problem);
-    assert_eq!(outcome.replies(), 600);
+    assert_eq!(outcome.tally.replies, 600);
     let response = &outcome.times;
     assert!(response.percentile(90.0) > Duration::from_millis(150), "{:?}", response.quantiles());
     assert!(response.percentile(60.0) > Duration::from_millis(5), "{:?}", response.quantiles());
@@ -153,7 +153,7 @@ fn each_key_is_put_once_and_read_back_byte_for_byte() {
     let mut put = load(address, Pace::Each { keys: 100 }, 0);
     (put.connections, put.workers, put.pipeline) = (3, 2, 4);
     let outcome = run(&put);
-    assert_eq!((&outcome.validity, outcome.replies()), (&Validity::Good, 100));
+    assert_eq!((&outcome.validity, outcome.tally.replies), (&Validity::Good, 100));
     assert_eq!(outcome.tally.own.statuses, [(201, 100)].into());
     let mut get = load(address, open(2000.0), 100);
     (get.connections, get.workers, get.protocol.missing) = (4, 2, Missing::Lost);
@@ -183,7 +183,7 @@ fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
 fn a_lost_connection_is_an_error_and_the_run_goes_on() {
     let address = serve(|number| if number == 50 { Act::HangUp } else { Act::Answer });
     let outcome = run(&load(address, open(500.0), 0));
-    assert!(outcome.tally.lost >= 1 && outcome.replies() > 250, "{:?}", outcome.tally.first_problem);
+    assert!(outcome.tally.lost >= 1 && outcome.tally.replies > 250, "{:?}", outcome.tally.first_problem);
     assert!(matches!(outcome.validity, Validity::Errors(_)));
 }
 

@@ -1,14 +1,17 @@
-//! The lines of the report, and the presets made of such lines.
+//! Options of `thalweg bench http`, and the presets: each scenario is a name and options of its own.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use thalweg_types::Durability;
 
-use super::suite::HttpOptions;
 use crate::{
-    load::{pace::Pace, schedule::Arrivals},
+    BenchError,
+    load::{Arrivals, Objective, Pace},
+    options::{parse_duration, rate_within, require, within},
     random::Distribution,
 };
+
+const DEFAULT_KEYS: u64 = 100_000;
 
 /// Kind of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -24,7 +27,6 @@ pub enum Mix {
 
 impl Mix {
     /// Share of gets in per cent.
-    #[must_use]
     pub fn get_percent(self) -> u8 {
         match self {
             Self::Put => 0,
@@ -53,108 +55,170 @@ pub enum Preset {
     Ratios,
 }
 
+/// Options of the HTTP suite.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HttpOptions {
+    /// Server to load, as http://host:port. Without it one is started in a process of its own.
+    #[arg(long)]
+    pub target: Option<String>,
+    /// The command to start as `COMMAND serve` when no target is given; this one by default.
+    #[arg(long)]
+    pub server_binary: Option<PathBuf>,
+    /// More arguments for the started server.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub server_arg: Vec<String>,
+    /// Directory below which the started server keeps its data; decides which disk is measured.
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Requests per second, whatever the server does.
+    #[arg(long, default_value_t = 1000.0)]
+    pub rate: f64,
+    /// Spread of the requests over time.
+    #[arg(long, value_enum, default_value_t)]
+    pub arrivals: Arrivals,
+    /// Connections.
+    #[arg(long, default_value_t = 64)]
+    pub connections: usize,
+    /// Load threads; each takes up to a core from the server if they share a machine.
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    /// Requests under way per connection; 1 waits for each reply.
+    #[arg(long, default_value_t = 1)]
+    pub pipeline: usize,
+    /// Counted time of each run.
+    #[arg(long, default_value = "5s", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// Time before it that is not counted.
+    #[arg(long, default_value = "1s", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Runs of each scenario; the median is reported.
+    #[arg(long, default_value_t = 3)]
+    pub rounds: u32,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 100)]
+    pub value_size: usize,
+    /// Number of different keys.
+    #[arg(long, default_value_t = DEFAULT_KEYS)]
+    pub keys: u64,
+    /// Kind of the requests.
+    #[arg(long, value_enum, default_value_t)]
+    pub mix: Mix,
+    /// Spread of the requests over the keys.
+    #[arg(long, value_enum, default_value_t)]
+    pub distribution: Distribution,
+    /// Durability asked of each put; the server's default without it.
+    #[arg(long)]
+    pub durability: Option<Durability>,
+    /// API that carries the requests.
+    #[arg(long, value_enum, default_value_t)]
+    pub api: ApiChoice,
+    /// Keyspace of the key-value API.
+    #[arg(long, default_value = "bench")]
+    pub keyspace: String,
+    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
+    #[arg(long, conflicts_with_all = ["closed", "preset"])]
+    pub search: Option<Objective>,
+    /// Rate above which the search does not go.
+    #[arg(long, default_value_t = 1e6)]
+    pub max_rate: f64,
+    /// Send as fast as replies come. This hides stalls: use it for throughput, never for latency.
+    #[arg(long)]
+    pub closed: bool,
+    /// A fixed set of scenarios instead of one.
+    #[arg(long, value_enum)]
+    pub preset: Option<Preset>,
+    /// Do not load the keys before gets; then a key may be missing.
+    #[arg(long)]
+    pub no_load: bool,
+    /// Route that stores nothing, measured in the same run for comparison; empty for none.
+    #[arg(long, default_value = "/v1/echo")]
+    pub echo_path: String,
+    /// The generator's own lateness (99th percentile) above which a run is void.
+    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
+    pub max_lag: Duration,
+    /// Seed of keys, values and arrivals.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl HttpOptions {
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        rate_within(Some(self.rate), 10_000_000)?;
+        within("--connections", self.connections, 50_000)?;
+        within("--workers, --pipeline", self.workers, 1024)?;
+        within("--workers, --pipeline", self.pipeline, 1024)?;
+        require(self.rounds > 0 && self.keys > 0, "--rounds, --keys", "must be at least 1")?;
+        let fits = self.value_size <= thalweg_types::limits::MAX_VALUE_BYTES;
+        require(fits, "--value-size", "is above the largest value")?;
+        require(!self.duration.is_zero(), "--duration", "must be above 0")
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        Pace::of_rate(Some(self.rate).filter(|_| !self.closed), self.arrivals)
+    }
+}
+
 /// One line of the report.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub(super) name: String,
-    pub(super) api: ApiChoice,
-    pub(super) mix: Mix,
-    pub(super) value_bytes: usize,
-    pub(super) keys: u64,
-    pub(super) distribution: Distribution,
-    pub(super) connections: usize,
-    pub(super) pipeline: usize,
-    pub(super) pace: Pace,
-    /// Durability of puts; `None`: the server's default.
-    pub(super) durability: Option<Durability>,
+    pub(super) options: HttpOptions,
     /// Share of the echo route's rate that should be reached.
     pub(super) echo_share: Option<f64>,
 }
 
 impl Scenario {
-    /// Creates the scenario of the options.
-    #[must_use]
-    pub(super) fn from_options(options: &HttpOptions) -> Self {
-        let pace = Pace::of_rate(Some(options.rate).filter(|_| !options.closed), options.arrivals);
-        Self {
-            name: format!("{:?}", options.mix).to_lowercase(),
-            api: options.api,
-            mix: options.mix,
-            value_bytes: options.value_size,
-            keys: options.keys,
-            distribution: options.distribution,
-            connections: options.connections,
-            pipeline: options.pipeline,
-            pace,
-            durability: options.durability,
-            echo_share: None,
+    /// Returns the scenario of the options, or those of the preset that they name.
+    pub(super) fn all(options: &HttpOptions) -> Vec<Self> {
+        match options.preset {
+            None => vec![Self::new(&format!("{:?}", options.mix).to_lowercase(), options.clone())],
+            Some(Preset::RowH) => row_h(options),
+            Some(Preset::Ratios) => ratios(options),
         }
     }
 
-    pub(super) fn of_preset(preset: Preset, options: &HttpOptions) -> Vec<Self> {
-        match preset {
-            Preset::RowH => row_h(options),
-            Preset::Ratios => ratios(options),
-        }
-    }
-
-    pub(super) fn pace_name(&self) -> String {
-        self.pace.name("/s")
+    fn new(name: &str, options: HttpOptions) -> Self {
+        Self { name: name.to_owned(), options, echo_share: None }
     }
 
     pub(super) fn durability_name(&self) -> &'static str {
-        match self.mix {
+        match self.options.mix {
             Mix::Get => "-",
-            Mix::Put | Mix::Mixed => self.durability.map_or("server default", Durability::name),
+            Mix::Put | Mix::Mixed => self.options.durability.map_or("server default", Durability::name),
         }
-    }
-
-    /// Returns the time after which a run is given up as overloaded.
-    pub(super) fn give_up(&self) -> Duration {
-        Duration::from_secs(10)
     }
 }
 
 /// The published figures of row H were made with writes that were not synced: `interval` is the level
 /// to compare them with; `disk` is what we promise by default, so each put is made at both.
 fn row_h(options: &HttpOptions) -> Vec<Scenario> {
-    let base = Scenario { api: ApiChoice::Entity, ..Scenario::from_options(options) };
-    let put = |name: &str, rate: f64, bytes: usize, level: Durability| Scenario {
-        name: format!("{name}, {level}"),
-        mix: Mix::Put,
-        value_bytes: bytes,
-        connections: 1,
-        pace: Pace::Open { rate, arrivals: Arrivals::Constant },
-        durability: Some(level),
-        ..base.clone()
-    };
-    let fastest = |name: &str, mix: Mix, connections: usize, pipeline: usize, level: Option<Durability>| Scenario {
-        name: name.to_owned(),
+    let base = HttpOptions { api: ApiChoice::Entity, ..options.clone() };
+    let scheduled = |mix: Mix, rate: f64, bytes: usize| HttpOptions {
         mix,
-        value_bytes: 100,
-        connections,
-        pipeline,
-        pace: Pace::Closed,
-        durability: level,
-        ..base.clone()
-    };
-    let many = if options.keys_are_default() { 1_500_000 } else { options.keys };
-    let many_gets = Scenario {
-        name: format!("get 1.2 KB of {many} keys at 2,000/s"),
-        mix: Mix::Get,
-        value_bytes: 1200,
-        keys: many,
+        value_size: bytes,
         connections: 1,
-        pace: Pace::Open { rate: 2000.0, arrivals: Arrivals::Constant },
+        rate,
+        closed: false,
+        arrivals: Arrivals::Constant,
         ..base.clone()
     };
+    let put = |name: &str, rate: f64, bytes: usize, level: Durability| {
+        let options = HttpOptions { durability: Some(level), ..scheduled(Mix::Put, rate, bytes) };
+        Scenario::new(&format!("{name}, {level}"), options)
+    };
+    let fastest = |name: &str, mix: Mix, connections: usize, pipeline: usize, durability: Option<Durability>| {
+        let load = HttpOptions { connections, pipeline, closed: true, ..base.clone() };
+        Scenario::new(name, HttpOptions { mix, value_size: 100, durability, ..load })
+    };
+    let keys = if options.keys == DEFAULT_KEYS { 1_500_000 } else { options.keys };
+    let many_gets = HttpOptions { keys, ..scheduled(Mix::Get, 2000.0, 1200) };
     vec![
         put("put 50 B at 10,000/s", 10_000.0, 50, Durability::Interval),
         put("put 50 B at 30,000/s", 30_000.0, 50, Durability::Interval),
         put("put 1 KB at 10,000/s", 10_000.0, 1024, Durability::Interval),
         put("put 50 B at 5,000/s", 5000.0, 50, Durability::Disk),
         put("put 1 KB at 5,000/s", 5000.0, 1024, Durability::Disk),
-        many_gets,
+        Scenario::new(&format!("get 1.2 KB of {keys} keys at 2,000/s"), many_gets),
         fastest("put, 1 connection", Mix::Put, 1, 1, Some(Durability::Interval)),
         fastest("put, 1 connection, pipelined", Mix::Put, 1, 64, Some(Durability::Interval)),
         fastest("put, 64 connections", Mix::Put, 64, 1, Some(Durability::Interval)),
@@ -166,21 +230,10 @@ fn row_h(options: &HttpOptions) -> Vec<Scenario> {
 }
 
 fn ratios(options: &HttpOptions) -> Vec<Scenario> {
-    let base = Scenario {
-        value_bytes: 100,
-        connections: 64,
-        pipeline: 1,
-        pace: Pace::Closed,
-        ..Scenario::from_options(options)
-    };
-    vec![
-        Scenario {
-            name: "put".to_owned(),
-            mix: Mix::Put,
-            durability: Some(Durability::Disk),
-            echo_share: Some(0.5),
-            ..base.clone()
-        },
-        Scenario { name: "get".to_owned(), mix: Mix::Get, echo_share: Some(0.8), ..base },
-    ]
+    let base = HttpOptions { value_size: 100, connections: 64, pipeline: 1, closed: true, ..options.clone() };
+    let put = HttpOptions { mix: Mix::Put, durability: Some(Durability::Disk), ..base.clone() };
+    let get = HttpOptions { mix: Mix::Get, ..base };
+    [("put", put, 0.5), ("get", get, 0.8)]
+        .map(|(name, options, share)| Scenario { echo_share: Some(share), ..Scenario::new(name, options) })
+        .into()
 }

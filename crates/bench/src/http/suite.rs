@@ -1,136 +1,27 @@
 //! `thalweg bench http`: options in, report out.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use thalweg_types::Durability;
 
 use super::{
     request::{Api, Operation, Requests},
-    run::{Http, Missing, Outcome},
-    scenario::{ApiChoice, Mix, Preset, Scenario},
+    run::{Counts, Http, Missing, Outcome},
+    scenario::{ApiChoice, HttpOptions, Mix, Scenario},
 };
 use crate::{
     BenchError, Progress, Report,
     data::Values,
     latency::micros,
-    load::{
-        pace::Pace,
-        run::{self, Plan},
-        schedule::Arrivals,
-        search::{self, Bounds, Objective, Trial, parse_duration},
-        target::{NativePort, Target},
-        validity::{Validity, summary},
-    },
-    options::{rate_within, require, within},
-    random::{Distribution, KeyChooser},
-    report::{Check, Row, Table, cells, mebibytes},
-    stats::{Summary, ratio},
+    load::{self, Bounds, Objective, Pace, Plan, Trial, Validity, find_knee},
+    random::KeyChooser,
+    report::{Check, Row, Table, cells, table},
+    server::{NativePort, Target},
+    stats::ratio,
 };
 
-const DEFAULT_KEYS: u64 = 100_000;
-
-/// Options of the HTTP suite.
-#[derive(Clone, Debug, clap::Args)]
-pub struct HttpOptions {
-    /// Server to load, as http://host:port. Without it one is started in a process of its own.
-    #[arg(long)]
-    pub target: Option<String>,
-    /// The command to start as `COMMAND serve` when no target is given; this one by default.
-    #[arg(long)]
-    pub server_binary: Option<PathBuf>,
-    /// More arguments for the started server.
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
-    pub server_arg: Vec<String>,
-    /// Directory below which the started server keeps its data; decides which disk is measured.
-    #[arg(long)]
-    pub dir: Option<PathBuf>,
-    /// Requests per second, whatever the server does.
-    #[arg(long, default_value_t = 1000.0)]
-    pub rate: f64,
-    /// Spread of the requests over time.
-    #[arg(long, value_enum, default_value_t)]
-    pub arrivals: Arrivals,
-    /// Connections.
-    #[arg(long, default_value_t = 64)]
-    pub connections: usize,
-    /// Load threads; each takes up to a core from the server if they share a machine.
-    #[arg(long, default_value_t = 1)]
-    pub workers: usize,
-    /// Requests under way per connection; 1 waits for each reply.
-    #[arg(long, default_value_t = 1)]
-    pub pipeline: usize,
-    /// Counted time of each run.
-    #[arg(long, default_value = "5s", value_parser = parse_duration)]
-    pub duration: Duration,
-    /// Time before it that is not counted.
-    #[arg(long, default_value = "1s", value_parser = parse_duration)]
-    pub warmup: Duration,
-    /// Runs of each scenario; the median is reported.
-    #[arg(long, default_value_t = 3)]
-    pub rounds: u32,
-    /// Bytes of a value.
-    #[arg(long, default_value_t = 100)]
-    pub value_size: usize,
-    /// Number of different keys.
-    #[arg(long, default_value_t = DEFAULT_KEYS)]
-    pub keys: u64,
-    /// Kind of the requests.
-    #[arg(long, value_enum, default_value_t)]
-    pub mix: Mix,
-    /// Spread of the requests over the keys.
-    #[arg(long, value_enum, default_value_t)]
-    pub distribution: Distribution,
-    /// Durability asked of each put; the server's default without it.
-    #[arg(long)]
-    pub durability: Option<Durability>,
-    /// API that carries the requests.
-    #[arg(long, value_enum, default_value_t)]
-    pub api: ApiChoice,
-    /// Keyspace of the key-value API.
-    #[arg(long, default_value = "bench")]
-    pub keyspace: String,
-    /// Look for the highest rate that meets an objective, such as p99<5ms; --rate is where it begins.
-    #[arg(long, conflicts_with_all = ["closed", "preset"])]
-    pub search: Option<Objective>,
-    /// Rate above which the search does not go.
-    #[arg(long, default_value_t = 1e6)]
-    pub max_rate: f64,
-    /// Send as fast as replies come. This hides stalls: use it for throughput, never for latency.
-    #[arg(long)]
-    pub closed: bool,
-    /// A fixed set of scenarios instead of one.
-    #[arg(long, value_enum)]
-    pub preset: Option<Preset>,
-    /// Do not load the keys before gets; then a key may be missing.
-    #[arg(long)]
-    pub no_load: bool,
-    /// Route that stores nothing, measured in the same run for comparison; empty for none.
-    #[arg(long, default_value = "/v1/echo")]
-    pub echo_path: String,
-    /// The generator's own lateness (99th percentile) above which a run is void.
-    #[arg(long, default_value = "1ms", value_parser = parse_duration)]
-    pub max_lag: Duration,
-    /// Seed of keys, values and arrivals.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-}
-
-impl HttpOptions {
-    pub(super) fn keys_are_default(&self) -> bool {
-        self.keys == DEFAULT_KEYS
-    }
-
-    fn check(&self) -> Result<(), BenchError> {
-        rate_within(Some(self.rate), 10_000_000)?;
-        within("--connections", self.connections, 50_000)?;
-        within("--workers, --pipeline", self.workers, 1024)?;
-        within("--workers, --pipeline", self.pipeline, 1024)?;
-        require(self.rounds > 0 && self.keys > 0, "--rounds, --keys", "must be at least 1")?;
-        let fits = self.value_size <= thalweg_types::limits::MAX_VALUE_BYTES;
-        require(fits, "--value-size", "is above the largest value")?;
-        require(!self.duration.is_zero(), "--duration", "must be above 0")
-    }
-}
+/// Time after which a run is given up as overloaded.
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Runs the suite.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
@@ -166,10 +57,11 @@ fn target_name(options: &HttpOptions, target: &Target) -> String {
     }
 }
 
-/// The rounds of one scenario, and of the echo route beside it.
+/// Rounds of a scenario, and those of the route that stores nothing before each.
+#[derive(Default)]
 struct Rounds {
-    subject: Vec<Outcome>,
-    echo: Vec<Outcome>,
+    subject: load::Rounds<Counts>,
+    echo: load::Rounds<Counts>,
 }
 
 struct Suite<'a> {
@@ -182,10 +74,7 @@ struct Suite<'a> {
 
 impl Suite<'_> {
     fn scenarios(&mut self, report: &mut Report) -> Result<(), BenchError> {
-        let scenarios = match self.options.preset {
-            Some(preset) => Scenario::of_preset(preset, self.options),
-            None => vec![Scenario::from_options(self.options)],
-        };
+        let scenarios = Scenario::all(self.options);
         let echo = self.has_echo();
         report.condition("rounds", self.options.rounds.to_string());
         report.tables.push(conditions_table(&scenarios));
@@ -198,7 +87,7 @@ impl Suite<'_> {
             let fsyncs = self.fsyncs().zip(fsyncs).map(|(now, then)| now - then);
             figures.row(figure_row(scenario, &rounds, fsyncs));
             report.checks.extend(checks(scenario, &rounds));
-            last = rounds.subject.into_iter().next_back();
+            last = rounds.subject.outcomes.into_iter().next_back();
         }
         report.tables.push(figures);
         if let (Some(outcome), 1) = (last, scenarios.len()) {
@@ -209,45 +98,41 @@ impl Suite<'_> {
     }
 
     fn rounds(&mut self, scenario: &Scenario, echo: bool) -> Result<Rounds, BenchError> {
-        let mut rounds = Rounds { subject: Vec::new(), echo: Vec::new() };
+        let (mut rounds, pace) = (Rounds::default(), scenario.options.pace());
         for round in 1..=self.options.rounds {
             if echo {
-                let outcome = run::run(&self.load(scenario, Kind::Echo, scenario.pace))?;
-                self.say(scenario, "echo", round, &outcome);
+                let outcome = load::run(&self.plan(&scenario.options, Kind::Echo, pace))?;
+                self.say(scenario, pace, "echo", round, &outcome);
                 rounds.echo.push(outcome);
             }
-            let outcome = run::run(&self.load(scenario, Kind::Subject, scenario.pace))?;
-            self.say(scenario, "", round, &outcome);
+            let outcome = load::run(&self.plan(&scenario.options, Kind::Subject, pace))?;
+            self.say(scenario, pace, "", round, &outcome);
             rounds.subject.push(outcome);
         }
         Ok(rounds)
     }
 
-    fn say(&mut self, scenario: &Scenario, what: &str, round: u32, outcome: &Outcome) {
-        let figures = summary(outcome.rate, "/s", &outcome.times, &outcome.validity);
-        let (name, pace, durability) = (&scenario.name, scenario.pace_name(), scenario.durability_name());
+    fn say(&mut self, scenario: &Scenario, pace: Pace, what: &str, round: u32, outcome: &Outcome) {
+        let (name, pace, durability) = (&scenario.name, pace.name("/s"), scenario.durability_name());
+        let figures = outcome.summary("/s");
         self.progress.step(&format!("{name} {what} ({pace}, {durability}) round {round}: {figures}"));
     }
 
     fn search(&mut self, objective: Objective, report: &mut Report) -> Result<(), BenchError> {
-        let scenario = Scenario::from_options(self.options);
-        self.load_keys(&scenario)?;
-        let bounds = Bounds {
-            start: self.options.rate,
-            max: self.options.max_rate,
-            precision: 0.03,
-            repeats: self.options.rounds,
-        };
+        let options = self.options;
+        let scenarios = Scenario::all(options);
+        self.load_keys(&scenarios[0])?;
+        let bounds = Bounds { start: options.rate, max: options.max_rate, precision: 0.03, repeats: options.rounds };
         report.condition("objective", objective.to_string());
-        report.tables.push(conditions_table(std::slice::from_ref(&scenario)));
+        report.tables.push(conditions_table(&scenarios));
         let mut table = Table::new("search: climb, bisect, repeat");
         let mut last_good = None;
-        let knee = search::find_knee(&bounds, |rate| {
-            let mut load = self.load(&scenario, Kind::Subject, Pace::Open { rate, arrivals: self.options.arrivals });
-            load.give_up = objective.patience();
-            let outcome = run::run(&load)?;
+        let knee = find_knee(&bounds, |rate| {
+            let pace = Pace::Open { rate, arrivals: options.arrivals };
+            let plan = self.plan(options, Kind::Subject, pace);
+            let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
             let trial = trial_of(&outcome, objective)?;
-            self.say(&Scenario { pace: load.pace, ..scenario.clone() }, "", 1, &outcome);
+            self.say(&scenarios[0], pace, "", 1, &outcome);
             table.row(trial_row(rate, &outcome, trial));
             if trial == Trial::Pass {
                 last_good = Some(outcome);
@@ -263,46 +148,43 @@ impl Suite<'_> {
 
     /// Puts every key of a scenario with gets into the server once, at level `os`: that is setup.
     fn load_keys(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
-        let set = (scenario.api, scenario.keys, scenario.value_bytes);
-        if scenario.mix == Mix::Put || self.options.no_load || !self.loaded.insert(set) {
+        let HttpOptions { api, keys, value_size, mix, no_load, .. } = scenario.options;
+        if mix == Mix::Put || no_load || !self.loaded.insert((api, keys, value_size)) {
             return Ok(());
         }
-        self.progress.step(&format!("loading {} keys of {} B", scenario.keys, scenario.value_bytes));
-        let setup = Scenario { mix: Mix::Put, durability: Some(Durability::Os), pipeline: 16, ..scenario.clone() };
-        let outcome = run::run(&self.load(&setup, Kind::Subject, Pace::Each { keys: scenario.keys }))?;
-        match outcome.validity {
+        self.progress.step(&format!("loading {keys} keys of {value_size} B"));
+        let durability = Some(Durability::Os);
+        let setup = HttpOptions { mix: Mix::Put, durability, pipeline: 16, ..scenario.options.clone() };
+        match load::run(&self.plan(&setup, Kind::Subject, Pace::Each { keys }))?.validity {
             Validity::Good => Ok(()),
-            Validity::Errors(why) | Validity::Overloaded(why) | Validity::Saturated(why) => {
-                Err(BenchError::Subject { subject: self.target.host.clone(), doing: "loading the keys", message: why })
-            }
+            bad => Err(BenchError::subject(&self.target.host, "loading the keys")(bad.verdict().0)),
         }
     }
 
-    fn load(&self, scenario: &Scenario, kind: Kind, pace: Pace) -> Plan<Http> {
-        let options = self.options;
-        let api = match (kind, scenario.api) {
+    fn plan(&self, options: &HttpOptions, kind: Kind, pace: Pace) -> Plan<Http> {
+        let api = match (kind, options.api) {
             (Kind::Echo, _) => Api::Echo { path: options.echo_path.clone() },
             (Kind::Subject, ApiChoice::Kv) => Api::Kv { keyspace: options.keyspace.clone() },
             (Kind::Subject, ApiChoice::Entity) => Api::Entity,
         };
-        let values = Values::new(scenario.value_bytes, options.seed);
-        let durability = scenario.durability.filter(|_| kind == Kind::Subject);
-        let missing = if scenario.mix == Mix::Put || options.no_load { Missing::Allowed } else { Missing::Lost };
+        let values = Values::new(options.value_size, options.seed);
+        let durability = options.durability.filter(|_| kind == Kind::Subject);
+        let is_stored = options.mix != Mix::Put && !options.no_load;
         Plan {
             protocol: Http {
                 address: self.target.address,
                 requests: Arc::new(Requests::new(api, &self.target.host, durability, values)),
-                get_percent: scenario.mix.get_percent(),
-                missing,
+                get_percent: options.mix.get_percent(),
+                missing: if is_stored { Missing::Lost } else { Missing::Allowed },
             },
-            connections: scenario.connections,
+            connections: options.connections,
             workers: options.workers,
-            pipeline: scenario.pipeline,
+            pipeline: options.pipeline,
             pace,
-            keys: KeyChooser::new(scenario.distribution, scenario.keys),
+            keys: KeyChooser::new(options.distribution, options.keys),
             warmup: options.warmup,
             duration: options.duration,
-            give_up: scenario.give_up(),
+            give_up: GIVE_UP,
             max_lag: options.max_lag,
             seed: options.seed,
             server: self.target.process(),
@@ -336,115 +218,79 @@ fn trial_of(outcome: &Outcome, objective: Objective) -> Result<Trial, BenchError
 }
 
 fn conditions_table(scenarios: &[Scenario]) -> Table {
-    let mut table = Table::new("conditions");
-    for scenario in scenarios {
-        table.row(cells! {
-            "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", scenario.mix).to_lowercase(),
-            "API" => format!("{:?}", scenario.api).to_lowercase(), "pace" => scenario.pace_name(),
-            "connections" => scenario.connections, "pipeline" => scenario.pipeline,
-            "durability" => scenario.durability_name(), "value B" => scenario.value_bytes, "keys" => scenario.keys,
-            "spread" => format!("{:?}", scenario.distribution).to_lowercase(),
-        });
+    table! {
+        "conditions"; scenario in scenarios;
+        let options = &scenario.options;
+        "scenario" => scenario.name.as_str(), "requests" => format!("{:?}", options.mix).to_lowercase(),
+        "API" => format!("{:?}", options.api).to_lowercase(), "pace" => options.pace().name("/s"),
+        "connections" => options.connections, "pipeline" => options.pipeline,
+        "durability" => scenario.durability_name(), "value B" => options.value_size, "keys" => options.keys,
+        "spread" => format!("{:?}", options.distribution).to_lowercase(),
     }
-    table
 }
 
-fn figure_row(scenario: &Scenario, rounds: &Rounds, fsyncs: Option<u64>) -> Row {
-    let over = |figure: fn(&Outcome) -> f64| Summary::of(&rounds.subject.iter().map(figure).collect::<Vec<_>>()).median;
-    let quantile = |percentile: f64| {
-        let times = rounds.subject.iter().map(|outcome| micros(outcome.times.percentile(percentile)));
-        Summary::of(&times.collect::<Vec<_>>()).median
-    };
-    let rates = Summary::of(&rates(&rounds.subject));
-    let payload = scenario.value_bytes as f64;
-    let written = rounds.subject.iter().map(|outcome| {
+fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs: Option<u64>) -> Row {
+    let rate = subject.rate();
+    let written = |outcome: &Outcome| {
         let puts = outcome.tally.times[Operation::Put as usize].count();
-        outcome.server.and_then(|cost| cost.written_bytes).map_or(f64::NAN, |bytes| bytes as f64)
-            / (puts as f64 * payload)
-    });
-    let written = Summary::of(&written.collect::<Vec<_>>()).median;
-    let peak = rounds.subject.iter().filter_map(|outcome| outcome.server?.peak_rss_bytes).max();
-    let has_server = rounds.subject.iter().any(|outcome| outcome.server.is_some());
-    let cpu = over(|outcome| outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64);
+        let bytes = outcome.spent.server.and_then(|cost| cost.written_bytes).map_or(f64::NAN, |bytes| bytes as f64);
+        bytes / (puts as f64 * scenario.options.value_size as f64)
+    };
     cells! {
-        "scenario" => scenario.name.as_str(), "requests/s" => rates.median, "± MAD" => rates.mad,
-        "p50 µs" => quantile(50.0), "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0),
-        "p99.9 µs" => quantile(99.9), "max µs" => quantile(100.0),
-        "service p99 µs" => over(|outcome| micros(outcome.tally.own.service.percentile(99.0))),
-        "lag p99 µs" => over(|outcome| micros(outcome.tally.lag.percentile(99.0))),
-        "server CPU µs/request" => Some(cpu).filter(|_| has_server), "server peak RSS MiB" => mebibytes(peak),
-        "written B/payload B" => written, "fsyncs" => fsyncs,
-        "echo requests/s" => Summary::of(&self::rates(&rounds.echo)).median,
-        "of echo" => ratio(&self::rates(&rounds.subject), &self::rates(&rounds.echo)),
-        "verdict" => worst(rounds).name(),
+        "scenario" => scenario.name.as_str(), "requests/s" => rate.median, "± MAD" => rate.mad,
+        "p50 µs" => subject.time_us(50.0), "p90 µs" => subject.time_us(90.0), "p99 µs" => subject.time_us(99.0),
+        "p99.9 µs" => subject.time_us(99.9), "max µs" => subject.time_us(100.0),
+        "service p99 µs" => subject.median(|outcome| micros(outcome.tally.own.service.percentile(99.0))),
+        "lag p99 µs" => subject.median(|outcome| outcome.lag_us()),
+        "server CPU µs/request" => subject.median(|outcome| outcome.server_cpu(outcome.tally.replies)),
+        "server peak RSS MiB" => subject.peak_rss(), "written B/payload B" => subject.median(written),
+        "fsyncs" => fsyncs, "echo requests/s" => echo.rate().median,
+        "of echo" => ratio(&subject.rates(), &echo.rates()), "verdict" => subject.validity().name(),
     }
 }
 
-fn rates(outcomes: &[Outcome]) -> Vec<f64> {
-    outcomes.iter().map(|outcome| outcome.rate).collect()
-}
-
-/// Returns the first validity that is not good.
-fn worst(rounds: &Rounds) -> Validity {
-    Validity::worst(rounds.subject.iter().map(|outcome| &outcome.validity))
-}
-
-fn checks(scenario: &Scenario, rounds: &Rounds) -> Vec<Check> {
-    let what = format!("{} ({}, {})", scenario.name, scenario.pace_name(), scenario.durability_name());
-    let mut checks = vec![Check::of_run(&what, "all answered, rightly, in step", worst(rounds))];
-    if let Some(share) = scenario.echo_share {
-        let measured = ratio(&rates(&rounds.subject), &rates(&rounds.echo));
-        checks.push(Check::at_least(
-            format!("{what}: rate against the route that stores nothing"),
-            measured,
-            share,
-            " ×",
-        ));
-    }
+fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> {
+    let pace = scenario.options.pace().name("/s");
+    let what = format!("{} ({pace}, {})", scenario.name, scenario.durability_name());
+    let mut checks = vec![subject.validity().check(&what, "all answered, rightly, in step")];
+    checks.extend(scenario.echo_share.map(|share| {
+        let measured = ratio(&subject.rates(), &echo.rates());
+        Check::at_least(format!("{what}: rate against the route that stores nothing"), measured, share, " ×")
+    }));
     checks
 }
 
 fn spectrum_table(outcome: &Outcome) -> Table {
-    let mut table = Table::new("percentile spectrum of the last good run");
     let service = outcome.tally.own.service.spectrum();
-    for (line, service) in outcome.times.spectrum().iter().zip(service) {
-        table.row(cells! {
-            "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
-            "requests at or below" => line.count, "service µs" => service.time_us,
-        });
+    table! {
+        "percentile spectrum of the last good run"; (line, service) in outcome.times.spectrum().iter().zip(service);
+        "percentile" => format!("{}", line.percentile), "response µs" => line.time_us,
+        "requests at or below" => line.count, "service µs" => service.time_us,
     }
-    table
 }
 
 fn status_table(outcome: &Outcome) -> Table {
     let mut table = Table::new("replies of the last run");
-    for (status, count) in &outcome.tally.own.statuses {
-        table.row(cells! {
-            "status" => status.to_string(), "count" => *count,
-        });
-    }
     let tally = &outcome.tally;
-    for (name, count) in [
+    let statuses = tally.own.statuses.iter().map(|(status, count)| (status.to_string(), *count));
+    let others = [
         ("key without a value", tally.own.missing),
         ("wrong bytes", tally.own.wrong_bytes),
         ("broken connections", tally.lost),
         ("never answered", tally.unanswered),
-    ] {
-        table.row(cells! {
-            "status" => name, "count" => count,
-        });
+    ];
+    for (name, count) in statuses.chain(others.map(|(name, count)| (name.to_owned(), count))) {
+        table.row(cells! { "status" => name, "count" => count });
     }
     table
 }
 
 fn trial_row(rate: f64, outcome: &Outcome, trial: Trial) -> Row {
     let times = outcome.times.quantiles();
-    let cpu = outcome.server.unwrap_or_default().cpu_seconds * 1e6 / outcome.replies() as f64;
     cells! {
         "offered/s" => rate, "answered/s" => outcome.rate, "p50 µs" => times.p50_us, "p90 µs" => times.p90_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
-        "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
-        "server CPU µs/request" => Some(cpu).filter(|_| outcome.server.is_some()),
+        "lag p99 µs" => outcome.lag_us(), "server CPU µs/request" => outcome.server_cpu(outcome.tally.replies),
         "outcome" => trial.name(&outcome.validity),
     }
 }

@@ -1,8 +1,11 @@
 //! A socket with its buffers: requests are gathered in one and replies in the other.
 
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::{
+    io::{self, ErrorKind, Read as _, Write as _},
+    net::TcpStream,
+};
 
-use super::address::{Address, Socket};
+use super::address::Address;
 
 const INPUT_BYTES: usize = 64 << 10;
 
@@ -12,7 +15,7 @@ pub const MAX_INPUT_BYTES: usize = 64 << 20;
 /// A socket with buffers for both directions.
 #[derive(Debug)]
 pub struct Connection {
-    socket: Socket,
+    socket: TcpStream,
     /// True if the kernel took less than everything at the last send.
     pub is_blocked: bool,
     out: Vec<u8>,
@@ -35,7 +38,7 @@ impl Connection {
     /// Connects.
     pub fn open(address: &Address) -> io::Result<Self> {
         Ok(Self {
-            socket: Socket::open(address)?,
+            socket: address.connect()?,
             is_blocked: false,
             out: Vec::new(),
             out_at: 0,
@@ -46,14 +49,8 @@ impl Connection {
     }
 
     /// The socket, for a [`Poller`](super::poller::Poller).
-    #[must_use]
-    pub fn socket(&self) -> &Socket {
+    pub fn socket(&self) -> &TcpStream {
         &self.socket
-    }
-
-    /// The socket, to write to without the buffer.
-    pub fn socket_mut(&mut self) -> &mut Socket {
-        &mut self.socket
     }
 
     /// The buffer to which the next request is appended.
@@ -96,7 +93,6 @@ impl Connection {
     }
 
     /// Bytes that have come and were not consumed.
-    #[must_use]
     pub fn input(&self) -> &[u8] {
         &self.input[self.from..self.to]
     }

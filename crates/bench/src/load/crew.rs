@@ -19,7 +19,7 @@ use tokio::{runtime::Builder, task::LocalSet};
 use crate::{
     BenchError,
     latency::nanos,
-    usage::{Cost, Effort, Meter},
+    usage::{Effort, Meter, Spent},
 };
 
 /// Nanoseconds since the start of a run.
@@ -30,40 +30,25 @@ pub struct Clock {
 
 impl Clock {
     /// Starts a clock now.
-    #[must_use]
     pub fn start() -> Self {
         Self { epoch: Instant::now() }
     }
 
     /// Returns the nanoseconds since the start.
     #[inline]
-    #[must_use]
     pub fn now(&self) -> u64 {
         nanos(self.epoch.elapsed())
     }
 }
 
-/// Results of a run's threads, and the resources the run used.
-#[derive(Debug)]
-pub struct Crew<T> {
-    /// Results of the threads, in order.
-    pub brought: Vec<T>,
-    /// CPU seconds of the threads.
-    pub generator_cpu: f64,
-    /// Share of its time that the busiest thread was running.
-    pub busiest: f64,
-    /// Resources the server used; `None` if its process is not known.
-    pub server: Option<Cost>,
-}
-
 /// Runs `setup` on each thread, then `load` on all of them from one moment on, unless a setup failed. `server` is the
-/// server's process, if it is known.
+/// server's process, if it is known. Returns the results of the threads in order, and the resources that the run used.
 pub fn run<S, T: Send>(
     threads: usize,
     server: Option<u32>,
     setup: impl AsyncFn(usize) -> Result<S, BenchError> + Sync,
     load: impl AsyncFn(S, Clock) -> T + Sync,
-) -> Result<Crew<T>, BenchError> {
+) -> Result<(Vec<T>, Spent), BenchError> {
     let (barrier, has_failed, begun) = (Barrier::new(threads), AtomicBool::new(false), OnceLock::new());
     let work = async |number| {
         let ready = setup(number).await;
@@ -88,14 +73,14 @@ pub fn run<S, T: Send>(
         threads.into_iter().map(join).collect()
     });
     let server = begun.get().and_then(|(meter, _)| meter.server());
-    let mut crew = Crew { brought: Vec::new(), generator_cpu: 0.0, busiest: 0.0, server };
+    let (mut brought, mut spent) = (Vec::new(), Spent { server, ..Spent::default() });
     // If a thread did not run, another one's error ends this loop.
-    for (brought, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
-        crew.brought.push(brought);
-        crew.generator_cpu += cpu.as_secs_f64();
-        crew.busiest = crew.busiest.max(busy);
+    for (result, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+        brought.push(result);
+        spent.generator_cpu += cpu.as_secs_f64();
+        spent.busiest = spent.busiest.max(busy);
     }
-    Ok(crew)
+    Ok((brought, spent))
 }
 
 /// Runs a future on a runtime of this thread.

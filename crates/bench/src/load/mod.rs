@@ -1,24 +1,38 @@
 //! Everything that suites share which load a server, whatever its protocol.
 //!
-//! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`protocol`]), which HTTP and RESP
-//! implement; connections, and when load is due ([`pace`], [`schedule`]); the counts ([`tally`]); the search for the
-//! highest rate that meets an objective ([`search`]); starting and reaching a server ([`target`]); the threads
-//! ([`crew`]); and the reasons for which a run's figures are void ([`validity`]). Does not own: requests and the
-//! judgement of replies, which are the protocols'; the loop of the native protocol's channels
-//! ([`crate::native::drive`]), which may be TLS or QUIC and therefore need a runtime. That loop uses the same threads,
-//! pace, clock and judgement.
+//! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which HTTP and RESP
+//! implement; connections, and when load is due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]), its figures
+//! ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate that meets
+//! an objective ([`find_knee`]); the threads ([`crew`]); and the reasons for which a run's figures are void
+//! ([`Validity`]). Does not own: requests and the judgement of replies, which are the protocols'; the server
+//! ([`crate::server`]); the loop of the native protocol's channels ([`crate::native::drive`]), which may be TLS or QUIC
+//! and therefore need a runtime. That loop uses the same threads, pace, clock, counts and judgement.
 
-pub mod address;
-pub mod connection;
+mod address;
+mod connection;
 pub mod crew;
-pub mod pace;
-pub mod poller;
-pub mod process;
-pub mod protocol;
-pub mod run;
-pub mod schedule;
-pub mod search;
-pub mod tally;
-pub mod target;
-pub mod validity;
+mod pace;
+mod poller;
+mod protocol;
+mod rounds;
+mod run;
+mod schedule;
+mod search;
+mod tally;
+mod validity;
 mod worker;
+
+pub use self::{
+    address::Address,
+    connection::Connection,
+    crew::{Clock, alone},
+    pace::{Pace, Pacer},
+    poller::{Event, Poller},
+    protocol::{Batching, Decoded, Flawed, OnLoss, Plan, Protocol},
+    rounds::{Outcome, Rounds, turns},
+    run::run,
+    schedule::{Arrivals, Schedule},
+    search::{Bounds, Knee, Objective, Trial, find_knee},
+    tally::{Merge, Tally},
+    validity::{MAX_BUSY, Validity, saturated},
+};

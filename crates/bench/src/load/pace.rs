@@ -31,13 +31,11 @@ pub enum Pace {
 
 impl Pace {
     /// Returns the open pace of a rate, or the closed one without a rate.
-    #[must_use]
     pub fn of_rate(rate: Option<f64>, arrivals: Arrivals) -> Self {
         rate.map_or(Self::Closed, |rate| Self::Open { rate, arrivals })
     }
 
     /// Returns a name for reports; `unit` is what the rate counts, such as `/s` or ` msg/s`.
-    #[must_use]
     pub fn name(self, unit: &str) -> String {
         match self {
             Self::Open { rate, arrivals: Arrivals::Constant } => format!("{rate:.0}{unit} constant"),
@@ -48,7 +46,6 @@ impl Pace {
     }
 
     /// Returns the times, in nanoseconds since the start, at which arrivals are counted.
-    #[must_use]
     pub fn counted(self, warmup: Duration, duration: Duration) -> Range<u64> {
         match self {
             Self::Each { .. } => 0..u64::MAX,
@@ -74,7 +71,6 @@ enum Source {
 
 impl Pacer {
     /// Creates the pacer of worker `worker` of `workers`; `counted` is what [`Pace::counted`] returns.
-    #[must_use]
     pub fn new(pace: Pace, counted: Range<u64>, worker: usize, workers: usize, seed: u64) -> Self {
         let source = match pace {
             Pace::Open { rate, arrivals } => Source::Open(Schedule::new(arrivals, rate, worker, workers, seed)),
@@ -86,7 +82,6 @@ impl Pacer {
 
     /// Returns the time of the next arrival if it is scheduled: it stays the same until it is taken.
     #[inline]
-    #[must_use]
     pub fn scheduled(&self) -> Option<u64> {
         match &self.source {
             Source::Open(schedule) => Some(schedule.peek()).filter(|due| *due < self.counted.end),
@@ -96,14 +91,12 @@ impl Pacer {
 
     /// Returns true if a schedule sets the pace.
     #[inline]
-    #[must_use]
     pub fn is_open(&self) -> bool {
         matches!(self.source, Source::Open(_))
     }
 
     /// Returns when the next request is due, which is `now` in a closed loop; `None` when there are no more.
     #[inline]
-    #[must_use]
     pub fn next_due(&self, now: u64) -> Option<u64> {
         match &self.source {
             Source::Open(_) => self.scheduled(),
@@ -130,7 +123,6 @@ impl Pacer {
 
     /// Returns true if a request that was due then is counted.
     #[inline]
-    #[must_use]
     pub fn counts(&self, due: u64) -> bool {
         self.counted.contains(&due)
     }

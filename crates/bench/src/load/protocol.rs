@@ -3,10 +3,17 @@
 //! Implementations provide bytes and judgements; the loop (`load::worker`) provides sockets, pace, times and counts.
 //! All calls on the path of a request are dispatched statically.
 
-use std::fmt::Display;
+use std::{fmt::Display, time::Duration};
 
-use super::connection::Connection;
-use crate::{BenchError, random::Generator};
+use super::{
+    connection::Connection,
+    pace::Pace,
+    tally::{Merge, Tally},
+};
+use crate::{
+    BenchError,
+    random::{Generator, KeyChooser},
+};
 
 /// How requests share writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +64,8 @@ pub trait Protocol: Sync {
     type Fault: Display;
     /// State of a connection between its replies.
     type State: Default;
-    /// Counts beside those of [`super::tally::Tally`].
-    type Counts: Default + Send;
+    /// Counts beside those of [`Tally`].
+    type Counts: Merge + Send;
 
     /// How requests share writes.
     const BATCHING: Batching;
@@ -94,9 +101,35 @@ pub trait Protocol: Sync {
     /// right reply.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
-    /// Adds another worker's counts.
-    fn merge(counts: &mut Self::Counts, other: Self::Counts);
-
     /// Returns what makes the run's figures void, in words, if anything does.
-    fn errors(&self, tally: &super::tally::Tally<Self::Counts>) -> Option<String>;
+    fn errors(&self, tally: &Tally<Self::Counts>) -> Option<String>;
+}
+
+/// Everything that a run does.
+#[derive(Clone, Debug)]
+pub struct Plan<P> {
+    /// Makes requests and judges replies.
+    pub protocol: P,
+    /// Connections over all workers.
+    pub connections: usize,
+    /// Number of threads.
+    pub workers: usize,
+    /// Requests that may be under way on each connection; 1 is no pipelining.
+    pub pipeline: usize,
+    /// How requests are paced.
+    pub pace: Pace,
+    /// How requests spread over the keys.
+    pub keys: KeyChooser,
+    /// Time in which requests are sent but not counted.
+    pub warmup: Duration,
+    /// Time in which requests are counted.
+    pub duration: Duration,
+    /// Longest wait for a reply before the run is given up.
+    pub give_up: Duration,
+    /// 99th percentile of the generator's own lateness above which a scheduled run is void.
+    pub max_lag: Duration,
+    /// Seed of keys, operations and arrivals.
+    pub seed: u64,
+    /// The server's process, for its CPU time and memory.
+    pub server: Option<u32>,
 }

@@ -2,13 +2,11 @@
 
 use rand::RngExt as _;
 use rand_distr::Exp1;
-use serde::Serialize;
 
 use crate::random::{Generator, generator};
 
 /// The shape of the arrivals.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Arrivals {
     /// Arrivals are evenly spaced.
     #[default]
@@ -29,7 +27,6 @@ pub struct Schedule {
 
 impl Schedule {
     /// The share of worker `worker` of `workers` in `rate` arrivals per second.
-    #[must_use]
     pub fn new(arrivals: Arrivals, rate: f64, worker: usize, workers: usize, seed: u64) -> Self {
         let gap = 1e9 * workers as f64 / rate;
         let mut rng = generator(seed.wrapping_add(worker as u64));
@@ -42,7 +39,6 @@ impl Schedule {
 
     /// Returns the time of the next arrival.
     #[inline]
-    #[must_use]
     pub fn peek(&self) -> u64 {
         self.next as u64
     }

@@ -6,12 +6,11 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use serde::Serialize;
-
 use super::validity::Validity;
 use crate::{
     BenchError,
     latency::Latencies,
+    options::parse_duration,
     report::{self, Check, Verdict},
 };
 
@@ -26,13 +25,11 @@ pub struct Objective {
 
 impl Objective {
     /// Returns true if the times meet the objective. No times meet nothing.
-    #[must_use]
     pub fn is_met(&self, times: &Latencies) -> bool {
         times.count() > 0 && times.percentile(self.percentile) < self.bound
     }
 
     /// Returns the longest wait for a reply in a trial, which is given up early: the search goes on at another rate.
-    #[must_use]
     pub fn patience(&self) -> Duration {
         (self.bound * 20).max(Duration::from_secs(1))
     }
@@ -43,10 +40,7 @@ impl Objective {
             Validity::Good if self.is_met(times) => Ok(Trial::Pass),
             Validity::Good | Validity::Overloaded(_) => Ok(Trial::Fail),
             Validity::Saturated(_) => Ok(Trial::Void),
-            Validity::Errors(why) => {
-                let (subject, doing) = (subject.to_owned(), "answering the search");
-                Err(BenchError::WrongData { subject, doing, message: why.clone() })
-            }
+            Validity::Errors(why) => Err(BenchError::wrong(subject, "answering the search", why.as_str())),
         }
     }
 }
@@ -74,25 +68,8 @@ impl FromStr for Objective {
     }
 }
 
-/// Reads `10`, `10s`, `1.5s`, `500ms`, `80us`, `2m`; a bare number is seconds.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration: write for example 10s, 500ms or 80us");
-    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let seconds = match unit.trim() {
-        "" | "s" => number,
-        "m" => number * 60.0,
-        "ms" => number / 1e3,
-        "us" | "µs" => number / 1e6,
-        _ => return Err(wrong()),
-    };
-    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
-}
-
 /// Result of a run at one rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
     /// The run met the objective.
     Pass,
@@ -104,7 +81,6 @@ pub enum Trial {
 
 impl Trial {
     /// Returns how a run went, in words for a table.
-    #[must_use]
     pub fn name(self, validity: &Validity) -> String {
         match self {
             Self::Pass => "pass".to_owned(),
@@ -139,7 +115,6 @@ pub struct Knee {
 
 impl Knee {
     /// Checks that the knee was found and is the server's; `describe` puts a rate in words.
-    #[must_use]
     pub fn check(&self, what: String, describe: impl Fn(f64) -> String) -> Check {
         let (measured, verdict) = match (self.rate, self.limited_by) {
             (None, _) => ("no rate meets it".to_owned(), Verdict::Missed),
@@ -153,8 +128,7 @@ impl Knee {
 }
 
 /// Reason why the knee is not higher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The server missed the objective above it.
     Server,
@@ -166,7 +140,6 @@ pub enum Limit {
 
 impl Limit {
     /// Returns the limit in words.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Server => "server",

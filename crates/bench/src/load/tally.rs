@@ -1,8 +1,18 @@
-//! Counts of one run of the worker loop.
+//! Counts of one run.
 
 use crate::latency::Latencies;
 
-/// Counts of a worker, or of all workers after a merge. Unless said otherwise they are those of requests that were due
+/// Counts that several threads keep apart and that are added in the end.
+pub trait Merge: Default {
+    /// Adds another thread's counts.
+    fn merge(&mut self, other: Self);
+}
+
+impl Merge for () {
+    fn merge(&mut self, (): ()) {}
+}
+
+/// Counts of a thread, or of all threads after a merge. Unless said otherwise they are those of requests that were due
 /// in the counted time.
 #[derive(Clone, Debug, Default)]
 pub struct Tally<C> {
@@ -10,9 +20,11 @@ pub struct Tally<C> {
     pub times: Vec<Latencies>,
     /// Time by which requests were sent late although a connection was free: the generator's own lateness.
     pub lag: Latencies,
-    /// Right replies.
+    /// Replies, right or wrong.
+    pub replies: u64,
+    /// Right items: replies, or the records and deliveries that a reply carries or acknowledges.
     pub right: u64,
-    /// Right replies, those of the warm-up included.
+    /// Right items, those of the warm-up included.
     pub all_right: u64,
     /// Wrong replies, those of the warm-up included.
     pub wrong: u64,
@@ -20,6 +32,8 @@ pub struct Tally<C> {
     pub lost: u64,
     /// Requests that were due and had no reply at the end of the run.
     pub unanswered: u64,
+    /// Bytes received, where a run counts them.
+    pub received_bytes: u64,
     /// When the last right reply came, in nanoseconds since the start.
     pub last_reply: u64,
     /// First problem, in words.
@@ -28,11 +42,36 @@ pub struct Tally<C> {
     pub own: C,
 }
 
-impl<C: Default> Tally<C> {
+impl<C: Merge> Tally<C> {
     /// Creates empty counts of this many kinds of requests.
-    #[must_use]
-    pub(super) fn new(kinds: usize) -> Self {
+    pub fn new(kinds: usize) -> Self {
         Self { times: vec![Latencies::default(); kinds], ..Self::default() }
+    }
+
+    /// Adds the counts of all threads.
+    pub fn sum(kinds: usize, all: impl IntoIterator<Item = Self>) -> Self {
+        let mut sum = Self::new(kinds);
+        all.into_iter().for_each(|tally| sum.merge(tally));
+        sum
+    }
+}
+
+impl<C: Merge> Merge for Tally<C> {
+    fn merge(&mut self, other: Self) {
+        for (times, more) in self.times.iter_mut().zip(&other.times) {
+            times.merge(more);
+        }
+        self.lag.merge(&other.lag);
+        self.replies += other.replies;
+        self.right += other.right;
+        self.all_right += other.all_right;
+        self.wrong += other.wrong;
+        self.lost += other.lost;
+        self.unanswered += other.unanswered;
+        self.received_bytes += other.received_bytes;
+        self.last_reply = self.last_reply.max(other.last_reply);
+        self.first_problem = self.first_problem.take().or(other.first_problem);
+        self.own.merge(other.own);
     }
 }
 
@@ -47,6 +86,7 @@ impl<C> Tally<C> {
     pub(super) fn replies(&mut self, together: Together, now: u64) {
         if together.count > 0 {
             self.times[together.kind].record_nanos_times(now.saturating_sub(together.due), together.count);
+            self.replies += together.count;
             self.right += together.count;
             self.last_reply = now;
         }
@@ -58,28 +98,9 @@ impl<C> Tally<C> {
         self.times[kind].record_nanos(waited);
     }
 
-    /// Adds another worker's counts; `merge` adds those of the protocol.
-    pub(super) fn merge(&mut self, other: Self, merge: impl FnOnce(&mut C, C)) {
-        for (times, more) in self.times.iter_mut().zip(&other.times) {
-            times.merge(more);
-        }
-        self.lag.merge(&other.lag);
-        self.right += other.right;
-        self.all_right += other.all_right;
-        self.wrong += other.wrong;
-        self.lost += other.lost;
-        self.unanswered += other.unanswered;
-        self.last_reply = self.last_reply.max(other.last_reply);
-        self.first_problem = self.first_problem.take().or(other.first_problem);
-        merge(&mut self.own, other.own);
-    }
-
     /// Returns the response times of all kinds.
-    #[must_use]
     pub fn response(&self) -> Latencies {
-        let mut all = Latencies::default();
-        self.times.iter().for_each(|times| all.merge(times));
-        all
+        Latencies::sum(&self.times)
     }
 }
 

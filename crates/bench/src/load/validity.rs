@@ -2,19 +2,16 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::{
     latency::Latencies,
-    report::{Verdict, duration},
+    report::{Check, Verdict, duration},
 };
 
 /// A worker that uses more than this share of a core may be what limits the rate.
 pub const MAX_BUSY: f64 = 0.97;
 
 /// Validity of a run's figures.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", content = "why", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// All requests were sent in time, and their right replies arrived.
     Good,
@@ -28,7 +25,6 @@ pub enum Validity {
 
 impl Validity {
     /// Returns a short name, for a table.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -39,7 +35,6 @@ impl Validity {
     }
 
     /// Returns the reason in words, and the verdict of a check.
-    #[must_use]
     pub fn verdict(self) -> (String, Verdict) {
         match self {
             Self::Good => ("yes".to_owned(), Verdict::Met),
@@ -48,8 +43,13 @@ impl Validity {
         }
     }
 
+    /// Returns the check of a run that requires it to be good.
+    pub fn check(self, what: impl Into<String>, required: &str) -> Check {
+        let (measured, verdict) = self.verdict();
+        Check { what: what.into(), required: required.to_owned(), measured, verdict }
+    }
+
     /// Returns the first validity of several runs that is not good.
-    #[must_use]
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         all.into_iter().find(|validity| **validity != Self::Good).cloned().unwrap_or(Self::Good)
     }
@@ -58,7 +58,6 @@ impl Validity {
 /// Returns why a scheduled run says nothing about the server: the generator sent later than `max_lag` at the 99th
 /// percentile of its lateness, or its busiest thread had no time to spare. `busiest` is the share of its time that this
 /// thread was running.
-#[must_use]
 pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Validity> {
     const REMEDY: &str = "lower the rate, or give the generator more threads or cores";
     let lag = lag.percentile(99.0);
@@ -72,7 +71,6 @@ pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Val
 }
 
 /// Describes a run in a line, for the progress; `unit` is what the rate counts, such as `/s`.
-#[must_use]
 pub fn summary(rate: f64, unit: &str, times: &Latencies, validity: &Validity) -> String {
     let at = |percentile| duration(times.percentile(percentile));
     format!("{rate:.0}{unit}, p50 {}, p99 {}, {}", at(50.0), at(99.0), validity.name())

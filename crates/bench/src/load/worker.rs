@@ -15,8 +15,7 @@ use super::{
     crew::Clock,
     pace::Pacer,
     poller::{Event, EventFlags, Poller},
-    protocol::{Batching, Flawed, OnLoss, Protocol},
-    run::Plan,
+    protocol::{Batching, Flawed, OnLoss, Plan, Protocol},
     tally::{Tally, Together},
 };
 use crate::{
@@ -249,6 +248,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
                 tally.wrong += 1;
                 tally.problem(|| fault.to_string());
                 if is_counted {
+                    tally.replies += 1;
                     plan.protocol.count(&mut tally.own, decoded.reply, None);
                 }
             } else {

@@ -2,8 +2,7 @@
 
 use thalweg_types::Durability;
 
-use super::{LogOptions, Measured};
-use crate::{latency::micros, report::Check, stats::ratio};
+use super::options::LogOptions;
 
 /// One cell: a number of writers append batches of a number of records, each at a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,48 +94,4 @@ pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
         }));
     }
     cells
-}
-
-/// Compares the required figures with those of the cells that were measured.
-pub(super) fn checks(measured: &[Measured]) -> Vec<Check> {
-    let find_as = |run_as, writers, batch, payload| {
-        measured.iter().find(|row| {
-            let cell = &row.cell;
-            let shape = (cell.run_as, cell.writers, cell.batch, cell.payload);
-            cell.purpose == Purpose::Required && shape == (run_as, writers, batch, payload)
-        })
-    };
-    let find = |writers, batch, payload| find_as(RunAs::Threads, writers, batch, payload);
-    let mut checks = Vec::new();
-    for (payload, name) in [(100, "100 B"), (1024, "1 KB")] {
-        if let Some(row) = find(1, 1, payload) {
-            let of_probe = ratio(&row.rates, &row.probe_rates);
-            checks.push(Check::at_least(
-                format!("1 writer, {name}, disk: appends of the probe's"),
-                of_probe,
-                0.85,
-                " ×",
-            ));
-        }
-    }
-    for run_as in [RunAs::Threads, RunAs::Tasks] {
-        let (Some(one), Some(many)) = (find(1, 1, 1024), find_as(run_as, 64, 1, 1024)) else { continue };
-        let name = format!("64 writers ({}), 1 KB, disk", run_as.name());
-        let gain = many.rate() / one.rate();
-        checks.push(Check::at_least(format!("{name}: appends of one writer's"), gain, 20.0, " ×"));
-        let p99 = micros(many.times.percentile(99.0)) / micros(many.probe_times.percentile(50.0));
-        checks.push(Check::below(format!("{name}: p99 in median fdatasyncs"), p99, 4.0, " ×"));
-    }
-    for (batch, payload, name) in [(1024, 1024, "1024 × 1 KB"), (1, 1 << 20, "1 record")] {
-        if let Some(row) = find(1, batch, payload) {
-            let of_probe = ratio(&row.rates, &row.probe_rates);
-            checks.push(Check::at_least(
-                format!("1 MiB batches ({name}), disk: bytes/s of the probe's"),
-                of_probe,
-                0.75,
-                " ×",
-            ));
-        }
-    }
-    checks
 }

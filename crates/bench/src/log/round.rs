@@ -57,8 +57,7 @@ pub(super) fn run(
     })?;
     let mut cost = Usage::read(Whose::Own).since(&before.0);
     cost.fsyncs = Some(log.stats().syncs - before.1);
-    let mut all = Latencies::default();
-    times.iter().for_each(|times| all.merge(times));
+    let all = Latencies::sum(&times);
     // Settling is not timed: unsynced bytes must not slow down the next measurement.
     log.sync().map_err(BenchError::subject("log", "syncing"))?;
     compare(log, first_lsn, values)?;
@@ -185,7 +184,7 @@ fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
 
 /// Reads back the records of the round that are still there, and compares each payload with its index's.
 fn compare(log: &Log, first: Lsn, values: &Values) -> Result<(), BenchError> {
-    let wrong = |message: String| BenchError::WrongData { subject: "log".to_owned(), doing: "reading back", message };
+    let wrong = |message: String| BenchError::wrong("log", "reading back", message);
     let from = first.max(log.start()).max(Lsn(log.end().0.saturating_sub(MAX_COMPARED)));
     let records = log.records_from(from).map_err(BenchError::subject("log", "reading back"))?;
     let mut expected = from;

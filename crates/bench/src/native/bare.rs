@@ -22,7 +22,7 @@ use rustls::{
 use thalweg_transport::QuicOptions;
 
 use super::place::Carrier;
-use crate::{BenchError, latency::Latencies, load::crew::alone};
+use crate::{BenchError, latency::Latencies, load::alone};
 
 pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -213,10 +213,8 @@ where
             })
         });
         let brought = alone(async move {
-            let runtime = Arc::new(TokioRuntime);
-            let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
-            let incoming = endpoint.accept().await.ok_or("the endpoint was closed")?;
-            let connection = incoming.await?;
+            let endpoint = quic_server(server_config, socket)?;
+            let connection = endpoint.accept().await.ok_or("the endpoint was closed")?.await?;
             let brought = server(connection.clone()).await;
             connection.close(VarInt::from_u32(0), b"");
             endpoint.wait_idle().await;
@@ -250,6 +248,11 @@ pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) 
         rate.count(chunks[..count].iter().map(Bytes::len).sum());
     }
     Ok(rate.per_second())
+}
+
+/// Creates an endpoint that is dialled.
+pub(super) fn quic_server(config: ServerConfig, socket: UdpSocket) -> Quic<Endpoint> {
+    Ok(Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?)
 }
 
 /// Creates an endpoint that only dials.

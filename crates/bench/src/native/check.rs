@@ -47,7 +47,6 @@ impl Runs {
     }
 
     /// Returns all runs, in order.
-    #[must_use]
     pub fn all(&self) -> &[Run] {
         &self.runs
     }
@@ -64,7 +63,6 @@ pub struct Sums {
 
 impl Sums {
     /// Returns the sums of the numbers below `count`, which were published.
-    #[must_use]
     pub fn published(count: u64) -> Self {
         let mut sums = Self::default();
         sums.add(0, count);
@@ -105,16 +103,17 @@ struct Place {
 }
 
 /// Share of the messages that a subscriber gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
     /// The subscriber gets every message.
+    #[default]
     All,
     /// The subscriber gets some messages, as a member of a queue group.
     Some,
 }
 
 /// A subscriber's account of the messages that came.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Account {
     share: Share,
     places: Vec<Place>,
@@ -136,24 +135,12 @@ pub struct Account {
 
 impl Account {
     /// Creates the account of a subscriber to this many publishers.
-    #[must_use]
     pub fn new(share: Share, publishers: usize) -> Self {
-        Self {
-            share,
-            places: vec![Place::default(); publishers],
-            received: 0,
-            dropped: 0,
-            gaps: 0,
-            backwards: 0,
-            strangers: 0,
-            wrong: 0,
-            order: 0,
-            last_publisher: u32::MAX,
-        }
+        let places = vec![Place::default(); publishers];
+        Self { share, places, last_publisher: u32::MAX, ..Self::default() }
     }
 
     /// Creates the account of a subscriber that joins late: each publisher is expected from its first message on.
-    #[must_use]
     pub fn joining(publishers: usize) -> Self {
         let unheard = Place { next: u64::MAX, ..Place::default() };
         Self { places: vec![unheard; publishers], ..Self::new(Share::All, 0) }
@@ -194,20 +181,17 @@ impl Account {
     }
 
     /// Returns true if everything has come, or was reported as dropped.
-    #[must_use]
     pub fn is_settled(&self, published: u64) -> bool {
         self.received + self.dropped >= published
     }
 
     /// The hash of the order across publishers; `None` if there is nothing to compare.
-    #[must_use]
     pub fn order(&self) -> Option<u64> {
         (self.share == Share::All && self.places.len() > 1 && self.gaps == 0 && self.backwards == 0)
             .then_some(self.order)
     }
 
     /// Returns the account's faults, given how many messages each publisher has sent.
-    #[must_use]
     pub fn faults(&self, published: &[u64]) -> Faults {
         let mut lost = 0;
         if self.share == Share::All {
@@ -225,7 +209,7 @@ impl Account {
 }
 
 /// Number of messages that went wrong, by kind; all zero is good.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Missing, or dropped and not said to be, or said to be and not dropped.
     pub lost: u64,
@@ -241,7 +225,6 @@ pub struct Faults {
 
 impl Faults {
     /// Returns true if there is any fault.
-    #[must_use]
     pub fn any(&self) -> bool {
         *self != Self::default()
     }
@@ -268,7 +251,6 @@ impl fmt::Display for Faults {
 
 /// The reckoning over all subscribers: `groups` of members of a queue group each, or of single subscribers; what each
 /// publisher has sent. Groups are held against what was published, since no member knows what it should have got.
-#[must_use]
 pub fn reckon(groups: &[Vec<&Account>], published: &[u64]) -> Faults {
     let mut faults = Faults::default();
     let mut order = None;

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::line::{Line, LineError};
-use crate::load::crew::Clock;
+use crate::load::Clock;
 
 /// Event that a session waits for when it has composed and handled everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,6 @@ pub struct Finish {
 
 impl Finish {
     /// Creates the end of a run; `groups` is the number of groups that receivers share messages in.
-    #[must_use]
     pub fn new(senders: usize, receivers: usize, groups: usize) -> Self {
         Self {
             sent: (0..senders).map(|_| AtomicU64::new(0)).collect(),
@@ -65,13 +64,11 @@ impl Finish {
 
     /// Returns the number of messages that all senders have sent, once all are done.
     #[inline]
-    #[must_use]
     pub fn total(&self) -> Option<u64> {
         Some(self.total.load(Ordering::Acquire)).filter(|total| *total != UNKNOWN)
     }
 
     /// Returns the number of messages that each sender has sent.
-    #[must_use]
     pub fn all_sent(&self) -> Vec<u64> {
         self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
     }
@@ -85,7 +82,6 @@ impl Finish {
     }
 
     /// Returns the number of messages that the members of a group have received.
-    #[must_use]
     pub fn group_has(&self, group: usize) -> u64 {
         self.groups[group].load(Ordering::Acquire)
     }
@@ -99,7 +95,6 @@ impl Finish {
 
     /// Returns true if all receivers are done, or the run was given up.
     #[inline]
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_given_up() || self.receiving.load(Ordering::Acquire) == 0
     }
@@ -112,7 +107,6 @@ impl Finish {
 
     /// Returns true if the run was given up.
     #[inline]
-    #[must_use]
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
     }

@@ -6,16 +6,14 @@
 
 use std::{
     fmt, io,
+    rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use thalweg_transport::{Channel, Connection, Dialer, Endpoint, Outbox};
 use thalweg_types::limits::MAX_FRAME_BYTES;
-use thalweg_wire::{
-    DecodeError, Decoder, Envelope, Frame as _, Kind, Ping, Pong, RawFrame, ServerFrame,
-    handshake::{self, Agreed},
-};
+use thalweg_wire::{DecodeError, Decoder, Envelope, Frame as _, Kind, Ping, Pong, RawFrame, ServerFrame, handshake};
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use crate::BenchError;
@@ -47,7 +45,8 @@ pub enum LineError {
 }
 
 impl LineError {
-    fn protocol(error: impl fmt::Display) -> Self {
+    /// Makes an error of whatever does not agree with the protocol, for `map_err`.
+    pub fn protocol(error: impl fmt::Display) -> Self {
         Self::Protocol(error.to_string())
     }
 }
@@ -63,21 +62,27 @@ impl From<DecodeError> for LineError {
 pub struct Line {
     channel: Channel,
     /// The connection, which other channels may share; it stays open while any of them exists.
-    connection: std::rc::Rc<Connection>,
+    connection: Rc<Connection>,
     decoder: Decoder,
     /// Bytes to be sent.
     pub out: Outbox,
-    /// Terms agreed on when the connection began.
-    pub agreed: Agreed,
     /// Requests that the server takes concurrently.
     pub max_requests: u32,
+    keep_alive: Duration,
     ping: Interval,
 }
 
 impl Line {
+    fn new(channel: Channel, connection: Rc<Connection>, keep_alive: Duration, max_requests: u32) -> Self {
+        let mut decoder = Decoder::new();
+        decoder.set_max_bytes(MAX_FRAME_BYTES as u32);
+        let ping = pings(keep_alive);
+        Self { channel, connection, decoder, out: Outbox::new(), max_requests, keep_alive, ping }
+    }
+
     /// Dials and completes the handshake.
     pub async fn dial(dialer: &Dialer, endpoint: &Endpoint) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: endpoint.address().to_owned(), message };
+        let fail = BenchError::target(endpoint.address());
         let (connection, channel) = dialer.dial(endpoint).await.map_err(|error| fail(error.to_string()))?;
         let opened = timeout(SETUP_TIMEOUT, Self::greet(connection, channel)).await;
         opened
@@ -88,34 +93,24 @@ impl Line {
     /// Another channel of the same connection, where there can be several.
     pub async fn another(&self) -> Result<Option<Self>, LineError> {
         let Some(channel) = self.connection.open().await? else { return Ok(None) };
-        let mut decoder = Decoder::new();
-        decoder.set_max_bytes(MAX_FRAME_BYTES as u32);
-        let connection = std::rc::Rc::clone(&self.connection);
-        let (agreed, max_requests) = (self.agreed.clone(), self.max_requests);
-        Ok(Some(Self { channel, connection, decoder, out: Outbox::new(), ping: pings(&agreed), agreed, max_requests }))
+        Ok(Some(Self::new(channel, Rc::clone(&self.connection), self.keep_alive, self.max_requests)))
     }
 
     async fn greet(connection: Connection, channel: Channel) -> Result<Self, LineError> {
         let hello = handshake::hello("thalweg bench", MAX_FRAME_BYTES as u32, Duration::ZERO, &[]);
-        let mut decoder = Decoder::new();
-        decoder.set_max_bytes(MAX_FRAME_BYTES as u32);
-        let agreed =
-            Agreed { version: 0, max_send_bytes: 0, keep_alive: Duration::from_secs(10), features: Vec::new() };
-        let connection = std::rc::Rc::new(connection);
-        let mut line =
-            Self { channel, connection, decoder, out: Outbox::new(), ping: pings(&agreed), agreed, max_requests: 0 };
+        let mut line = Self::new(channel, Rc::new(connection), SETUP_TIMEOUT, 0);
         hello.encode(line.out.buffer(), 0).map_err(LineError::protocol)?;
-        let (agreed, max_requests) = line
+        let (keep_alive, max_requests) = line
             .next(|frame| match frame.frame {
                 ServerFrame::Welcome(welcome) => {
                     let agreed = handshake::check_welcome(&welcome).map_err(LineError::protocol)?;
-                    Ok((agreed, welcome.max_requests))
+                    Ok((agreed.keep_alive, welcome.max_requests))
                 }
                 other => Err(LineError::Protocol(format!("it began with a {} frame", other.kind().name()))),
             })
             .await?;
-        line.ping = pings(&agreed);
-        (line.agreed, line.max_requests) = (agreed, max_requests);
+        line.ping = pings(keep_alive);
+        (line.keep_alive, line.max_requests) = (keep_alive, max_requests);
         Ok(line)
     }
 
@@ -215,8 +210,8 @@ impl Line {
     }
 }
 
-fn pings(agreed: &Agreed) -> Interval {
-    let mut pings = interval(agreed.keep_alive);
+fn pings(keep_alive: Duration) -> Interval {
+    let mut pings = interval(keep_alive);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     pings.reset();
     pings
@@ -224,13 +219,11 @@ fn pings(agreed: &Agreed) -> Interval {
 
 /// A frame's body: what stands behind the optional fields, of which the generator needs none.
 #[inline]
-#[must_use]
 pub fn body<'a>(raw: &RawFrame<'a>) -> &'a [u8] {
     raw.payload.get(usize::from(raw.header.fields)..).unwrap_or_default()
 }
 
 /// Returns the error of a frame that does not belong where it came.
-#[must_use]
 pub fn unexpected(raw: RawFrame<'_>) -> LineError {
     match ServerFrame::decode(raw) {
         Err(error) => error.into(),

@@ -4,19 +4,31 @@
 //! copy, checks one comparison, messages of a batch are counted as a run, and all that came with one read has one time
 //! of arrival.
 //!
-//! Parts: [`mod@line`] is a channel of the protocol and [`drive`] its loop, [`payload`] makes and judges what messages
-//! carry, [`check`] tells whether each subscriber got everything, once, in order, [`finish`] when a run is over,
-//! [`requests`] sends requests and counts replies, [`server`] reaches or starts a server and [`place`] names its port
+//! Parts: [`Line`] is a channel of the protocol and [`drive()`] its loop, [`Payloads`] makes and judges the payloads of
+//! messages, [`check`] finds out whether each subscriber got everything, once, in order, [`Finish`] ends a run,
+//! [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and [`Place`] names its port
 //! and transport. [`bare`] and [`relay`] measure what the machine carries without a server.
 
 pub mod bare;
 pub mod check;
-pub mod drive;
-pub mod finish;
-pub mod line;
-pub mod options;
-pub mod payload;
-pub mod place;
+mod drive;
+mod finish;
+mod line;
+mod options;
+mod payload;
+mod place;
 pub mod relay;
 pub mod requests;
-pub mod server;
+mod server;
+
+pub use self::{
+    check::{Account, Faults, Runs, Share, reckon},
+    drive::{Next, Session, drive},
+    finish::Finish,
+    line::{Line, LineError, body, unexpected},
+    options::LoadOptions,
+    payload::{Depth, HEAD_BYTES, Head, Payloads},
+    place::{Carrier, Place},
+    requests::{CallPlan, Work},
+    server::{Profile, Server, ServerOptions},
+};

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use crate::{
     BenchError,
-    load::search::parse_duration,
-    options::{require, within},
+    options::{parse_duration, require, within},
 };
 
 /// Duration, number and threads of the runs.
@@ -44,7 +43,6 @@ impl LoadOptions {
     }
 
     /// Describes the options, for the report.
-    #[must_use]
     pub fn describe(&self) -> String {
         format!(
             "{} s after {} s, {} rounds, medians; {} threads in this process, same machine as the server if that is local; seed {}",

@@ -73,7 +73,6 @@ pub struct Payloads {
 
 impl Payloads {
     /// Creates payloads of `len` bytes, at least [`HEAD_BYTES`].
-    #[must_use]
     pub fn new(len: usize, seed: u64, depth: Depth) -> Self {
         assert!(len >= HEAD_BYTES, "options are checked against HEAD_BYTES");
         let mut rng = generator(seed ^ 0x7061_796c_6f61_6473);
@@ -83,7 +82,6 @@ impl Payloads {
     }
 
     /// Bytes of each.
-    #[must_use]
     pub fn payload_bytes(&self) -> usize {
         HEAD_BYTES + self.content
     }
@@ -95,9 +93,17 @@ impl Payloads {
         out.extend_from_slice(self.content_of(head));
     }
 
+    /// Appends a record that is only a payload.
+    #[inline]
+    pub fn put_record(&self, head: Head, out: &mut Vec<u8>) {
+        let mut record_head = [0; 5];
+        record_head[..4].copy_from_slice(&(self.payload_bytes() as u32 + 1).to_le_bytes());
+        out.extend_from_slice(&record_head);
+        self.put(head, out);
+    }
+
     /// Returns the head of a payload if everything that is compared is right.
     #[inline]
-    #[must_use]
     pub fn judge(&self, payload: &[u8]) -> Option<Head> {
         let (bytes, content) = payload.split_first_chunk::<HEAD_BYTES>()?;
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));

@@ -1,15 +1,13 @@
 //! A server's native port, and the transport of connections to it.
 
-use serde::Serialize;
 use thalweg_transport::{Dialer, Endpoint};
 use thalweg_wire::{Frame, ServerFrame};
 
 use super::line::{Line, LineError};
-use crate::{BenchError, load::crew::alone};
+use crate::{BenchError, load::alone};
 
 /// Transport of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum Carrier {
     /// TCP, not encrypted.
     #[default]
@@ -22,7 +20,6 @@ pub enum Carrier {
 
 impl Carrier {
     /// Returns the transport's usual name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -51,10 +48,7 @@ impl Place {
         mine: impl Fn(usize) -> bool,
     ) -> Result<Vec<(usize, Line)>, BenchError> {
         let dialer = Dialer::new();
-        let fail = |error: LineError| {
-            let target = self.endpoint.address().to_owned();
-            BenchError::Target { target, message: format!("opening a stream: {error}") }
-        };
+        let fail = |error: LineError| BenchError::target(self.endpoint.address())(format!("opening a stream: {error}"));
         let mut lines = Vec::new();
         // A connection belongs to one thread with all its streams.
         for connection in (0..connections).filter(|connection| mine(*connection)) {

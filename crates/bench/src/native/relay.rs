@@ -8,19 +8,21 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
-    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, TokioRuntime, VarInt};
+use quinn::{ClientConfig, Connection, Endpoint, VarInt};
 use tokio::task::JoinSet;
 
 use super::{
-    bare::{ANY, CHUNK, Quic, quic_client, quic_configs, quic_socket, receive_quic, receive_tcp, send_quic, send_tcp},
+    bare::{
+        ANY, CHUNK, Quic, quic_client, quic_configs, quic_server, quic_socket, receive_quic, receive_tcp, send_quic,
+        send_tcp,
+    },
     place::Carrier,
 };
-use crate::{BenchError, load::crew::alone};
+use crate::{BenchError, load::alone};
 
 const SUBJECT: &str = "a bare relay";
 
@@ -65,8 +67,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
     std::thread::scope(|scope| {
         let relay = scope.spawn(move || {
             alone(async move {
-                let runtime = Arc::new(TokioRuntime);
-                let endpoint = Endpoint::new(EndpointConfig::default(), Some(server_config), socket, runtime)?;
+                let endpoint = quic_server(server_config, socket)?;
                 let ended = relay(&endpoint, receivers).await;
                 endpoint.close(VarInt::from_u32(0), b"");
                 endpoint.wait_idle().await;

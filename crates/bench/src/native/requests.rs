@@ -8,7 +8,6 @@
 
 use std::{
     cell::{Cell, RefCell},
-    ops::Range,
     rc::Rc,
     time::Duration,
 };
@@ -25,14 +24,13 @@ use super::{
 };
 use crate::{
     BenchError,
-    latency::{Latencies, nanos},
+    latency::nanos,
     load::{
-        crew::{self, Clock},
-        pace::{Pace, Pacer},
-        validity::{Validity, saturated},
+        self, Clock, Pace, Pacer, Tally, Validity,
+        crew::{self},
+        saturated,
     },
     report::duration,
-    usage::Cost,
 };
 
 /// The requests of a channel, and the judgement of their answers.
@@ -59,127 +57,59 @@ pub struct CallPlan {
     pub pace: Pace,
     /// Times, threads and seed.
     pub load: LoadOptions,
+    /// The server's process, if it is known.
+    pub server: Option<u32>,
 }
+
+/// Figures of a run; its rate counts items of replies that came within the counted time.
+pub type Outcome = load::Outcome<()>;
 
 impl CallPlan {
     /// Returns the plan of a setup, which is not measured: it ends when there is nothing more to ask, and otherwise
     /// after `time`.
-    #[must_use]
     pub fn setup(place: &Place, in_flight: usize, time: Duration, load: &LoadOptions) -> Self {
         let load = LoadOptions { warmup: Duration::ZERO, duration: time, workers: 1, ..load.clone() };
-        Self { place: place.clone(), connections: 1, streams: 1, in_flight, pace: Pace::Closed, load }
+        Self { place: place.clone(), connections: 1, streams: 1, in_flight, pace: Pace::Closed, load, server: None }
     }
-}
-
-/// Counts of a run.
-#[derive(Debug, Default)]
-pub struct CallCounts {
-    /// Response times, from the moment a request was due; in a closed loop it is due when it can be sent.
-    pub times: Latencies,
-    /// Time by which requests were sent late although there was a free slot.
-    pub lag: Latencies,
-    /// Replies that came within the counted time.
-    pub replies: u64,
-    /// Items of these replies.
-    pub items: u64,
-    /// Bytes received within the counted time.
-    pub received_bytes: u64,
-    /// All replies.
-    pub all_replies: u64,
-    /// Items of all replies.
-    pub all_items: u64,
-    /// Requests that had no reply in the end.
-    pub unanswered: u64,
-    /// First problem, in words.
-    pub problem: Option<String>,
-}
-
-impl CallCounts {
-    fn merge(&mut self, other: Self) {
-        self.times.merge(&other.times);
-        self.lag.merge(&other.lag);
-        self.replies += other.replies;
-        self.items += other.items;
-        self.received_bytes += other.received_bytes;
-        self.all_replies += other.all_replies;
-        self.all_items += other.all_items;
-        self.unanswered += other.unanswered;
-        self.problem = self.problem.take().or(other.problem);
-    }
-}
-
-/// A run's figures.
-#[derive(Debug)]
-pub struct CallOutcome {
-    /// Merged counts.
-    pub counts: CallCounts,
-    /// Replies per second.
-    pub rate: f64,
-    /// Items per second.
-    pub items_rate: f64,
-    /// Bytes received per second.
-    pub received_rate: f64,
-    /// Resources the server used.
-    pub server: Cost,
-    /// CPU seconds of the generator's threads.
-    pub generator_cpu: f64,
-    /// Share of its time that the busiest of them was running.
-    pub busiest: f64,
-    /// Validity of the figures.
-    pub validity: Validity,
 }
 
 /// Runs a plan; `make` returns the work of each channel, by its number. Returns the works too, in the order of the
 /// channels.
-pub fn run<W: Work>(
-    plan: &CallPlan,
-    server: Option<u32>,
-    make: impl Fn(usize) -> W + Sync,
-) -> Result<(CallOutcome, Vec<W>), BenchError> {
+pub fn run<W: Work>(plan: &CallPlan, make: impl Fn(usize) -> W + Sync) -> Result<(Outcome, Vec<W>), BenchError> {
     let workers = plan.load.workers.clamp(1, plan.connections.max(1));
     let open = async |number| {
         let mine = |connection: usize| connection % workers == number;
         plan.place.open(plan.connections, plan.streams, mine).await
     };
-    let crew = crew::run(workers, server, open, async |lines, clock| call(plan, clock, lines, &make).await)?;
-    let (mut counts, mut works) = (CallCounts::default(), Vec::new());
-    for (more, of_thread) in crew.brought {
-        counts.merge(more);
-        works.extend(of_thread);
-    }
+    let load = async |lines, clock| call(plan, clock, lines, &make).await;
+    let (brought, spent) = crew::run(workers, plan.server, open, load)?;
+    let (tallies, works): (Vec<_>, Vec<_>) = brought.into_iter().unzip();
+    let mut works: Vec<(usize, W)> = works.into_iter().flatten().collect();
     works.sort_by_key(|(channel, _)| *channel);
-    let seconds = plan.load.duration.as_secs_f64();
-    let outcome = CallOutcome {
-        rate: counts.replies as f64 / seconds,
-        items_rate: counts.items as f64 / seconds,
-        received_rate: counts.received_bytes as f64 / seconds,
-        server: crew.server.unwrap_or_default(),
-        generator_cpu: crew.generator_cpu,
-        busiest: crew.busiest,
-        validity: judge(plan, &counts, crew.busiest),
-        counts,
-    };
+    let mut outcome = Outcome::new(Tally::sum(1, tallies), plan.load.duration.as_secs_f64(), spent);
+    outcome.validity = judge(plan, &outcome);
     Ok((outcome, works.into_iter().map(|(_, work)| work).collect()))
 }
 
-fn judge(plan: &CallPlan, counts: &CallCounts, busiest: f64) -> Validity {
-    if let Some(problem) = &counts.problem {
+fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
+    let tally = &outcome.tally;
+    if let Some(problem) = &tally.first_problem {
         return Validity::Errors(problem.clone());
     }
-    if counts.replies == 0 {
+    if tally.replies == 0 {
         return Validity::Errors("no reply came in the counted time".to_owned());
     }
     if let Pace::Open { rate, .. } = plan.pace {
-        if let Some(validity) = saturated(&counts.lag, plan.load.max_lag, busiest) {
+        if let Some(validity) = saturated(&tally.lag, plan.load.max_lag, outcome.spent.busiest) {
             return validity;
         }
         // A quarter of a second of backlog at the end shows in the times; more is not keeping up.
-        if (counts.replies as f64) < 0.97 * counts.times.count() as f64 - rate / 4.0 {
-            let answered = counts.replies as f64 / plan.load.duration.as_secs_f64();
+        if (tally.replies as f64) < 0.97 * outcome.times.count() as f64 - rate / 4.0 {
+            let answered = outcome.replies_rate();
             return Validity::Overloaded(format!("{answered:.0} of {rate:.0} requests/s answered"));
         }
     }
-    match counts.unanswered {
+    match tally.unanswered {
         0 => Validity::Good,
         unanswered => {
             let waited = duration(plan.load.give_up);
@@ -194,8 +124,8 @@ async fn call<W: Work>(
     clock: Clock,
     lines: Vec<(usize, Line)>,
     make: impl Fn(usize) -> W,
-) -> (CallCounts, Vec<(usize, W)>) {
-    let shared = Rc::new(Shared { clock, counts: RefCell::default(), is_over: Cell::new(false) });
+) -> (Tally<()>, Vec<(usize, W)>) {
+    let shared = Rc::new(Shared { clock, tally: Tally::new(1).into(), is_over: Cell::new(false) });
     let mut tasks: JoinSet<(usize, W)> = JoinSet::new();
     for (channel, line) in lines {
         let caller = Caller::new(&line, channel, make(channel), plan, Rc::clone(&shared));
@@ -209,16 +139,16 @@ async fn call<W: Work>(
         }
     };
     if tokio::time::timeout(Duration::from_nanos(end.saturating_sub(clock.now())), all).await.is_err() {
-        shared.counts.borrow_mut().unanswered += tasks.len() as u64;
+        shared.tally.borrow_mut().unanswered += tasks.len() as u64;
         tasks.shutdown().await;
     }
-    (shared.counts.take(), works)
+    (shared.tally.take(), works)
 }
 
 /// Data that the callers of a thread share.
 struct Shared {
     clock: Clock,
-    counts: RefCell<CallCounts>,
+    tally: RefCell<Tally<()>>,
     /// True if something went wrong: no caller goes on.
     is_over: Cell<bool>,
 }
@@ -233,7 +163,6 @@ struct Caller<W> {
     free: Vec<usize>,
     /// Time since which there has always been a free slot.
     free_since: u64,
-    counted: Range<u64>,
     /// When requests were last composed.
     now: u64,
     /// True if the work has nothing more to ask.
@@ -248,12 +177,11 @@ impl<W: Work> Caller<W> {
         let counted = plan.pace.counted(plan.load.warmup, plan.load.duration);
         Self {
             work,
-            pacer: Pacer::new(plan.pace, counted.clone(), channel, channels, plan.load.seed),
+            pacer: Pacer::new(plan.pace, counted, channel, channels, plan.load.seed),
             shared,
             due: vec![0; slots],
             free: (0..slots).rev().collect(),
             free_since: 0,
-            counted,
             now: 0,
             is_dry: slots == 0,
         }
@@ -263,7 +191,7 @@ impl<W: Work> Caller<W> {
         let clock = self.shared.clock;
         if let Err(error) = drive(&mut line, &clock, &mut self).await {
             self.shared.is_over.set(true);
-            self.shared.counts.borrow_mut().problem.get_or_insert_with(|| error.to_string());
+            self.shared.tally.borrow_mut().problem(|| error.to_string());
         }
         self.work
     }
@@ -284,8 +212,8 @@ impl<W: Work> Session for Caller<W> {
                 break;
             }
             self.pacer.take();
-            if self.pacer.is_open() && self.free_since <= due && self.counted.contains(&due) {
-                self.shared.counts.borrow_mut().lag.record_nanos(self.now - due);
+            if self.pacer.is_open() && self.free_since <= due && self.pacer.counts(due) {
+                self.shared.tally.borrow_mut().lag.record_nanos(self.now - due);
             }
             self.free.pop();
             self.due[slot] = due;
@@ -295,9 +223,9 @@ impl<W: Work> Session for Caller<W> {
 
     fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
         let now = self.shared.clock.now();
-        let mut counts = self.shared.counts.borrow_mut();
-        let is_counted = self.counted.contains(&now);
-        counts.received_bytes += if is_counted { bytes as u64 } else { 0 };
+        let mut tally = self.shared.tally.borrow_mut();
+        let is_counted = self.pacer.counts(now);
+        tally.received_bytes += if is_counted { bytes as u64 } else { 0 };
         if self.free.is_empty() {
             self.free_since = now;
         }
@@ -308,14 +236,13 @@ impl<W: Work> Session for Caller<W> {
             }
             let items = self.work.judge(slot, raw)?;
             self.free.push(slot);
-            counts.all_replies += 1;
-            counts.all_items += items;
+            tally.all_right += items;
             if is_counted {
-                counts.replies += 1;
-                counts.items += items;
+                tally.replies += 1;
+                tally.right += items;
             }
-            if self.counted.contains(&self.due[slot]) {
-                counts.times.record_nanos(now.saturating_sub(self.due[slot]));
+            if self.pacer.counts(self.due[slot]) {
+                tally.times[0].record_nanos(now.saturating_sub(self.due[slot]));
             }
         }
         Ok(())

@@ -1,17 +1,13 @@
 //! The server that is measured: one that runs already, or one of our own in a process of its own.
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs as _},
-    path::{Path, PathBuf},
-};
+use std::{net::SocketAddr, path::PathBuf};
 
-use serde::Serialize;
 use thalweg_transport::{CERTIFICATE_FILE, Endpoint, Fingerprint, Trust};
 
 use super::place::{Carrier, Place};
 use crate::{
     BenchError, Progress, Scratch,
-    load::target::{NativePort, Target},
+    server::{NativePort, Target, resolve},
 };
 
 /// The measured server's address, or how one is started.
@@ -41,8 +37,7 @@ pub struct ServerOptions {
 }
 
 /// Profiles of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Profile {
     /// The server's default.
     Balanced,
@@ -54,7 +49,6 @@ pub enum Profile {
 
 impl Profile {
     /// Returns the name that the server's option has.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Balanced => "balanced",
@@ -76,27 +70,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reaches the server that the options name, or starts one, with a profile and a knob if they are given.
+    /// Reaches the server that the options name, or starts one of our own with `more` arguments.
     pub fn reach(
         options: &ServerOptions,
         scratch: &Scratch,
-        profile: Option<Profile>,
-        knob: Option<&str>,
+        more: &[String],
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
         match &options.target {
             Some(target) => Self::running(options, target),
-            None => Self::start(options, scratch, profile, knob, progress),
+            None => Self::start(options, scratch, more, progress),
         }
     }
 
     fn running(options: &ServerOptions, target: &str) -> Result<Self, BenchError> {
-        let fail = |message: &str| BenchError::Target { target: target.to_owned(), message: message.to_owned() };
-        let mut found = target.to_socket_addrs().map_err(|error| fail(&format!("{error}; is it host:port?")))?;
-        let address = found.next().ok_or_else(|| fail("the name has no address"))?;
+        let fail = BenchError::target(target);
+        let address = resolve(target).map_err(&fail)?;
         let trust = options.fingerprint.map(Trust::fingerprint);
         if trust.is_none() && options.transport.iter().any(|carrier| *carrier != Carrier::Tcp) {
-            return Err(fail("TLS and QUIC need --fingerprint, the SHA-256 of the server's certificate"));
+            return Err(fail("TLS and QUIC need --fingerprint, the SHA-256 of the server's certificate".to_owned()));
         }
         Ok(Self { address, process: options.server_process, trust, own: None })
     }
@@ -104,41 +96,34 @@ impl Server {
     fn start(
         options: &ServerOptions,
         scratch: &Scratch,
-        profile: Option<Profile>,
-        knob: Option<&str>,
+        more: &[String],
         progress: &mut dyn Progress,
     ) -> Result<Self, BenchError> {
         let data = scratch.fresh("data")?;
-        let mut more = options.server_arg.clone();
-        more.extend(profile.map(|profile| format!("--profile={}", profile.name())));
-        more.extend(knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned));
-        let target = Target::start(options.server_binary.as_deref(), &data, NativePort::Free, &more, progress)?;
-        let fail = |message: String| BenchError::Target { target: target.host.clone(), message };
-        let address = target.native.ok_or_else(|| fail("it has no native port".to_owned()))?;
-        let trust = certificate(&data).map(|path| Trust::pem_file(&path)).transpose();
-        let trust = trust.map_err(|error| fail(error.to_string()))?;
-        Ok(Self { address, process: target.process(), trust, own: Some(target) })
+        let more = [&options.server_arg, more].concat();
+        let own = Target::start(options.server_binary.as_deref(), &data, NativePort::Free, &more, progress)?;
+        let address = own.native.ok_or_else(|| BenchError::target(&own.host)("it has no native port"))?;
+        // The certificate that the server has made for itself.
+        let certificate = Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists());
+        let trust = certificate.map(|path| Trust::pem_file(&path)).transpose();
+        let trust = trust.map_err(BenchError::target(&own.host))?;
+        Ok(Self { address, process: own.process(), trust, own: Some(own) })
     }
 
     /// Returns its native port over one of the transports.
     pub fn place(&self, carrier: Carrier) -> Result<Place, BenchError> {
         let address = self.address.to_string();
-        let trust = || {
-            self.trust.clone().ok_or_else(|| BenchError::Target {
-                target: address.clone(),
-                message: "its certificate is not known, so nothing but TCP can be used".to_owned(),
-            })
-        };
+        let unknown = "its certificate is not known, so nothing but TCP can be used";
+        let trust = || self.trust.clone().ok_or_else(|| BenchError::target(self.address)(unknown));
         let endpoint = match carrier {
             Carrier::Tcp => Endpoint::tcp(address),
-            Carrier::Tls => Endpoint::tls(address.clone(), trust()?),
-            Carrier::Quic => Endpoint::quic(address.clone(), trust()?),
+            Carrier::Tls => Endpoint::tls(address, trust()?),
+            Carrier::Quic => Endpoint::quic(address, trust()?),
         };
         Ok(Place { carrier, endpoint })
     }
 
     /// Describes the server, for the report.
-    #[must_use]
     pub fn name(&self) -> String {
         match (&self.own, self.process) {
             (Some(_), Some(id)) => format!("own server at {}, process {id}", self.address),
@@ -146,14 +131,9 @@ impl Server {
         }
     }
 
-    /// A counter from its metrics, summed over labels; only of a server of our own, whose HTTP port is known.
-    #[must_use]
-    pub fn metric(&self, name: &str) -> Option<f64> {
-        self.own.as_ref()?.metric(name)
+    /// Returns a counter from its metrics, summed over labels; NaN for a server that is not our own, whose HTTP port is
+    /// not known.
+    pub fn metric(&self, name: &str) -> f64 {
+        self.own.as_ref().and_then(|own| own.metric(name)).unwrap_or(f64::NAN)
     }
-}
-
-/// Returns the path of the certificate that the server has made for itself.
-fn certificate(data: &Path) -> Option<PathBuf> {
-    Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists())
 }

@@ -4,20 +4,19 @@
 //! brought it. In an open loop that moment is scheduled before the run. In a closed loop it is when the batch was
 //! composed, and only the rate means something.
 //!
-//! Parts: [`plan`] is what a run does, [`publisher`] and [`subscriber`] are its two sides, [`recorder`] counts,
-//! [`stage`] puts them on threads and judges; `scenario` has the lines of the report and their presets, `suite` goes
-//! through them, `report` shows the figures.
+//! Parts: `options` are what a run does, `publisher` and `subscriber` are its two sides, `recorder` counts, `stage` puts
+//! them on threads and judges; `scenario` has the lines of the report and their presets, `suite` goes through them,
+//! `report` shows the figures.
 
+mod batch;
 mod options;
-pub mod plan;
-pub mod publisher;
-pub mod recorder;
+mod publisher;
+mod recorder;
 mod report;
 mod scenario;
-pub mod stage;
-pub mod subscriber;
+mod stage;
+mod subscriber;
 mod suite;
 
-pub use options::{PolicyChoice, PubsubOptions};
-pub use scenario::{Preset, Scenario};
+pub use options::{PolicyChoice, Preset, PubsubOptions};
 pub use suite::run;

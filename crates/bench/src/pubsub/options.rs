@@ -1,26 +1,16 @@
 //! Options of `thalweg bench pubsub`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES};
 use thalweg_wire::Policy;
 
-use super::{
-    publisher::batch_bytes,
-    scenario::{Preset, Unit},
-};
+use super::batch::batch_bytes;
 use crate::{
     BenchError,
-    load::{
-        schedule::Arrivals,
-        search::{Objective, parse_duration},
-    },
-    native::{
-        options::LoadOptions,
-        payload::{Depth, HEAD_BYTES},
-        server::{Profile, ServerOptions},
-    },
-    options::{rate_within, require, within},
+    load::{Arrivals, Objective, Pace},
+    native::{Depth, HEAD_BYTES, LoadOptions, Profile, ServerOptions},
+    options::{parse_duration, rate_within, require, within},
 };
 
 /// Options of the subjects suite.
@@ -124,13 +114,66 @@ pub enum PolicyChoice {
     Disconnect,
 }
 
-impl From<PolicyChoice> for Policy {
-    fn from(choice: PolicyChoice) -> Self {
-        match choice {
-            PolicyChoice::Block => Self::Block,
-            PolicyChoice::DropNew => Self::DropNew,
-            PolicyChoice::DropOld => Self::DropOld,
-            PolicyChoice::Disconnect => Self::Disconnect,
+impl PolicyChoice {
+    /// Returns the policy as the protocol has it.
+    pub(super) fn wire(self) -> Policy {
+        match self {
+            Self::Block => Policy::Block,
+            Self::DropNew => Policy::DropNew,
+            Self::DropOld => Policy::DropOld,
+            Self::Disconnect => Policy::Disconnect,
+        }
+    }
+
+    /// Returns the policy's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::DropNew => "drop_new",
+            Self::DropOld => "drop_old",
+            Self::Disconnect => "disconnect",
+        }
+    }
+}
+
+/// Scenarios that belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Preset {
+    /// Small and large messages to one and to ten as fast as they go, and 2,000 messages/s on a schedule.
+    Goals,
+    /// Row F: 4096 B in batches of 64 from 8 publishers to 10 and to 20, and p99 at 80 % of the knee.
+    RowF,
+    /// Row F's profiles: each on a server started with it.
+    Profiles,
+    /// More writers: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
+    Lanes,
+    /// Single messages that the server gathers, and the bounds of queues: what each profile's knobs do.
+    Singles,
+    /// One knob after the other turned away from the default profile: what each costs and does.
+    Knobs,
+}
+
+/// Connections, and streams of each. Over TCP each stream is a connection of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channels {
+    /// Number of connections.
+    pub connections: usize,
+    /// Streams of each connection.
+    pub streams: usize,
+}
+
+impl Channels {
+    /// Returns the number of streams.
+    pub fn count(self) -> usize {
+        self.connections * self.streams
+    }
+}
+
+impl fmt::Display for Channels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.streams {
+            1 => write!(f, "{}", self.connections),
+            streams => write!(f, "{} × {streams}", self.connections),
         }
     }
 }
@@ -139,13 +182,30 @@ impl From<PolicyChoice> for Policy {
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {
-    /// Returns how much of a payload of this size is compared.
-    pub(super) fn depth(&self, payload_bytes: usize) -> Depth {
-        if payload_bytes <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
+    /// Returns how much of a payload is compared.
+    pub(super) fn depth(&self) -> Depth {
+        if self.payload <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
     }
 
-    pub(super) fn unit(&self) -> Unit {
-        self.linger.map_or(Unit::Batch, |linger| Unit::Message { linger })
+    /// Returns the pacing of messages, over all publishers.
+    pub(super) fn pace(&self) -> Pace {
+        Pace::of_rate(self.rate, self.arrivals)
+    }
+
+    /// Returns the channels of the publishers.
+    pub(super) fn publish(&self) -> Channels {
+        Channels { connections: self.connections.unwrap_or(self.publishers), streams: self.streams }
+    }
+
+    /// Returns the channels of the subscribers.
+    pub(super) fn subscribe(&self) -> Channels {
+        let connections = self.subscriber_connections.unwrap_or(self.subscriptions());
+        Channels { connections, streams: self.subscriber_streams }
+    }
+
+    /// Returns the number of subscriptions over all groups.
+    pub(super) fn subscriptions(&self) -> usize {
+        self.fan_out * self.queue_members.max(1)
     }
 
     pub(super) fn check(&self) -> Result<(), BenchError> {

@@ -5,19 +5,16 @@ use std::{collections::VecDeque, rc::Rc, time::Duration};
 use bytes::Bytes;
 use thalweg_wire::{Frame as _, Kind, Published, batch::put_publish_prefix};
 
-use super::{plan::Plan, recorder::Shared, scenario::Unit};
+use super::{
+    batch::{batch_bytes, put_batch_head},
+    options::PubsubOptions,
+    recorder::Shared,
+};
 use crate::{
     latency::nanos,
-    load::pace::{Pace, Pacer},
-    native::{
-        drive::{Next, Session, drive},
-        line::{Line, LineError, body, unexpected},
-        payload::{Head, Payloads},
-    },
+    load::{Pace, Pacer},
+    native::{Head, Line, LineError, Next, Payloads, Session, body, drive, unexpected},
 };
-
-/// The subject of all messages.
-pub const SUBJECT: &[u8] = b"bench.pubsub";
 
 /// Bytes gathered before they are written, unless a batch is larger.
 const WRITE_BYTES: usize = 64 << 10;
@@ -40,7 +37,8 @@ pub struct PublishChannel {
     shared: Rc<Shared>,
     payloads: Rc<Payloads>,
     batch: u32,
-    unit: Unit,
+    /// Longest time that a message on a schedule of its own waits for others; none: batches are scheduled.
+    linger: Option<Duration>,
     /// Free request ids; all of them when nothing waits for an ack. Always empty if acks are not asked for.
     free: Vec<u32>,
     acked: bool,
@@ -57,22 +55,20 @@ pub struct PublishChannel {
 }
 
 impl PublishChannel {
-    /// Creates the publishers `numbers` of the plan.
+    /// Creates the publishers of these numbers.
     pub fn new(
         line: &Line,
         numbers: impl Iterator<Item = usize>,
-        plan: &Plan<'_>,
+        options: &PubsubOptions,
         shared: Rc<Shared>,
         payloads: Rc<Payloads>,
     ) -> Self {
-        let scenario = plan.scenario;
-        let pace = match (plan.pace, scenario.unit) {
-            (Pace::Open { rate, arrivals }, Unit::Batch) => {
-                Pace::Open { rate: rate / f64::from(scenario.batch), arrivals }
-            }
+        let pace = match (options.pace(), options.linger) {
+            (Pace::Open { rate, arrivals }, None) => Pace::Open { rate: rate / f64::from(options.batch), arrivals },
             (pace, _) => pace,
         };
-        let pacer = |number| Pacer::new(pace, 0..shared.counted.end, number, scenario.publishers, plan.load.seed);
+        let (counted, seed) = (0..shared.counted.end, options.load.seed);
+        let pacer = |number| Pacer::new(pace, counted.clone(), number, options.publishers, seed);
         let publisher = |number: usize| Publisher {
             number: u32::try_from(number).unwrap_or(u32::MAX),
             next: 0,
@@ -81,10 +77,10 @@ impl PublishChannel {
         };
         Self {
             publishers: numbers.map(publisher).collect(),
-            batch: scenario.batch,
-            unit: scenario.unit,
-            free: (1..=scenario.in_flight.min(line.max_requests)).rev().collect(),
-            acked: scenario.in_flight > 0,
+            batch: options.batch,
+            linger: options.linger,
+            free: (1..=options.in_flight.min(line.max_requests)).rev().collect(),
+            acked: options.in_flight > 0,
             unacked: 0,
             now: 0,
             is_blocked: false,
@@ -115,9 +111,9 @@ impl PublishChannel {
         for publisher in &self.publishers {
             self.shared.finish.sent(publisher.number as usize, publisher.next);
         }
-        let mut recorder = self.shared.recorder.borrow_mut();
-        recorder.acked_deliveries += self.delivered;
-        recorder.acked_misses += self.missed;
+        let own = &mut self.shared.tally.borrow_mut().own;
+        own.acked_deliveries += self.delivered;
+        own.acked_misses += self.missed;
     }
 
     /// Composes a batch of one publisher, if one is due.
@@ -125,8 +121,8 @@ impl PublishChannel {
         let now = self.now;
         let Publisher { pacer, waiting, .. } = &mut self.publishers[index];
         let Some(due) = pacer.next_due(now).or(waiting.front().copied()) else { return false };
-        match self.unit {
-            Unit::Message { linger } if pacer.is_open() => {
+        match self.linger {
+            Some(linger) if pacer.is_open() => {
                 while waiting.len() < self.batch as usize
                     && let Some(due) = pacer.scheduled().filter(|due| *due <= now)
                 {
@@ -156,7 +152,7 @@ impl PublishChannel {
 
     fn lag(&self, due: u64) {
         if !self.is_blocked && due >= self.shared.counted.start {
-            self.shared.recorder.borrow_mut().lag.record_nanos(self.now - due);
+            self.shared.tally.borrow_mut().lag.record_nanos(self.now - due);
         }
     }
 
@@ -164,10 +160,7 @@ impl PublishChannel {
     fn next_due(&self) -> Option<u64> {
         let next = |publisher: &Publisher| {
             let arrival = publisher.pacer.next_due(self.now);
-            let ready = match self.unit {
-                Unit::Batch => None,
-                Unit::Message { linger } => publisher.waiting.front().map(|first| first + nanos(linger)),
-            };
+            let ready = self.linger.and_then(|linger| Some(publisher.waiting.front()? + nanos(linger)));
             arrival.into_iter().chain(ready).min()
         };
         self.publishers.iter().filter_map(next).min()
@@ -178,8 +171,7 @@ impl PublishChannel {
         let publisher = &mut self.publishers[index];
         let id = if self.acked { self.free.pop().unwrap_or(0) } else { 0 };
         self.unacked += usize::from(self.acked);
-        let payload_bytes = self.payloads.payload_bytes();
-        let len = batch_bytes(count, payload_bytes);
+        let len = batch_bytes(count, self.payloads.payload_bytes());
         put_publish_prefix(line.out.buffer(), id, len).expect("options keep batches below the largest frame");
         let first = publisher.next;
         publisher.next += u64::from(count);
@@ -188,9 +180,8 @@ impl PublishChannel {
             out.reserve(len);
             put_batch_head(out, count);
             for at in 0..count as usize {
-                put_record_head(out, payload_bytes);
                 let head = Head { sequence: first + at as u64, due: due(at), publisher: number };
-                self.payloads.put(head, out);
+                self.payloads.put_record(head, out);
             }
         };
         if len <= OWN_BYTES {
@@ -260,29 +251,6 @@ fn ready_at(waiting: &VecDeque<u64>, batch: u32, linger: Duration) -> Option<u64
     })
 }
 
-/// Returns the bytes of a batch of this many payloads.
-#[must_use]
-pub fn batch_bytes(count: u32, payload_bytes: usize) -> usize {
-    12 + SUBJECT.len() + count as usize * (5 + payload_bytes)
-}
-
-/// Appends checksum (none), count, subject, and no subject for replies.
-fn put_batch_head(out: &mut Vec<u8>, count: u32) {
-    out.extend_from_slice(&0_u32.to_le_bytes());
-    out.extend_from_slice(&count.to_le_bytes());
-    out.extend_from_slice(&(SUBJECT.len() as u16).to_le_bytes());
-    out.extend_from_slice(SUBJECT);
-    out.extend_from_slice(&0_u16.to_le_bytes());
-}
-
-/// Appends the head of a record that is only a payload.
-#[inline]
-pub fn put_record_head(out: &mut Vec<u8>, payload_bytes: usize) {
-    let mut head = [0; 5];
-    head[..4].copy_from_slice(&(payload_bytes as u32 + 1).to_le_bytes());
-    out.extend_from_slice(&head);
-}
-
 /// Memory of batches, reused when they have been sent: fresh pages would cost more than writing to them.
 #[derive(Debug, Default)]
 struct Pool {
@@ -320,26 +288,6 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::payload::Depth;
-    use thalweg_wire::Batch;
-
-    #[test]
-    fn batches_are_those_of_the_protocol() {
-        let payloads = Payloads::new(100, 1, Depth::Full);
-        let mut out = Vec::new();
-        put_batch_head(&mut out, 3);
-        for sequence in 0..3 {
-            put_record_head(&mut out, 100);
-            payloads.put(Head { sequence, due: 9, publisher: 1 }, &mut out);
-        }
-        assert_eq!(out.len(), batch_bytes(3, 100));
-        let batch = Batch::decode(&out).unwrap();
-        assert_eq!((batch.subject(), batch.reply(), batch.check()), (SUBJECT, &b""[..], Ok(())));
-        for (sequence, message) in (0..).zip(batch.messages()) {
-            let head = payloads.judge(message.unwrap().payload);
-            assert_eq!(head, Some(Head { sequence, due: 9, publisher: 1 }));
-        }
-    }
 
     #[test]
     fn messages_wait_for_others_but_not_for_long() {

@@ -1,68 +1,69 @@
 //! The tables and checks of the subjects suite.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use thalweg_wire::{Batch, BatchWriter, Checksum};
 
 use super::{
+    batch::SUBJECT,
     options::PubsubOptions,
-    publisher::SUBJECT,
-    scenario::{Scenario, pace_name, policy_name},
-    stage::Outcome,
+    recorder::{Deliveries, Outcome},
+    scenario::{Scenario, pace_name},
     subscriber::judge,
-    suite::Rounds,
 };
 use crate::{
     Report,
     latency::{Latencies, micros},
-    load::{
-        pace::Pace,
-        search::{Objective, Trial},
-        validity::{MAX_BUSY, Validity},
-    },
-    native::{
-        check::{Account, Runs, Share},
-        payload::{Depth, Head, Payloads},
-        place::Carrier,
-    },
-    report::{Check, Table, cells, mebibytes},
-    stats::{Summary, median, ratio},
+    load::{self, MAX_BUSY, Objective, Pace, Trial, Validity},
+    native::{Account, Carrier, Depth, Head, Payloads, Runs, Share},
+    report::{Check, Table, cells, table},
+    stats::{median, ratio},
 };
+
+/// The rounds of one scenario, and of the bare machine before each.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    /// Figures of the scenario.
+    pub own: load::Rounds<Deliveries>,
+    /// Bytes per second of a bare stream.
+    pub bare: Vec<f64>,
+    /// Bytes per second of a bare relay to as many connections, all together.
+    pub relayed: Vec<f64>,
+}
 
 /// Adds the conditions of the whole report.
 pub fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
     report.condition("durability", "none: subjects store nothing");
     report.condition("load", options.load.describe());
-    let sizes: std::collections::BTreeSet<usize> = scenarios.iter().map(|scenario| scenario.payload_bytes).collect();
-    let cost = |bytes: usize| {
-        let depth = options.depth(bytes);
-        format!(
-            "{:.1} ns for {bytes} B ({})",
-            checker_nanos(bytes, depth),
-            if depth == Depth::Full { "every byte" } else { "head, end, a line" }
-        )
+    let sizes: BTreeMap<usize, Depth> =
+        scenarios.iter().map(|scenario| (scenario.options.payload, scenario.options.depth())).collect();
+    let cost = |(bytes, depth): (usize, Depth)| {
+        let compared = if depth == Depth::Full { "every byte" } else { "head, end, a line" };
+        format!("{:.1} ns for {bytes} B ({compared})", checker_nanos(bytes, depth))
     };
     report.condition("checking a message, alone", sizes.into_iter().map(cost).collect::<Vec<_>>().join(", "));
-    let mut table = Table::new("conditions: publishers and subscriptions with their connections × streams");
-    for scenario in scenarios {
-        let acks = match scenario.in_flight {
+    report.tables.push(table! {
+        "conditions: publishers and subscriptions with their connections × streams";
+        Scenario { name, carrier, options, .. } in scenarios;
+        let acks = match options.in_flight {
             0 => "none".to_owned(),
             in_flight => format!("up to {in_flight} waited for"),
         };
-        table.row(cells! {
-            "scenario" => scenario.name.as_str(), "transport" => scenario.carrier.name(),
-            "payload B" => scenario.payload_bytes, "batch" => u64::from(scenario.batch),
-            "publishers" => scenario.publishers_name(), "subscriptions" => scenario.subscribers_name(),
-            "acks" => acks, "policy" => policy_name(scenario.policy),
-            "profile" => scenario.profile.map_or("as started", |profile| profile.name()),
-            "pace" => scenario.pace_name(),
-        });
-    }
-    report.tables.push(table);
+        let subscriptions = match options.queue_members {
+            0 => format!("{}", options.fan_out),
+            members => format!("{} groups of {members}", options.fan_out),
+        };
+        "scenario" => name.as_str(), "transport" => carrier.name(), "payload B" => options.payload,
+        "batch" => u64::from(options.batch),
+        "publishers" => format!("{} on {}", options.publishers, options.publish()),
+        "subscriptions" => format!("{subscriptions} on {}", options.subscribe()), "acks" => acks,
+        "policy" => options.policy.name(),
+        "profile" => options.profile.map_or("as started", |profile| profile.name()),
+        "pace" => pace_name(options),
+    });
 }
 
 /// Nanoseconds that checking and counting a message takes, alone: batches of 64 that lie in the processor's caches.
-#[must_use]
 pub fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     const BATCH: u64 = 64;
     let payloads = Payloads::new(payload_bytes, 1, depth);
@@ -96,73 +97,51 @@ pub struct Figures {
 
 impl Figures {
     /// Creates a table without rows.
-    #[must_use]
     pub fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";
         Self { table: Table::new(title), bound: Vec::new() }
     }
 
-    /// Adds a scenario's rounds; `last`: with the checks of its times, which are made at its last pace.
-    pub fn add(&mut self, report: &mut Report, scenario: &Scenario, pace: Pace, rounds: &Rounds, last: bool) {
-        let over = |figure: fn(&Outcome) -> f64| median(&rounds.over(figure));
-        let quantile =
-            |percentile: f64| median(&rounds.over(|outcome| micros(outcome.counts.times.percentile(percentile))));
-        let rates = Summary::of(&rounds.rates());
-        let busy = over(|outcome| 100.0 * outcome.busiest);
-        let lag = over(|outcome| micros(outcome.counts.lag.percentile(99.0)));
-        if pace == Pace::Closed && busy > 100.0 * MAX_BUSY {
-            self.bound.push(format!("{} over {}", scenario.name, scenario.carrier.name()));
+    /// Adds a scenario's rounds and their checks; those of its times only if no search for its knee follows.
+    pub fn add(&mut self, report: &mut Report, scenario: &Scenario, rounds: &Rounds) {
+        let (own, Scenario { name, carrier, options, .. }) = (&rounds.own, scenario);
+        let (rate, busy, validity) = (own.rate(), own.busy_percent(), own.validity());
+        if options.pace() == Pace::Closed && busy > 100.0 * MAX_BUSY {
+            self.bound.push(format!("{name} over {}", carrier.name()));
         }
-        let validity = rounds.validity();
-        let peak = rounds.outcomes.iter().filter_map(|outcome| outcome.server.peak_rss_bytes).max();
         self.table.row(cells! {
-            "scenario" => scenario.name.as_str(), "transport" => scenario.carrier.name(), "pace" => pace_name(pace),
-            "published/s" => rates.median / scenario.fan_out as f64, "deliveries/s" => rates.median,
-            "± MAD" => rates.mad, "payload MB/s" => rates.median * scenario.payload_bytes as f64 / 1e6,
-            "p50 µs" => quantile(50.0), "p90 µs" => quantile(90.0), "p99 µs" => quantile(99.0),
-            "p99.9 µs" => quantile(99.9), "max µs" => quantile(100.0),
-            "lag p99 µs" => Some(lag).filter(|_| pace != Pace::Closed),
-            "server CPU s/M deliveries" => over(|outcome| outcome.cpu_per_million().0.unwrap_or(f64::NAN)),
-            "generator CPU s/M deliveries" => over(|outcome| outcome.cpu_per_million().1),
-            "generator busy %" => busy, "server peak RSS MiB" => mebibytes(peak),
-            "dropped" => rounds.outcomes.iter().map(|outcome| outcome.dropped).sum::<u64>(),
+            "scenario" => name.as_str(), "transport" => carrier.name(), "pace" => pace_name(options),
+            "published/s" => rate.median / options.fan_out as f64, "deliveries/s" => rate.median,
+            "± MAD" => rate.mad, "payload MB/s" => rate.median * options.payload as f64 / 1e6,
+            "p50 µs" => own.time_us(50.0), "p90 µs" => own.time_us(90.0), "p99 µs" => own.time_us(99.0),
+            "p99.9 µs" => own.time_us(99.9), "max µs" => own.time_us(100.0),
+            "lag p99 µs" => own.median(|outcome| outcome.lag_us()),
+            "server CPU s/M deliveries" => own.median(|outcome| outcome.server_cpu(outcome.tally.all_right)),
+            "generator CPU s/M deliveries" => own.median(|outcome| outcome.generator_cpu(outcome.tally.all_right)),
+            "generator busy %" => busy, "server peak RSS MiB" => own.peak_rss(),
+            "dropped" => own.outcomes.iter().map(|outcome| outcome.tally.own.dropped()).sum::<u64>(),
             "bare stream MB/s" => median(&rounds.bare) / 1e6,
-            "of bare, bytes that subscribers receive" => of_bare(rounds),
-            "of bare, bytes that server and subscribers receive" => of_bare_received(scenario, rounds),
+            "of bare, bytes that subscribers receive" => ratio(&rounds.received(), &rounds.bare),
+            "of bare, bytes that server and subscribers receive" => rounds.of_bare_received(options),
             "bare relay MB/s" => median(&rounds.relayed) / 1e6,
-            "of relay, bytes that subscribers receive" => of_relay(rounds),
-            "deliveries/s by round" => by_round(&rounds.rates()), "verdict" => validity.name(),
+            "of relay, bytes that subscribers receive" => ratio(&rounds.received(), &rounds.relayed),
+            "deliveries/s by round" => own.by_round(), "verdict" => validity.name(),
         });
-        let what = format!("{}, {}, {}", scenario.name, scenario.carrier.name(), pace_name(pace));
-        report.checks.push(Check::of_run(&what, "all delivered, rightly, in order", validity.clone()));
-        if pace == scenario.pace {
-            rate_check(report, scenario, rounds, &what);
-        }
-        if let (Some((p50, p99)), true, true) = (scenario.below, last, validity == Validity::Good) {
-            report.checks.push(Check::below(format!("{what}: p50"), quantile(50.0), micros(p50), " µs"));
-            report.checks.push(Check::below(format!("{what}: p99"), quantile(99.0), micros(p99), " µs"));
+        let what = scenario.label();
+        report.checks.push(validity.clone().check(&what, "all delivered, rightly, in order"));
+        rate_check(report, scenario, rounds, &what);
+        if let (Some((p50, p99)), None, Validity::Good) = (scenario.below, scenario.knee, validity) {
+            report.checks.push(Check::below(format!("{what}: p50"), own.time_us(50.0), micros(p50), " µs"));
+            report.checks.push(Check::below(format!("{what}: p99"), own.time_us(99.0), micros(p99), " µs"));
         }
     }
 
     /// Adds the check of an objective at a share of the knee.
-    pub fn objective(
-        &self,
-        report: &mut Report,
-        scenario: &Scenario,
-        pace: Pace,
-        rounds: &Rounds,
-        objective: Objective,
-    ) {
-        let times = rounds.over(|outcome| micros(outcome.counts.times.percentile(objective.percentile)));
-        let what = format!(
-            "{}, {}, {}: p{} at 80 % of the knee",
-            scenario.name,
-            scenario.carrier.name(),
-            pace_name(pace),
-            objective.percentile
-        );
-        report.checks.push(Check::below(what, median(&times), micros(objective.bound), " µs"));
+    pub fn objective(&self, report: &mut Report, scenario: &Scenario, rounds: &Rounds, objective: Objective) {
+        let what = format!("{}: p{} at 80 % of the knee", scenario.label(), objective.percentile);
+        let time = rounds.own.time_us(objective.percentile);
+        report.checks.push(Check::below(what, time, micros(objective.bound), " µs"));
     }
 
     /// Puts the table into the report.
@@ -184,37 +163,30 @@ impl Default for Figures {
     }
 }
 
-/// Returns the bytes that subscribers receive as a share of a bare stream's, as the median of the rounds' ratios.
-fn of_bare(rounds: &Rounds) -> f64 {
-    ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.bare)
-}
+impl Rounds {
+    /// Returns the bytes per second that subscribers receive in each round.
+    fn received(&self) -> Vec<f64> {
+        self.own.over(Outcome::received_rate)
+    }
 
-/// Returns the share of [`of_bare`] with the bytes that the server receives added, which are the published ones: a bare
-/// stream, too, receives every byte once. Only payloads of the publishers' bytes are counted.
-fn of_bare_received(scenario: &Scenario, rounds: &Rounds) -> f64 {
-    let copies = scenario.fan_out as f64;
-    let published = |outcome: &Outcome| outcome.deliveries_rate / copies * scenario.payload_bytes as f64;
-    ratio(&rounds.over(|outcome| outcome.received_rate + published(outcome)), &rounds.bare)
-}
-
-/// Returns the bytes that subscribers receive as a share of a bare relay's to as many connections.
-fn of_relay(rounds: &Rounds) -> f64 {
-    ratio(&rounds.over(|outcome| outcome.received_rate), &rounds.relayed)
-}
-
-fn by_round(rates: &[f64]) -> String {
-    rates.iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
+    /// Returns the bytes that server and subscribers receive as a share of a bare stream's, as the median of the rounds'
+    /// ratios. The server receives the published bytes: a bare stream, too, receives every byte once. Only payloads of
+    /// the publishers' bytes are counted.
+    fn of_bare_received(&self, options: &PubsubOptions) -> f64 {
+        let published = |outcome: &Outcome| outcome.rate / options.fan_out as f64 * options.payload as f64;
+        ratio(&self.own.over(|outcome| outcome.received_rate() + published(outcome)), &self.bare)
+    }
 }
 
 /// Over TCP a rate is held against a figure; over QUIC against that or the share of what the machine carries bare,
 /// whichever is less. That share is asked in both readings that compare like with like: per received byte of one hop,
 /// and of two hops.
 fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
-    let rate = median(&rounds.rates());
+    let rate = rounds.own.rate().median;
     let share = scenario.bare_share.filter(|_| scenario.carrier == Carrier::Quic);
     let shares = [
-        ("of a bare stream, per byte that server or subscribers receive", of_bare_received(scenario, rounds)),
-        ("of a bare relay, per byte that subscribers receive", of_relay(rounds)),
+        ("of a bare stream, per byte that server or subscribers receive", rounds.of_bare_received(&scenario.options)),
+        ("of a bare relay, per byte that subscribers receive", ratio(&rounds.received(), &rounds.relayed)),
     ];
     let reaches_share = share.is_some_and(|share| shares.iter().all(|(_, measured)| *measured >= share));
     match (scenario.floor, share) {
@@ -231,7 +203,6 @@ fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &
 }
 
 /// Creates a table for the runs of a search.
-#[must_use]
 pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
     let title =
         format!("search for {objective}: {}, {}: climb, bisect, repeat", scenario.name, scenario.carrier.name());
@@ -240,29 +211,21 @@ pub fn trials(scenario: &Scenario, objective: Objective) -> Table {
 
 /// Adds a run of a search.
 pub fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: Trial) {
-    let times = outcome.counts.times.quantiles();
+    let times = outcome.times.quantiles();
     table.row(cells! {
-        "offered msg/s" => rate, "deliveries/s" => outcome.deliveries_rate, "p50 µs" => times.p50_us,
+        "offered msg/s" => rate, "deliveries/s" => outcome.rate, "p50 µs" => times.p50_us,
         "p99 µs" => times.p99_us, "p99.9 µs" => times.p999_us, "max µs" => times.max_us,
-        "lag p99 µs" => micros(outcome.counts.lag.percentile(99.0)), "generator busy %" => 100.0 * outcome.busiest,
+        "lag p99 µs" => outcome.lag_us(), "generator busy %" => 100.0 * outcome.spent.busiest,
         "outcome" => trial.name(&outcome.validity),
     });
 }
 
-/// Returns the percentile spectrum of a run.
-#[must_use]
-pub fn spectrum(outcome: &Outcome, pace: Pace) -> Table {
-    let title = format!(
-        "percentile spectrum of the last run ({}), {} deliveries",
-        pace_name(pace),
-        outcome.counts.times.count()
-    );
-    let mut table = Table::new(title);
-    for line in outcome.counts.times.spectrum() {
-        table.row(cells! {
-            "percentile" => format!("{}", line.percentile), "end to end µs" => line.time_us,
-            "deliveries at or below" => line.count,
-        });
+/// Returns the percentile spectrum of a run at the pace of these options.
+pub fn spectrum(outcome: &Outcome, options: &PubsubOptions) -> Table {
+    let (pace, count) = (pace_name(options), outcome.times.count());
+    table! {
+        format!("percentile spectrum of the last run ({pace}), {count} deliveries"); line in outcome.times.spectrum();
+        "percentile" => format!("{}", line.percentile), "end to end µs" => line.time_us,
+        "deliveries at or below" => line.count,
     }
-    table
 }

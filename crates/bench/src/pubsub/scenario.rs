@@ -1,75 +1,12 @@
 //! The lines of the report, and the presets made of such lines.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use thalweg_wire::Policy;
-
-use super::options::PubsubOptions;
+use super::options::{Preset, PubsubOptions};
 use crate::{
-    load::{pace::Pace, schedule::Arrivals, search::Objective},
-    native::{place::Carrier, server::Profile},
+    load::{Arrivals, Objective},
+    native::{Carrier, Profile},
 };
-
-/// Unit of the schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Whole batches: all messages of a batch are due at the same time.
-    Batch,
-    /// Single messages; those that are due go out together, up to a batch.
-    Message {
-        /// Longest time that a message waits for others.
-        linger: Duration,
-    },
-}
-
-/// Connections, and streams of each. Over TCP each stream is a connection of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Channels {
-    /// Number of connections.
-    pub connections: usize,
-    /// Streams of each connection.
-    pub streams: usize,
-}
-
-impl Channels {
-    /// Returns this many connections with one stream each.
-    #[must_use]
-    pub fn connections(connections: usize) -> Self {
-        Self { connections, streams: 1 }
-    }
-
-    /// Returns the number of streams.
-    #[must_use]
-    pub fn count(self) -> usize {
-        self.connections * self.streams
-    }
-}
-
-impl fmt::Display for Channels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.streams {
-            1 => write!(f, "{}", self.connections),
-            streams => write!(f, "{} × {streams}", self.connections),
-        }
-    }
-}
-
-/// Scenarios that belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Preset {
-    /// Small and large messages to one and to ten as fast as they go, and 2,000 messages/s on a schedule.
-    Goals,
-    /// Row F: 4096 B in batches of 64 from 8 publishers to 10 and to 20, and p99 at 80 % of the knee.
-    RowF,
-    /// Row F's profiles: each on a server started with it.
-    Profiles,
-    /// More writers: 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with one writer.
-    Lanes,
-    /// Single messages that the server gathers, and the bounds of queues: what each profile's knobs do.
-    Singles,
-    /// One knob after the other turned away from the default profile: what each costs and does.
-    Knobs,
-}
 
 /// A line of the report.
 #[derive(Clone, Debug)]
@@ -78,32 +15,10 @@ pub struct Scenario {
     pub name: String,
     /// Transport.
     pub carrier: Carrier,
-    /// Profile of the server; none: the one it was started with.
-    pub profile: Option<Profile>,
+    /// Publishers, subscribers, messages and pace.
+    pub options: PubsubOptions,
     /// More arguments of the server, which turn one knob.
     pub knob: Option<&'static str>,
-    /// Bytes of a payload.
-    pub payload_bytes: usize,
-    /// Messages of a batch.
-    pub batch: u32,
-    /// Number of publishers.
-    pub publishers: usize,
-    /// Channels of the publishers.
-    pub publish: Channels,
-    /// Number of subscriptions, or of queue groups.
-    pub fan_out: usize,
-    /// Members of each group; 0: no groups.
-    pub members: usize,
-    /// Channels of the subscribers.
-    pub subscribe: Channels,
-    /// Policy at a full queue.
-    pub policy: Policy,
-    /// Acks that a publisher may wait for.
-    pub in_flight: u32,
-    /// Pacing of messages.
-    pub pace: Pace,
-    /// Unit of the schedule.
-    pub unit: Unit,
     /// Objective of a search for the knee; the scenario also runs at 80 % of the knee.
     pub knee: Option<Objective>,
     /// Required deliveries per second.
@@ -117,40 +32,13 @@ pub struct Scenario {
 
 impl Scenario {
     /// Creates the scenario of the options.
-    #[must_use]
     pub fn from_options(options: &PubsubOptions, carrier: Carrier) -> Self {
-        let publish =
-            Channels { connections: options.connections.unwrap_or(options.publishers), streams: options.streams };
-        let subscriptions = options.fan_out * options.queue_members.max(1);
-        let subscribe = Channels {
-            connections: options.subscriber_connections.unwrap_or(subscriptions),
-            streams: options.subscriber_streams,
-        };
-        Self {
-            name: format!("{} → {}", options.publishers, options.fan_out),
-            carrier,
-            profile: options.profile,
-            knob: None,
-            payload_bytes: options.payload,
-            batch: options.batch,
-            publishers: options.publishers,
-            publish,
-            fan_out: options.fan_out,
-            members: options.queue_members,
-            subscribe,
-            policy: options.policy.into(),
-            in_flight: options.in_flight,
-            pace: Pace::of_rate(options.rate, options.arrivals),
-            unit: options.unit(),
-            knee: None,
-            floor: None,
-            below: None,
-            bare_share: None,
-        }
+        let name = format!("{} → {}", options.publishers, options.fan_out);
+        let options = options.clone();
+        Self { name, carrier, options, knob: None, knee: None, floor: None, below: None, bare_share: None }
     }
 
     /// Returns the lines of a preset.
-    #[must_use]
     pub fn of_preset(preset: Preset, options: &PubsubOptions, carrier: Carrier) -> Vec<Self> {
         let base =
             Self { bare_share: (carrier == Carrier::Quic).then_some(0.7), ..Self::from_options(options, carrier) };
@@ -164,71 +52,58 @@ impl Scenario {
         }
     }
 
-    /// Returns the pacing in words.
-    #[must_use]
-    pub fn pace_name(&self) -> String {
-        pace_name(self.pace)
+    /// Returns the scenario on a schedule. What is required of its own pace is not required there.
+    pub fn at(&self, rate: f64, arrivals: Arrivals) -> Self {
+        let options = PubsubOptions { rate: Some(rate), arrivals, ..self.options.clone() };
+        Self { options, knee: None, floor: None, bare_share: None, ..self.clone() }
     }
 
-    /// Subscriptions over all groups.
-    #[must_use]
-    pub fn subscriptions(&self) -> usize {
-        self.fan_out * self.members.max(1)
+    /// Returns the arguments of a server that is tuned for the scenario.
+    pub fn tuning(&self) -> Vec<String> {
+        let profile = self.options.profile.map(|profile| format!("--profile={}", profile.name()));
+        profile.into_iter().chain(self.knob.into_iter().flat_map(str::split_whitespace).map(str::to_owned)).collect()
     }
 
-    /// Describes the publishers.
-    #[must_use]
-    pub fn publishers_name(&self) -> String {
-        format!("{} on {}", self.publishers, self.publish)
+    /// Describes scenario, transport and pace.
+    pub fn label(&self) -> String {
+        format!("{}, {}, {}", self.name, self.carrier.name(), pace_name(&self.options))
     }
 
-    /// Describes the subscribers.
-    #[must_use]
-    pub fn subscribers_name(&self) -> String {
-        let what = match self.members {
-            0 => format!("{}", self.fan_out),
-            members => format!("{} groups of {members}", self.fan_out),
+    /// Replaces the publishers, each with a connection of its own, the subscriptions over a number of connections, and
+    /// the messages.
+    fn with(&self, payload: usize, batch: u32, publishers: usize, fan_out: usize, subscribing: usize) -> Self {
+        let options = PubsubOptions {
+            payload,
+            batch,
+            publishers,
+            connections: Some(publishers),
+            streams: 1,
+            fan_out,
+            queue_members: 0,
+            subscriber_connections: Some(subscribing),
+            subscriber_streams: 1,
+            rate: None,
+            ..self.options.clone()
         };
-        format!("{what} on {}", self.subscribe)
+        Self { options, ..self.clone() }
+    }
+
+    fn named(self, name: String) -> Self {
+        Self { name, ..self }
     }
 }
 
 /// Returns the pacing in words.
-#[must_use]
-pub fn pace_name(pace: Pace) -> String {
-    pace.name(" msg/s")
-}
-
-/// Returns a policy's name.
-#[must_use]
-pub fn policy_name(policy: Policy) -> &'static str {
-    match policy {
-        Policy::Block => "block",
-        Policy::DropNew => "drop_new",
-        Policy::DropOld => "drop_old",
-        Policy::Disconnect => "disconnect",
-    }
+pub fn pace_name(options: &PubsubOptions) -> String {
+    options.pace().name(" msg/s")
 }
 
 fn goals(base: &Scenario) -> Vec<Scenario> {
-    let fastest = |name: &str, payload_bytes: usize, fan_out: usize| Scenario {
-        name: name.to_owned(),
-        payload_bytes,
-        batch: 64,
-        publishers: 1,
-        publish: Channels::connections(1),
-        fan_out,
-        members: 0,
-        subscribe: Channels::connections(fan_out),
-        pace: Pace::Closed,
-        ..base.clone()
-    };
+    let fastest =
+        |name: &str, payload: usize, fan_out: usize| base.with(payload, 64, 1, fan_out, fan_out).named(name.to_owned());
     let scheduled = |name: &str, fan_out: usize, p50: u64, p99: u64| Scenario {
-        batch: 1,
-        pace: Pace::Open { rate: 2000.0, arrivals: Arrivals::Poisson },
         below: Some((Duration::from_micros(p50), Duration::from_micros(p99))),
-        bare_share: None,
-        ..fastest(name, 128, fan_out)
+        ..base.with(128, 1, 1, fan_out, fan_out).at(2000.0, Arrivals::Poisson).named(name.to_owned())
     };
     vec![
         fastest("128 B, 1 → 1", 128, 1),
@@ -241,19 +116,9 @@ fn goals(base: &Scenario) -> Vec<Scenario> {
 
 /// The base of row F as its authors ran it: 4 connections of 2 streams publish, 8 connections subscribe.
 fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
-    Scenario {
-        name: format!("4 KiB × 64, 8 → {fan_out}"),
-        payload_bytes: 4096,
-        batch: 64,
-        publishers: 8,
-        publish: Channels { connections: 4, streams: 2 },
-        fan_out,
-        members: 0,
-        subscribe: Channels::connections(8),
-        pace: Pace::Closed,
-        unit: Unit::Batch,
-        ..base.clone()
-    }
+    let mut row = base.with(4096, 64, 8, fan_out, 8).named(format!("4 KiB × 64, 8 → {fan_out}"));
+    (row.options.connections, row.options.streams, row.options.linger) = (Some(4), 2, None);
+    row
 }
 
 fn row_f(base: &Scenario) -> Vec<Scenario> {
@@ -262,14 +127,18 @@ fn row_f(base: &Scenario) -> Vec<Scenario> {
     vec![row(10, 68_200.0), row(20, 44_800.0)]
 }
 
+/// Returns a scenario on a server with a profile.
+fn profiled(scenario: Scenario, profile: Profile) -> Scenario {
+    Scenario { options: PubsubOptions { profile: Some(profile), ..scenario.options }, ..scenario }
+}
+
 fn profiles(base: &Scenario) -> Vec<Scenario> {
     let row = |profile: Profile, floor: f64, p50: u64, p99: u64| Scenario {
         name: format!("4 KiB × 64, 8 → 10, {}", profile.name()),
-        profile: Some(profile),
         floor: Some(floor),
         below: Some((Duration::from_micros(p50), Duration::from_micros(p99))),
         knee: "p99<5ms".parse().ok(),
-        ..row_f_base(base, 10)
+        ..profiled(row_f_base(base, 10), profile)
     };
     vec![
         row(Profile::Balanced, 150_000.0, 800, 4_000),
@@ -279,24 +148,21 @@ fn profiles(base: &Scenario) -> Vec<Scenario> {
 }
 
 fn lanes(base: &Scenario) -> Vec<Scenario> {
-    let row = |fan_out: usize, connections: usize| Scenario {
-        name: format!("4 KiB × 64, 8 → {fan_out} over {connections} connections"),
-        subscribe: Channels::connections(connections),
-        ..row_f_base(base, fan_out)
+    let row = |(fan_out, connections): (usize, usize)| {
+        let mut row = row_f_base(base, fan_out);
+        row.options.subscriber_connections = Some(connections);
+        row.named(format!("4 KiB × 64, 8 → {fan_out} over {connections} connections"))
     };
     let all = [10, 20].into_iter().flat_map(|fan_out| [1, 2, 4, 8, 16].map(|connections| (fan_out, connections)));
-    all.filter(|(fan_out, connections)| connections <= fan_out)
-        .map(|(fan_out, connections)| row(fan_out, connections))
-        .collect()
+    all.filter(|(fan_out, connections)| connections <= fan_out).map(row).collect()
 }
 
 fn singles(base: &Scenario) -> Vec<Scenario> {
     let profiles = [Profile::Balanced, Profile::Latency, Profile::Throughput];
     let of = |profile: Profile| {
-        [None, Some(2000.0), Some(50_000.0)].map(|rate| Scenario {
-            name: format!("128 B singly, 1 → 10, {}", profile.name()),
-            profile: Some(profile),
-            ..single(base, rate)
+        [None, Some(2000.0), Some(50_000.0)].map(|rate| {
+            let name = format!("128 B singly, 1 → 10, {}", profile.name());
+            profiled(single(base, rate), profile).named(name)
         })
     };
     profiles.into_iter().flat_map(of).collect()
@@ -304,18 +170,9 @@ fn singles(base: &Scenario) -> Vec<Scenario> {
 
 /// Returns a scenario of single messages to ten subscriptions, as fast as they go or on a schedule.
 fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
-    Scenario {
-        payload_bytes: 128,
-        batch: 1,
-        publishers: 1,
-        publish: Channels::connections(1),
-        fan_out: 10,
-        members: 0,
-        subscribe: Channels::connections(10),
-        pace: Pace::of_rate(rate, Arrivals::Poisson),
-        bare_share: None,
-        ..base.clone()
-    }
+    let mut single = base.with(128, 1, 1, 10, 10);
+    (single.options.rate, single.options.arrivals, single.bare_share) = (rate, Arrivals::Poisson, None);
+    single
 }
 
 /// Knobs of the default profile, each turned so far that it shows.
@@ -335,9 +192,8 @@ fn knobs(base: &Scenario) -> Vec<Scenario> {
     let of = |knob: Option<&'static str>| {
         [None, Some(50_000.0)].map(|rate| Scenario {
             name: format!("128 B singly, 1 → 10, {}", knob.unwrap_or("balanced")),
-            profile: Some(Profile::Balanced),
             knob,
-            ..single(base, rate)
+            ..profiled(single(base, rate), Profile::Balanced)
         })
     };
     std::iter::once(None).chain(KNOBS.map(Some)).flat_map(of).collect()
@@ -362,12 +218,13 @@ mod tests {
         for preset in Preset::value_variants() {
             let lines = Scenario::of_preset(*preset, &options, Carrier::Tcp);
             let names: HashSet<String> =
-                lines.iter().map(|line| format!("{} {}", line.name, line.pace_name())).collect();
+                lines.iter().map(|line| format!("{} {}", line.name, pace_name(&line.options))).collect();
             assert_eq!(names.len(), lines.len(), "{preset:?}");
             for line in lines {
-                let bytes = super::super::publisher::batch_bytes(line.batch, line.payload_bytes);
-                assert!(bytes < 1 << 24 && line.publish.count() >= 1 && line.subscribe.count() <= 20, "{}", line.name);
-                assert!(line.fan_out >= 1 && line.publishers >= line.publish.count(), "{}", line.name);
+                let bytes = super::super::batch::batch_bytes(line.options.batch, line.options.payload);
+                let (publish, subscribe) = (line.options.publish().count(), line.options.subscribe().count());
+                assert!(bytes < 1 << 24 && publish >= 1 && subscribe <= 20, "{}", line.name);
+                assert!(line.options.fan_out >= 1 && line.options.publishers >= publish, "{}", line.name);
             }
         }
     }
@@ -377,7 +234,8 @@ mod tests {
         let options = Cli::parse_from(["bench"]).options;
         let lines = Scenario::of_preset(Preset::Lanes, &options, Carrier::Tcp);
         let of = |fan_out: usize| -> Vec<usize> {
-            lines.iter().filter(|line| line.fan_out == fan_out).map(|line| line.subscribe.connections).collect()
+            let of = lines.iter().map(|line| &line.options).filter(|options| options.fan_out == fan_out);
+            of.map(|options| options.subscribe().connections).collect()
         };
         assert_eq!((of(10), of(20)), (vec![1, 2, 4, 8], vec![1, 2, 4, 8, 16]));
     }

@@ -5,101 +5,58 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duratio
 use tokio::task::{JoinSet, spawn_local};
 
 use super::{
-    plan::Plan,
+    options::{Channels, PubsubOptions},
     publisher::PublishChannel,
-    recorder::{Recorder, Shared},
-    scenario::{Channels, Unit},
+    recorder::{Deliveries, Outcome, Shared},
     subscriber::{SubscribeChannel, Unstarted},
 };
 use crate::{
     BenchError,
     load::{
-        crew::{self, Clock},
-        pace::Pace,
-        validity::{Validity, saturated},
+        Clock, Pace, Tally, Validity,
+        crew::{self},
+        saturated,
     },
-    native::{
-        check::{Account, Faults, reckon},
-        finish::Finish,
-        line::{Line, LineError},
-        payload::Payloads,
-    },
+    native::{Account, Faults, Finish, Line, LineError, Payloads, Place, reckon},
     report::duration,
-    usage::Cost,
 };
-
-/// Figures of a run.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Merged counts of the generator's threads.
-    pub counts: Recorder,
-    /// Messages published, in all.
-    pub published: u64,
-    /// Deliveries per second of the counted time.
-    pub deliveries_rate: f64,
-    /// Bytes per second that came from the server, everything included.
-    pub received_rate: f64,
-    /// Messages that the server reported as dropped.
-    pub dropped: u64,
-    /// Lost, repeated, reordered and wrong messages.
-    pub faults: Faults,
-    /// Resources that the server used, from before the load to after it.
-    pub server: Cost,
-    /// CPU seconds of the generator's threads, in the same time.
-    pub generator_cpu: f64,
-    /// Share of its time that the busiest thread was running.
-    pub busiest: f64,
-    /// Validity of the figures.
-    pub validity: Validity,
-}
-
-impl Outcome {
-    /// CPU seconds a million deliveries: the server's, if it is known, and the generator's.
-    #[must_use]
-    pub fn cpu_per_million(&self) -> (Option<f64>, f64) {
-        let millions = self.counts.all_deliveries as f64 / 1e6;
-        let server = self.server.peak_rss_bytes.map(|_| self.server.cpu_seconds / millions);
-        (server, self.generator_cpu / millions)
-    }
-}
 
 /// Time after a scheduled run, at least 3 % of it, after which late deliveries mean that the server did not keep up. A
 /// shorter backlog shows in the response times.
 const BACKLOG: Duration = Duration::from_millis(250);
 
-/// Runs a plan to its end. `server` is the server's process, if it is known.
-pub fn run(plan: &Plan<'_>, server: Option<u32>) -> Result<Outcome, BenchError> {
-    let (workers, scenario) = (plan.load.workers.max(1), plan.scenario);
-    let finish = Arc::new(Finish::new(scenario.publishers, scenario.subscriptions(), scenario.fan_out));
-    let stage = Stage { plan, finish, workers };
-    let crew = crew::run(
+/// Runs what the options describe. `server` is the server's process, if it is known.
+pub fn run(place: &Place, options: &PubsubOptions, server: Option<u32>) -> Result<Outcome, BenchError> {
+    let workers = options.load.workers.max(1);
+    let finish = Arc::new(Finish::new(options.publishers, options.subscriptions(), options.fan_out));
+    let stage = Stage { place, options, finish, workers };
+    let (brought, spent) = crew::run(
         workers,
         server,
         async |number| stage.open(number).await,
         async |opened, clock| stage.work(opened, clock).await,
     )?;
-    let mut counts = Recorder::default();
-    for more in crew.brought {
-        counts.merge(more);
-    }
-    Ok(outcome(plan, &stage.finish, counts, crew.server.unwrap_or_default(), crew.generator_cpu, crew.busiest))
+    let mut outcome = Outcome::new(Tally::sum(1, brought), options.load.duration.as_secs_f64(), spent);
+    outcome.validity = judge(options, &stage.finish, &outcome);
+    Ok(outcome)
 }
 
 /// Data that the threads of a run share.
 struct Stage<'a> {
-    plan: &'a Plan<'a>,
+    place: &'a Place,
+    options: &'a PubsubOptions,
     finish: Arc<Finish>,
     workers: usize,
 }
 
 impl Stage<'_> {
-    async fn work(&self, opened: Opened, clock: Clock) -> Recorder {
-        let (plan, Opened { payloads, subscribers, publishers }) = (self.plan, opened);
+    async fn work(&self, opened: Opened, clock: Clock) -> Tally<Deliveries> {
+        let (options, Opened { payloads, subscribers, publishers }) = (self.options, opened);
         let shared = Rc::new(Shared {
             clock,
-            counted: plan.pace.counted(plan.load.warmup, plan.load.duration),
+            counted: options.pace().counted(options.load.warmup, options.load.duration),
             finish: Arc::clone(&self.finish),
-            recorder: RefCell::default(),
+            tally: RefCell::new(Tally::new(1)),
         });
         let mut tasks = JoinSet::new();
         for unstarted in subscribers {
@@ -108,18 +65,18 @@ impl Stage<'_> {
         }
         for (line, numbers) in publishers {
             let (shared, payloads) = (Rc::clone(&shared), Rc::clone(&payloads));
-            let channel = PublishChannel::new(&line, numbers.into_iter(), plan, shared, payloads);
+            let channel = PublishChannel::new(&line, numbers.into_iter(), options, shared, payloads);
             tasks.spawn_local(channel.run(line));
         }
         self.see_through(&mut tasks, &shared).await;
         drop(tasks);
-        shared.recorder.take()
+        shared.tally.take()
     }
 
     /// Waits for all tasks of a thread; gives the run up when patience is at its end.
     async fn see_through(&self, tasks: &mut JoinSet<Result<(), LineError>>, shared: &Shared) {
-        let plan = self.plan;
-        let patience = Duration::from_nanos(shared.counted.end.saturating_sub(shared.clock.now())) + plan.load.give_up;
+        let left = Duration::from_nanos(shared.counted.end.saturating_sub(shared.clock.now()));
+        let patience = left + self.options.load.give_up;
         let finish = Arc::clone(&self.finish);
         let watchdog = spawn_local(async move {
             tokio::time::sleep(patience).await;
@@ -129,7 +86,7 @@ impl Stage<'_> {
             match ended {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
-                    shared.recorder.borrow_mut().problem(|| error.to_string());
+                    shared.tally.borrow_mut().problem(|| error.to_string());
                     self.finish.give_up();
                 }
                 Err(panic) => std::panic::resume_unwind(panic.into_panic()),
@@ -140,22 +97,21 @@ impl Stage<'_> {
 
     /// Opens the channels of a thread, and subscribes.
     async fn open(&self, number: usize) -> Result<Opened, BenchError> {
-        let (plan, scenario) = (self.plan, self.plan.scenario);
-        let payloads = Rc::new(Payloads::new(scenario.payload_bytes, plan.load.seed, plan.depth));
+        let (place, options) = (self.place, self.options);
+        let payloads = Rc::new(Payloads::new(options.payload, options.load.seed, options.depth()));
         let mine = |connection: usize| connection % self.workers == number;
-        let Channels { connections, streams } = scenario.subscribe;
-        let channels = scenario.subscribe.count();
+        let channels = options.subscribe().count();
+        let Channels { connections, streams } = options.subscribe();
         let mut subscribers = Vec::new();
-        for (channel, line) in plan.place.open(connections, streams, mine).await? {
-            let groups =
-                (channel..scenario.subscriptions()).step_by(channels).map(|at| at % scenario.fan_out).collect();
-            let opened = SubscribeChannel::open(line, groups, plan, Rc::clone(&payloads)).await;
-            subscribers.push(opened.map_err(BenchError::subject(plan.place.endpoint.address(), "subscribing"))?);
+        for (channel, line) in place.open(connections, streams, mine).await? {
+            let groups = (channel..options.subscriptions()).step_by(channels).map(|at| at % options.fan_out).collect();
+            let opened = SubscribeChannel::open(line, groups, options, Rc::clone(&payloads)).await;
+            subscribers.push(opened.map_err(BenchError::subject(place.endpoint.address(), "subscribing"))?);
         }
-        let Channels { connections, streams } = scenario.publish;
-        let channels = scenario.publish.count();
-        let lines = plan.place.open(connections, streams, mine).await?;
-        let numbered = |(channel, line)| (line, (channel..scenario.publishers).step_by(channels).collect());
+        let channels = options.publish().count();
+        let Channels { connections, streams } = options.publish();
+        let lines = place.open(connections, streams, mine).await?;
+        let numbered = |(channel, line)| (line, (channel..options.publishers).step_by(channels).collect());
         Ok(Opened { payloads, subscribers, publishers: lines.into_iter().map(numbered).collect() })
     }
 }
@@ -167,78 +123,53 @@ struct Opened {
     publishers: Vec<(Line, Vec<usize>)>,
 }
 
-fn outcome(
-    plan: &Plan<'_>,
-    finish: &Finish,
-    counts: Recorder,
-    server: Cost,
-    generator_cpu: f64,
-    busiest: f64,
-) -> Outcome {
-    let sent = finish.all_sent();
+/// Compares what the subscribers got with what was published.
+fn faults(accounts: &[(usize, Account)], sent: &[u64]) -> Faults {
     let mut groups: BTreeMap<usize, Vec<&Account>> = BTreeMap::new();
-    for (group, account) in &counts.accounts {
+    for (group, account) in accounts {
         groups.entry(*group).or_default().push(account);
     }
-    let groups: Vec<Vec<&Account>> = groups.into_values().collect();
-    let seconds = plan.load.duration.as_secs_f64();
-    let mut outcome = Outcome {
-        published: sent.iter().sum(),
-        deliveries_rate: counts.deliveries as f64 / seconds,
-        received_rate: counts.received_bytes as f64 / seconds,
-        dropped: counts.accounts.iter().map(|(_, account)| account.dropped).sum(),
-        faults: reckon(&groups, &sent),
-        server,
-        generator_cpu,
-        busiest,
-        validity: Validity::Good,
-        counts,
-    };
-    outcome.validity = judge(plan, finish, &outcome);
-    outcome
+    reckon(&groups.into_values().collect::<Vec<_>>(), sent)
 }
 
-fn judge(plan: &Plan<'_>, finish: &Finish, outcome: &Outcome) -> Validity {
-    let (counts, scenario) = (&outcome.counts, plan.scenario);
+fn judge(options: &PubsubOptions, finish: &Finish, outcome: &Outcome) -> Validity {
+    let (tally, load, sent) = (&outcome.tally, &options.load, finish.all_sent());
+    let Deliveries { last, acked_deliveries, acked_misses, accounts } = &tally.own;
     let unfinished = finish.is_given_up() || finish.total().is_none();
-    let faults = outcome.faults;
-    if let Some(problem) = &counts.problem {
+    let faults = faults(accounts, &sent);
+    if let Some(problem) = &tally.first_problem {
         return Validity::Errors(problem.clone());
     }
     let only_late = Faults { lost: 0, ..faults };
     if only_late.any() || (faults.any() && !unfinished) {
         return Validity::Errors(faults.to_string());
     }
-    if scenario.in_flight > 0 && !unfinished {
-        let told = counts.acked_deliveries;
-        let wanted = outcome.published / u64::from(scenario.batch) * scenario.fan_out as u64;
-        if scenario.unit == Unit::Batch && told + counts.acked_misses != wanted {
+    if options.in_flight > 0 && !unfinished && options.linger.is_none() {
+        let wanted = sent.iter().sum::<u64>() / u64::from(options.batch) * options.fan_out as u64;
+        if acked_deliveries + acked_misses != wanted {
+            let told = acked_deliveries;
             return Validity::Errors(format!("acks said {told} subscriptions got batches, {wanted} should have"));
         }
     }
-    if let Pace::Open { rate, .. } = plan.pace {
-        if let Some(validity) = saturated(&counts.lag, plan.load.max_lag, outcome.busiest) {
+    let patience = duration(load.give_up);
+    if let Pace::Open { rate, .. } = options.pace() {
+        if let Some(validity) = saturated(&tally.lag, load.max_lag, outcome.spent.busiest) {
             return validity;
         }
-        let late = Duration::from_nanos(counts.last).saturating_sub(plan.load.duration);
-        if unfinished || late > BACKLOG.max(plan.load.duration * 3 / 100) {
+        let late = Duration::from_nanos(*last).saturating_sub(load.duration);
+        if unfinished || late > BACKLOG.max(load.duration * 3 / 100) {
             return Validity::Overloaded(format!(
-                "{:.0} of {:.0} deliveries/s; what was due took {} longer than its time, and {} were missing {} after the last publish",
-                outcome.deliveries_rate,
-                rate * scenario.fan_out as f64,
+                "{:.0} of {:.0} deliveries/s; what was due took {} longer than its time, and {} were missing {patience} after the last publish",
+                outcome.rate,
+                rate * options.fan_out as f64,
                 duration(late),
                 faults.lost,
-                duration(plan.load.give_up)
             ));
         }
     } else if unfinished {
-        return Validity::Overloaded(format!(
-            "{} messages had not come {} after the end",
-            faults.lost,
-            duration(plan.load.give_up)
-        ));
+        return Validity::Overloaded(format!("{} messages had not come {patience} after the end", faults.lost));
     }
-    if counts.all_deliveries == 0 {
+    if tally.all_right == 0 {
         return Validity::Errors("nothing was delivered".to_owned());
     }
     Validity::Good

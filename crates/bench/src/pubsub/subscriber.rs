@@ -4,20 +4,17 @@ use std::rc::Rc;
 
 use thalweg_types::limits::MAX_DELIVER_SUBSCRIPTIONS;
 use thalweg_wire::{
-    Batch, Credit, Deliver, Dropped, Frame as _, Kind, RawFrame, ReceiveCredit, ServerFrame, Short, Subscribe,
-    credit::Overrun,
+    Batch, Credit, Deliver, Dropped, Frame as _, Kind, Permit, RawFrame, ReceiveCredit, ServerFrame, Short, Subscribe,
 };
 
 use super::{
-    plan::Plan,
-    publisher::SUBJECT,
-    recorder::{Recorder, Shared},
+    batch::SUBJECT,
+    options::PubsubOptions,
+    recorder::{Deliveries, Shared},
 };
-use crate::native::{
-    check::{Account, Runs, Share},
-    drive::{Next, Session, drive},
-    line::{Line, LineError, body, unexpected},
-    payload::Payloads,
+use crate::{
+    load::Tally,
+    native::{Account, Line, LineError, Next, Payloads, Runs, Session, Share, body, drive, unexpected},
 };
 
 /// A subscription of a channel; its id is its place in the channel's list, from 1.
@@ -54,29 +51,31 @@ impl SubscribeChannel {
     pub async fn open(
         mut line: Line,
         groups: Vec<usize>,
-        plan: &Plan<'_>,
+        options: &PubsubOptions,
         payloads: Rc<Payloads>,
     ) -> Result<Unstarted, LineError> {
-        let share = if plan.scenario.members > 0 { Share::Some } else { Share::All };
+        let shares = options.queue_members > 0;
+        let share = if shares { Share::Some } else { Share::All };
+        let window = Permit { messages: options.window_messages, bytes: options.window_bytes };
         let mut subscriptions = Vec::with_capacity(groups.len());
         for (id, group) in (1..).zip(groups) {
-            let credit = ReceiveCredit::new(&plan.window);
-            let queue = if plan.scenario.members > 0 { format!("group-{group}") } else { String::new() };
+            let credit = ReceiveCredit::new(&window);
+            let queue = if shares { format!("group-{group}") } else { String::new() };
             let subscribe = Subscribe {
-                policy: plan.scenario.policy,
-                queue_messages: plan.queue.messages,
-                queue_bytes: plan.queue.bytes,
+                policy: options.policy.wire(),
+                queue_messages: options.queue_messages,
+                queue_bytes: options.queue_bytes,
                 permit: credit.permit(),
                 pattern: Short(SUBJECT),
                 queue: Short(queue.as_bytes()),
             };
-            subscribe.encode(line.out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
+            subscribe.encode(line.out.buffer(), id).map_err(LineError::protocol)?;
             line.next(|envelope| match envelope.frame {
                 ServerFrame::Subscribed(_) => Ok(()),
                 other => Err(LineError::Protocol(format!("it answered with a {} frame", other.kind().name()))),
             })
             .await?;
-            let account = Account::new(share, plan.scenario.publishers);
+            let account = Account::new(share, options.publishers);
             subscriptions.push(Subscription { group, account, credit, settled: false });
         }
         let inbox = Inbox {
@@ -84,7 +83,7 @@ impl SubscribeChannel {
             runs: Runs::default(),
             ids: Vec::with_capacity(MAX_DELIVER_SUBSCRIPTIONS),
             credits: Vec::new(),
-            shares: plan.scenario.members > 0,
+            shares,
         };
         Ok(Unstarted { line, subscriptions, inbox })
     }
@@ -100,7 +99,7 @@ impl SubscribeChannel {
             }
             (subscription.group, subscription.account)
         });
-        shared.recorder.borrow_mut().accounts.extend(accounts);
+        shared.tally.borrow_mut().own.accounts.extend(accounts);
         ended
     }
 
@@ -133,12 +132,12 @@ impl Session for SubscribeChannel {
     fn receive(&mut self, line: &mut Line, bytes: usize) -> Result<(), LineError> {
         let now = self.shared.clock.now();
         let Self { subscriptions, shared, inbox } = self;
-        let mut recorder = shared.recorder.borrow_mut();
-        let before = recorder.all_deliveries;
+        let mut tally = shared.tally.borrow_mut();
+        let before = tally.all_right;
         while let Some(raw) = line.frame()? {
             match raw.header.kind {
                 kind if kind == Kind::Deliver as u16 => {
-                    inbox.deliver(raw, subscriptions, shared, &mut recorder, now)?;
+                    inbox.deliver(raw, subscriptions, shared, &mut tally, now)?;
                 }
                 kind if kind == Kind::Dropped as u16 => {
                     let dropped = Dropped::decode_body(body(&raw))?.messages;
@@ -151,12 +150,12 @@ impl Session for SubscribeChannel {
                 _ => return Err(unexpected(raw)),
             }
             for (id, credit) in inbox.credits.drain(..) {
-                credit.encode(line.out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
+                credit.encode(line.out.buffer(), id).map_err(LineError::protocol)?;
             }
         }
         if shared.counted.contains(&now) {
-            recorder.received_bytes += bytes as u64;
-            recorder.deliveries += recorder.all_deliveries - before;
+            tally.received_bytes += bytes as u64;
+            tally.right += tally.all_right - before;
         }
         Ok(())
     }
@@ -176,7 +175,6 @@ pub struct Unstarted {
 
 impl Unstarted {
     /// Returns the channel, and the subscriptions that receive on it.
-    #[must_use]
     pub fn start(self, shared: Rc<Shared>) -> (Line, SubscribeChannel) {
         (self.line, SubscribeChannel { subscriptions: self.subscriptions, shared, inbox: self.inbox })
     }
@@ -195,28 +193,27 @@ impl Inbox {
         raw: RawFrame<'_>,
         subscriptions: &mut [Subscription],
         shared: &Shared,
-        recorder: &mut Recorder,
+        tally: &mut Tally<Deliveries>,
         now: u64,
     ) -> Result<(), LineError> {
         let deliver = Deliver::decode_body(body(&raw))?;
-        let batch = Batch::decode(deliver.batch.0).map_err(|error| LineError::Protocol(error.to_string()))?;
+        let batch = Batch::decode(deliver.batch.0).map_err(LineError::protocol)?;
         self.ids.clear();
         self.ids.extend(deliver.subscriptions.iter());
         let times = self.ids.len() as u64;
         let right = judge(&batch, &self.payloads, &mut self.runs, |due, messages| {
             if shared.counted.contains(&due) {
-                recorder.times.record_nanos_times(now.saturating_sub(due), messages * times);
-                recorder.last = now.saturating_sub(shared.counted.start);
+                tally.times[0].record_nanos_times(now.saturating_sub(due), messages * times);
+                tally.own.last = now.saturating_sub(shared.counted.start);
             }
         });
-        recorder.all_deliveries += right * times;
+        tally.all_right += right * times;
         let (messages, bytes) = (u64::from(batch.count()), deliver.batch.0.len() as u64);
         for &id in &self.ids {
             let subscription = subscription(subscriptions, id)?;
             subscription.account.take(self.runs.all());
             subscription.account.wrong += messages.abs_diff(right);
-            let overrun = |overrun: Overrun| LineError::Protocol(overrun.to_string());
-            subscription.credit.received(messages, bytes).map_err(overrun)?;
+            subscription.credit.received(messages, bytes).map_err(LineError::protocol)?;
             self.credits.extend(subscription.credit.consumed(messages, bytes).map(|credit| (id, credit)));
             if self.shares {
                 shared.finish.group_received(subscription.group, messages);
@@ -253,7 +250,7 @@ pub fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::payload::{Depth, Head};
+    use crate::native::{Depth, Head};
     use thalweg_wire::BatchWriter;
 
     #[test]

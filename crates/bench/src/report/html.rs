@@ -14,33 +14,35 @@ td.figure{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.missed{color:#a1232b;font-weight:bold}td.void{color:#8a5a00;font-weight:bold}\
 svg{max-width:100%;height:auto}";
 
-/// Returns the page.
-pub fn page(report: &Report) -> String {
-    let mut out = String::with_capacity(64 * 1024);
-    let title = format!("thalweg bench {}", report.suite);
-    let _ = writeln!(
-        out,
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\
-         </head><body>\n<h1>{title}</h1>"
-    );
-    let mut head = String::new();
-    report.write_head(&mut head);
-    let _ = writeln!(out, "<pre>{}</pre>", escaped(&head));
-    if !report.checks.is_empty() {
-        write_checks(&mut out, report);
+impl Report {
+    /// Returns the report as one HTML page, plots included, that loads nothing from elsewhere.
+    pub fn to_html(&self) -> String {
+        let mut out = String::with_capacity(64 * 1024);
+        let title = format!("thalweg bench {}", self.suite);
+        let _ = writeln!(
+            out,
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\
+             </head><body>\n<h1>{title}</h1>"
+        );
+        let mut head = String::new();
+        self.write_head(&mut head);
+        let _ = writeln!(out, "<pre>{}</pre>", escaped(&head));
+        if !self.checks.is_empty() {
+            write_checks(&mut out, self);
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "<p>Note: {}</p>", escaped(note));
+        }
+        for plot in &self.plots {
+            // Drawn by ourselves, with their words escaped.
+            let _ = writeln!(out, "<h2>{}</h2>\n{}", escaped(&plot.title), plot.svg);
+        }
+        for table in &self.tables {
+            write_table(&mut out, table);
+        }
+        out.push_str("</body></html>\n");
+        out
     }
-    for note in &report.notes {
-        let _ = writeln!(out, "<p>Note: {}</p>", escaped(note));
-    }
-    for plot in &report.plots {
-        // Drawn by ourselves, with their words escaped.
-        let _ = writeln!(out, "<h2>{}</h2>\n{}", escaped(&plot.title), plot.svg);
-    }
-    for table in &report.tables {
-        write_table(&mut out, table);
-    }
-    out.push_str("</body></html>\n");
-    out
 }
 
 fn write_checks(out: &mut String, report: &Report) {

@@ -23,7 +23,7 @@ use std::{
 
 use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 
-use crate::load::poller::{Event, Poller};
+use crate::load::{Event, Poller};
 
 /// Bytes of the file; it begins again at its end, as segments do that are taken again.
 const FILE_BYTES: usize = 64 << 20;

@@ -7,10 +7,7 @@ use thalweg_redis::wire::reply_parser::{ReplyError, Token, token, whole};
 use super::requests::command;
 use crate::{
     BenchError,
-    load::{
-        address::{Address, Waits},
-        connection::Connection,
-    },
+    load::{Address, Connection},
 };
 
 /// Longest wait for a reply of setup.
@@ -71,7 +68,6 @@ impl Answer {
     }
 
     /// Returns the answer as text; empty for answers without text.
-    #[must_use]
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -85,18 +81,19 @@ impl Answer {
 #[derive(Debug)]
 pub struct Client {
     connection: Connection,
-    address: Address,
+    /// Address of the server, for errors.
+    target: String,
 }
 
 impl Client {
     /// Connects, authenticates, selects.
     pub fn open(greeting: &Greeting) -> Result<Self, BenchError> {
-        let fail = |message: String| BenchError::Target { target: greeting.address.to_string(), message };
+        let fail = BenchError::target(&greeting.address);
         let connection =
             Connection::open(&greeting.address).map_err(|error| fail(format!("{error}; is the server running?")))?;
-        let waits = connection.socket().set_waiting(Waits::AtMost(PATIENCE));
+        let waits = connection.socket().set_read_timeout(Some(PATIENCE));
         waits.map_err(|error| fail(error.to_string()))?;
-        let mut client = Self { connection, address: greeting.address.clone() };
+        let mut client = Self { connection, target: greeting.address.to_string() };
         let database = greeting.database.to_string();
         let mut begin: Vec<Vec<&[u8]>> = Vec::new();
         if let Some(password) = &greeting.password {
@@ -116,15 +113,14 @@ impl Client {
 
     /// The connection, for the generator: nothing is under way, and it waits for nothing.
     pub fn into_connection(self) -> Result<Connection, BenchError> {
-        let set = self.connection.socket().set_waiting(Waits::Never);
-        set.map_err(|error| BenchError::Target { target: self.address.to_string(), message: error.to_string() })?;
+        let set = self.connection.socket().set_nonblocking(true);
+        set.map_err(BenchError::target(&self.target))?;
         Ok(self.connection)
     }
 
     /// Asks, and waits for the reply.
     pub fn ask(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
-        let target = self.address.to_string();
-        let fail = |message: String| BenchError::Subject { subject: target.clone(), doing: "setup", message };
+        let fail = BenchError::subject(&self.target, "setup");
         command(arguments, self.connection.out());
         self.connection.send().map_err(|error| fail(error.to_string()))?;
         loop {
@@ -134,28 +130,25 @@ impl Client {
                 self.connection.consume(len);
                 return Ok(answer);
             }
-            self.connection.receive().map_err(|error| {
-                let name = String::from_utf8_lossy(arguments[0]).into_owned();
-                fail(format!("{name} got no reply: {error}"))
-            })?;
+            let name = String::from_utf8_lossy(arguments[0]);
+            self.connection.receive().map_err(|error| fail(format!("{name} got no reply: {error}")))?;
         }
     }
 
     /// Asks, and fails if the reply is an error.
     pub fn done(&mut self, arguments: &[&[u8]]) -> Result<Answer, BenchError> {
         match self.ask(arguments)? {
-            Answer::Error(message) => Err(BenchError::Subject {
-                subject: self.address.to_string(),
-                doing: "setup",
-                message: format!("{}: {message}", String::from_utf8_lossy(arguments[0])),
-            }),
+            Answer::Error(message) => {
+                let message = format!("{}: {message}", String::from_utf8_lossy(arguments[0]));
+                Err(BenchError::subject(&self.target, "setup")(message))
+            }
             answer => Ok(answer),
         }
     }
 
     /// Sends `QUIT` without waiting for the reply.
-    pub fn leave(mut self) {
-        let _ = self.connection.socket_mut().write(b"*1\r\n$4\r\nQUIT\r\n");
+    pub fn leave(self) {
+        let _ = self.connection.socket().write(b"*1\r\n$4\r\nQUIT\r\n");
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::client::Greeting;
-use crate::{BenchError, load::address::Address};
+use crate::{BenchError, load::Address};
 
 /// Parameters of a run of redis-benchmark.
 #[derive(Clone, Debug)]
@@ -51,6 +51,14 @@ pub struct Figures {
     pub max_us: f64,
 }
 
+impl Figures {
+    /// Returns a percentile of the response times, in microseconds; NaN for one that redis-benchmark does not print.
+    pub fn time_us(&self, percentile: f64) -> f64 {
+        let known = [(50.0, self.p50_us), (99.0, self.p99_us), (100.0, self.max_us)];
+        known.into_iter().find(|(known, _)| *known == percentile).map_or(f64::NAN, |(_, time)| time)
+    }
+}
+
 /// Requests of the run that finds out how many fill the duration.
 const PILOT: u64 = 2000;
 
@@ -65,11 +73,8 @@ impl Request {
 
     /// Runs redis-benchmark for this many requests.
     pub fn count(&self, binary: &Path, requests: u64) -> Result<Figures, BenchError> {
-        let fail = |message: String| BenchError::Subject {
-            subject: binary.display().to_string(),
-            doing: "measuring",
-            message,
-        };
+        let name = binary.display().to_string();
+        let fail = |message: String| BenchError::subject(&name, "measuring")(message);
         let output = Command::new(binary)
             .args(self.arguments(requests))
             .stdin(Stdio::null())

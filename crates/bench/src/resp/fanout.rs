@@ -5,67 +5,35 @@
 //! doubled, out of order or changed is noticed; redis-benchmark's are all the same, so there only their bytes and their
 //! number are.
 
-use std::{io::ErrorKind, thread::JoinHandle, time::Duration};
+use std::{io::ErrorKind, thread::JoinHandle};
 
 use thalweg_redis::wire::reply_parser::{Token, token};
 
 use super::{
     client::{Answer, Client, Greeting},
     external::Figures,
+    options::RespOptions,
+    protocol::Outcome,
 };
 use crate::{
     BenchError,
     latency::{Latencies, nanos},
-    load::{
-        connection::Connection,
-        crew::Clock,
-        poller::{Event, Poller},
-        validity::Validity,
-    },
-    native::payload::{Depth, Head, Payloads},
-    usage::{Cost, Meter},
+    load::{Clock, Connection, Event, Poller, Tally, Validity},
+    native::{Depth, Head, Payloads},
+    usage::Meter,
 };
 
 /// Everything that a run does.
 #[derive(Clone, Debug)]
-pub struct FanOut {
+pub struct FanOut<'a> {
     /// How connections begin.
     pub greeting: Greeting,
     /// Number of subscribers.
     pub subscribers: usize,
-    /// Messages that may be under way.
-    pub pipeline: usize,
-    /// Bytes of each.
-    pub payload_bytes: usize,
-    /// Time in which deliveries are not counted.
-    pub warmup: Duration,
-    /// Time in which deliveries are counted.
-    pub duration: Duration,
-    /// Longest wait for missing deliveries.
-    pub give_up: Duration,
-    /// Seed of the content.
-    pub seed: u64,
+    /// Times, seed, the bytes of a message, and the messages that may be under way.
+    pub options: &'a RespOptions,
     /// The server's process.
     pub process: Option<u32>,
-}
-
-/// Figures of a run.
-#[derive(Clone, Debug)]
-pub struct Delivered {
-    /// Deliveries per second of the counted time.
-    pub rate: f64,
-    /// All deliveries, those of the warm-up included: what the costs below were for.
-    pub deliveries: u64,
-    /// Times from the publish to each delivery; empty if another process publishes.
-    pub times: Latencies,
-    /// Resources that the server used.
-    pub server: Option<Cost>,
-    /// CPU seconds of the generator.
-    pub generator_cpu: f64,
-    /// Share of its time that its thread was running.
-    pub busy: f64,
-    /// Validity of the figures.
-    pub validity: Validity,
 }
 
 /// Channel of all messages.
@@ -76,32 +44,41 @@ enum Publisher {
     /// This thread publishes.
     Own(Connection),
     /// redis-benchmark: these bytes, and how often in all is known when it has ended.
-    Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>> },
+    Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>>, figures: Option<Figures> },
 }
 
-/// Runs a plan with our own publisher.
-pub fn run(plan: &FanOut) -> Result<Delivered, BenchError> {
+/// Runs a plan with our own publisher. The outcome's rate is that of deliveries; `all_right` counts all of them, those
+/// of the warm-up included.
+pub fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     Stage::open(plan, Publisher::Own(publisher))?.play()
 }
 
-/// Runs a plan beside another publisher: `publish` gets the payload, and returns how often it was published in all.
+/// Returns the payload of messages that redis-benchmark publishes.
+pub fn external_payload(options: &RespOptions) -> String {
+    "x".repeat(options.value_bytes())
+}
+
+/// Runs a plan beside redis-benchmark: `publish` returns its figures, and how often it has published in all. Its figures
+/// are missing if it did not come to its end.
 pub fn run_beside(
-    plan: &FanOut,
-    publish: impl FnOnce(String) -> Result<(Figures, u64), BenchError> + Send + 'static,
-) -> Result<Delivered, BenchError> {
-    let payload = "x".repeat(plan.payload_bytes);
-    let publisher = Publisher::Other { payload: payload.clone().into_bytes(), thread: None };
-    let mut stage = Stage::open(plan, publisher)?;
-    let thread = std::thread::spawn(move || publish(payload));
-    if let Publisher::Other { thread: place, .. } = &mut stage.publisher {
-        *place = Some(thread);
+    plan: &FanOut<'_>,
+    publish: impl FnOnce() -> Result<(Figures, u64), BenchError> + Send + 'static,
+) -> Result<(Outcome, Option<Figures>), BenchError> {
+    let payload = external_payload(plan.options).into_bytes();
+    let mut stage = Stage::open(plan, Publisher::Other { payload, thread: None, figures: None })?;
+    if let Publisher::Other { thread, .. } = &mut stage.publisher {
+        *thread = Some(std::thread::spawn(publish));
     }
-    stage.play()
+    let outcome = stage.play()?;
+    match stage.publisher {
+        Publisher::Own(_) => Ok((outcome, None)),
+        Publisher::Other { figures, .. } => Ok((outcome, figures)),
+    }
 }
 
 struct Stage<'a> {
-    plan: &'a FanOut,
+    plan: &'a FanOut<'a>,
     payloads: Payloads,
     /// Bytes that a message to a subscriber begins with.
     head: Vec<u8>,
@@ -117,25 +94,20 @@ struct Stage<'a> {
     acked: u64,
     /// Number of all messages, once it is known.
     total: Option<u64>,
-    counted: u64,
     first: Option<u64>,
     last: u64,
-    times: Latencies,
-    problem: Option<String>,
+    tally: Tally<()>,
 }
 
 /// Token of the publisher's socket.
 const PUBLISHER: u64 = u64::MAX;
 
 impl<'a> Stage<'a> {
-    fn open(plan: &'a FanOut, publisher: Publisher) -> Result<Self, BenchError> {
-        let fail = |error: std::io::Error| BenchError::Target {
-            target: plan.greeting.address.to_string(),
-            message: error.to_string(),
-        };
-        let poller = Poller::new().map_err(fail)?;
+    fn open(plan: &'a FanOut<'a>, publisher: Publisher) -> Result<Self, BenchError> {
+        let fail = BenchError::target(&plan.greeting.address);
+        let poller = Poller::new().map_err(&fail)?;
         if let Publisher::Own(connection) = &publisher {
-            poller.add(connection.socket(), PUBLISHER).map_err(fail)?;
+            poller.add(connection.socket(), PUBLISHER).map_err(&fail)?;
         }
         let mut subscribers = Vec::new();
         for number in 0..plan.subscribers {
@@ -143,20 +115,20 @@ impl<'a> Stage<'a> {
             match client.done(&[b"SUBSCRIBE", CHANNEL.as_bytes()])? {
                 Answer::List(parts) if parts.get(2) == Some(&Answer::Integer(1)) => {}
                 other => {
-                    let message = format!("SUBSCRIBE answered {other:?}");
                     let subject = plan.greeting.address.to_string();
-                    return Err(BenchError::Subject { subject, doing: "setup", message });
+                    return Err(BenchError::subject(&subject, "setup")(format!("SUBSCRIBE answered {other:?}")));
                 }
             }
             let connection = client.into_connection()?;
-            poller.add(connection.socket(), number as u64).map_err(fail)?;
+            poller.add(connection.socket(), number as u64).map_err(&fail)?;
             subscribers.push(connection);
         }
         let kind = if plan.greeting.is_resp3 { '>' } else { '*' };
-        let about = format!("${}\r\n{CHANNEL}\r\n${}\r\n", CHANNEL.len(), plan.payload_bytes);
+        let payload_bytes = plan.options.value_bytes();
+        let about = format!("${}\r\n{CHANNEL}\r\n${payload_bytes}\r\n", CHANNEL.len());
         Ok(Self {
             plan,
-            payloads: Payloads::new(plan.payload_bytes, plan.seed, Depth::Full),
+            payloads: Payloads::new(payload_bytes, plan.options.seed, Depth::Full),
             head: format!("{kind}3\r\n$7\r\nmessage\r\n{about}").into_bytes(),
             request: format!("*3\r\n$7\r\nPUBLISH\r\n{about}").into_bytes(),
             publisher,
@@ -167,20 +139,18 @@ impl<'a> Stage<'a> {
             published: 0,
             acked: 0,
             total: None,
-            counted: 0,
             first: None,
             last: 0,
-            times: Latencies::default(),
-            problem: None,
+            tally: Tally::new(1),
         })
     }
 
-    fn play(mut self) -> Result<Delivered, BenchError> {
+    fn play(&mut self) -> Result<Outcome, BenchError> {
         let meter = Meter::begin(self.plan.process);
         self.clock = Clock::start();
         let mut events: Vec<Event> = Vec::with_capacity(64);
         let mut last_news = 0;
-        while self.problem.is_none() {
+        while self.tally.first_problem.is_none() {
             self.publish();
             self.look_at_other()?;
             if self.total.is_some_and(|total| self.got.iter().all(|got| *got >= total)) {
@@ -190,28 +160,24 @@ impl<'a> Stage<'a> {
             let now = self.clock.now();
             if news {
                 last_news = now;
-            } else if now - last_news > nanos(self.plan.give_up) {
-                self.problem = Some(format!("nothing came for {:?}: {}", self.plan.give_up, self.standing()));
+            } else if now - last_news > nanos(self.plan.options.give_up) {
+                let problem = format!("nothing came for {:?}: {}", self.plan.options.give_up, self.standing());
+                self.tally.problem(|| problem);
             }
         }
-        let ((cpu, busy), server) = (meter.effort(), meter.server());
+        let spent = meter.spent();
         let over = self.total.filter(|total| self.got.iter().any(|got| got != total));
-        if over.is_some() && self.problem.is_none() {
-            self.problem = Some(self.standing());
+        if over.is_some() {
+            let standing = self.standing();
+            self.tally.problem(|| standing);
         }
         let seconds = match self.publisher {
-            Publisher::Own(_) => self.plan.duration.as_secs_f64(),
+            Publisher::Own(_) => self.plan.options.duration.as_secs_f64(),
             Publisher::Other { .. } => (self.last - self.first.unwrap_or(self.last)) as f64 / 1e9,
         };
-        Ok(Delivered {
-            rate: if seconds > 0.0 { self.counted as f64 / seconds } else { 0.0 },
-            deliveries: self.got.iter().sum(),
-            times: self.times,
-            server,
-            generator_cpu: cpu.as_secs_f64(),
-            busy,
-            validity: self.problem.map_or(Validity::Good, Validity::Errors),
-        })
+        let tally = Tally { all_right: self.got.iter().sum(), ..std::mem::take(&mut self.tally) };
+        let validity = tally.first_problem.clone().map_or(Validity::Good, Validity::Errors);
+        Ok(Outcome { validity, ..Outcome::new(tally, seconds, spent) })
     }
 
     fn standing(&self) -> String {
@@ -227,31 +193,32 @@ impl<'a> Stage<'a> {
             return;
         }
         let now = self.clock.now();
-        if now >= nanos(self.plan.warmup + self.plan.duration) {
+        if now >= nanos(self.plan.options.warmup + self.plan.options.duration) {
             self.total = Some(self.published);
             return;
         }
-        for sequence in self.published..self.published + self.plan.pipeline as u64 {
+        for sequence in self.published..self.published + self.plan.options.pipeline as u64 {
             connection.out().extend_from_slice(&self.request);
             self.payloads.put(Head { sequence, due: now, publisher: 0 }, connection.out());
             connection.out().extend_from_slice(b"\r\n");
         }
-        self.published += self.plan.pipeline as u64;
+        self.published += self.plan.options.pipeline as u64;
         // A burst is far less than a socket's buffer, and nothing else is in it.
         match connection.send() {
             Ok(()) if !connection.is_blocked => {}
-            Ok(()) => self.problem = Some("the server does not take a burst of messages".to_owned()),
-            Err(error) => self.problem = Some(format!("publishing: {error}")),
+            Ok(()) => self.tally.problem(|| "the server does not take a burst of messages".to_owned()),
+            Err(error) => self.tally.problem(|| format!("publishing: {error}")),
         }
     }
 
     /// Takes the other publisher's count if it has ended.
     fn look_at_other(&mut self) -> Result<(), BenchError> {
-        if let Publisher::Other { thread, .. } = &mut self.publisher
+        if let Publisher::Other { thread, figures, .. } = &mut self.publisher
             && thread.as_ref().is_some_and(JoinHandle::is_finished)
             && let Some(thread) = thread.take()
         {
-            let (_, published) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let (printed, published) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            *figures = Some(printed);
             (self.published, self.acked, self.total) = (published, published, Some(published));
         }
         Ok(())
@@ -259,7 +226,7 @@ impl<'a> Stage<'a> {
 
     fn wait(&mut self, events: &mut Vec<Event>) -> bool {
         if let Err(error) = self.poller.wait(events, 20_000_000) {
-            self.problem = Some(format!("waiting: {error}"));
+            self.tally.problem(|| format!("waiting: {error}"));
         }
         let news = !events.is_empty();
         for event in events.drain(..) {
@@ -268,7 +235,7 @@ impl<'a> Stage<'a> {
                 number => self.take_messages(number as usize),
             };
             if let Err(problem) = taken {
-                self.problem.get_or_insert(problem);
+                self.tally.problem(|| problem);
             }
         }
         news
@@ -295,10 +262,12 @@ impl<'a> Stage<'a> {
         // What one read does not bring, epoll reports again: the others and the publisher have their turn.
         receive(connection)?;
         let now = self.clock.now();
-        let message_bytes = self.head.len() + self.plan.payload_bytes + 2;
+        let message_bytes = self.head.len() + self.plan.options.value_bytes() + 2;
         let (mut at, mut run) = (0, Run::default());
         let (from, to) = match self.publisher {
-            Publisher::Own(_) => (nanos(self.plan.warmup), nanos(self.plan.warmup + self.plan.duration)),
+            Publisher::Own(_) => {
+                (nanos(self.plan.options.warmup), nanos(self.plan.options.warmup + self.plan.options.duration))
+            }
             Publisher::Other { .. } => (0, u64::MAX),
         };
         while let Some(message) = connection.input().get(at..at + message_bytes) {
@@ -320,15 +289,15 @@ impl<'a> Stage<'a> {
                 Publisher::Other { .. } => return Err(format!("subscriber {number} got another payload")),
             };
             if due != run.due {
-                run.end(now, &mut self.times);
+                run.end(now, &mut self.tally.times[0]);
                 run.due = due;
             }
             run.count += u64::from(due >= from && due > 0);
             self.got[number] += 1;
-            self.counted += u64::from(now >= from && now < to);
+            self.tally.right += u64::from(now >= from && now < to);
             at += message_bytes;
         }
-        run.end(now, &mut self.times);
+        run.end(now, &mut self.tally.times[0]);
         connection.consume(at);
         self.first.get_or_insert(now);
         self.last = now;

@@ -1,16 +1,13 @@
 //! Options of the RESP suite.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
-use super::{requests::Mix, scenario::DEFAULT_VALUE_BYTES, server::Spec};
+use super::requests::Mix;
 use crate::{
     BenchError,
-    load::{
-        schedule::Arrivals,
-        search::{Objective, parse_duration},
-    },
-    native::payload::HEAD_BYTES,
-    options::{rate_within, require, within},
+    load::{Address, Arrivals, Objective, Pace},
+    native::HEAD_BYTES,
+    options::{parse_duration, rate_within, require, within},
     random::Distribution,
 };
 
@@ -122,7 +119,6 @@ pub enum Generator {
 
 impl Generator {
     /// Returns the name as it is typed.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -138,6 +134,9 @@ pub enum Preset {
     Goals,
 }
 
+/// Bytes of a value where nothing else is said.
+const DEFAULT_VALUE_BYTES: usize = 100;
+
 /// The largest value: the generator keeps whole replies.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
@@ -149,7 +148,7 @@ impl RespOptions {
         within("--subscribers", self.subscribers.unwrap_or(1), 10_000)?;
         within("--keys", self.keys, 100_000_000)?;
         within("--rounds", self.rounds, 100)?;
-        let bytes = self.value_size.unwrap_or(DEFAULT_VALUE_BYTES);
+        let bytes = self.value_bytes();
         require(bytes <= MAX_VALUE_BYTES, "--value-size", "must be at most 1 MiB")?;
         let fits = self.subscribers.is_none() || bytes >= HEAD_BYTES;
         require(fits, "--value-size", "a message has a head of 24 bytes: it must be at least that")?;
@@ -161,5 +160,99 @@ impl RespOptions {
         let can_send = is_simple || !self.generator.contains(&Generator::RedisBenchmark);
         require(can_send, "--generator", "redis-benchmark has closed loops only, of one operation")?;
         require(!self.server.is_empty(), "--server", "name at least one")
+    }
+
+    /// Returns the bytes of a value.
+    pub fn value_bytes(&self) -> usize {
+        self.value_size.unwrap_or(DEFAULT_VALUE_BYTES)
+    }
+
+    /// Returns how requests are paced.
+    pub fn pace(&self) -> Pace {
+        Pace::of_rate(self.rate, self.arrivals)
+    }
+}
+
+/// Choice of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// A server of our own: database 0 is durable, database 1 is a cache.
+    Thalweg,
+    /// redis-server without persistence.
+    RedisNone,
+    /// redis-server, which syncs each write before it answers.
+    RedisAlways,
+    /// A thread of this process that does nothing but write, sync and answer: what the machine allows.
+    Bare,
+    /// A server that runs already.
+    At(Address),
+}
+
+/// A server, and one of its databases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// The server.
+    pub choice: Choice,
+    /// Database that is selected; none: the scenario's.
+    pub database: Option<u32>,
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, database) = match text.rsplit_once('@') {
+            Some((name, database)) => {
+                let number = database.parse().map_err(|_| format!("{database:?} is not the number of a database"))?;
+                (name, Some(number))
+            }
+            None => (text, None),
+        };
+        let choice = match name {
+            "thalweg" => Choice::Thalweg,
+            "redis-none" => Choice::RedisNone,
+            "redis-always" => Choice::RedisAlways,
+            "bare" => Choice::Bare,
+            address => Choice::At(address.parse()?),
+        };
+        Ok(Self { choice, database })
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thalweg => "thalweg",
+            Self::RedisNone => "redis-none",
+            Self::RedisAlways => "redis-always",
+            Self::Bare => "bare",
+            Self::At(address) => return address.fmt(f),
+        })
+    }
+}
+
+impl Spec {
+    /// Returns the server as it was typed.
+    pub fn name(&self) -> String {
+        self.database.map_or(self.choice.to_string(), |database| format!("{}@{database}", self.choice))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_named_with_their_database() {
+        let spec: Spec = "thalweg@1".parse().unwrap();
+        assert_eq!(
+            (spec.choice.clone(), spec.database, spec.name()),
+            (Choice::Thalweg, Some(1), "thalweg@1".to_owned())
+        );
+        for text in ["redis-none", "redis-always@3", "bare", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
+            assert_eq!(text.parse::<Spec>().unwrap().name(), text);
+        }
+        assert!("redis@x".parse::<Spec>().is_err());
+        assert!("mongo".parse::<Spec>().is_err());
     }
 }

@@ -8,12 +8,7 @@ use super::{
 };
 use crate::{
     BenchError,
-    load::{
-        connection::Connection,
-        protocol::{Batching, Decoded, Flawed, OnLoss, Protocol},
-        run,
-        tally::Tally,
-    },
+    load::{self, Batching, Connection, Decoded, Flawed, OnLoss, Protocol, Tally},
     random::Generator,
 };
 
@@ -40,10 +35,10 @@ pub enum OnWrong {
 }
 
 /// A run.
-pub type Plan = run::Plan<Resp>;
+pub type Plan = load::Plan<Resp>;
 
 /// A run's figures.
-pub type Outcome = run::Outcome<()>;
+pub type Outcome = load::Outcome<()>;
 
 impl Protocol for Resp {
     /// Position of the operation in the mix, and the key.
@@ -100,8 +95,6 @@ impl Protocol for Resp {
 
     #[inline]
     fn count(&self, (): &mut (), (): (), _: Option<u64>) {}
-
-    fn merge((): &mut (), (): ()) {}
 
     fn errors(&self, tally: &Tally<()>) -> Option<String> {
         let wrong = tally.wrong + tally.lost;

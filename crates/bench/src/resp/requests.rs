@@ -6,7 +6,6 @@
 use std::{fmt, str::FromStr};
 
 use rand::RngExt as _;
-use serde::Serialize;
 use thalweg_redis::wire::reply_parser::{ReplyError, Token, token};
 
 use crate::{
@@ -21,8 +20,7 @@ pub const MANY: u64 = 10;
 pub const FIELDS: u64 = 100;
 
 /// Kind of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Operation {
     /// The server does nothing.
     Ping,
@@ -50,7 +48,6 @@ impl Operation {
         [Self::Ping, Self::Get, Self::Set, Self::Incr, Self::Hget, Self::Hset, Self::Mget, Self::Mset, Self::Xadd];
 
     /// Returns the command's name in RESP.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Ping => "PING",
@@ -66,7 +63,6 @@ impl Operation {
     }
 
     /// Returns the operation that must have filled the keys before this one is measured.
-    #[must_use]
     pub fn needs(self) -> Option<Self> {
         match self {
             Self::Get | Self::Mget => Some(Self::Set),
@@ -82,7 +78,6 @@ pub struct Mix(Vec<(Operation, u32)>);
 
 impl Mix {
     /// Returns a mix of one operation.
-    #[must_use]
     pub fn only(operation: Operation) -> Self {
         Self(vec![(operation, 1)])
     }
@@ -94,7 +89,6 @@ impl Mix {
 
     /// Returns the operation of a kind.
     #[inline]
-    #[must_use]
     pub fn operation(&self, kind: usize) -> Operation {
         self.0[kind].0
     }
@@ -191,7 +185,6 @@ pub struct Requests {
 
 impl Requests {
     /// Creates requests to this many keys. `stream` is the key that XADD appends to.
-    #[must_use]
     pub fn new(values: Values, keys: u64, stream: &str) -> Self {
         let value_head = format!("\r\n${}\r\n", values.len()).into_bytes();
         let xadd = format!("*5\r\n$4\r\nXADD\r\n${}\r\n{stream}\r\n$1\r\n*\r\n$5\r\nfield", stream.len()).into_bytes();

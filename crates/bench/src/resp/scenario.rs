@@ -1,15 +1,11 @@
-//! The lines of the report.
+//! The lines of the report: that of the options, or those of `--preset goals`, which say what thalweg should reach of
+//! redis-server's figures in the same run.
 
 use super::{
-    goals::Goal,
-    options::RespOptions,
-    requests::Mix,
-    server::{Choice, Spec},
+    options::{Choice, Preset, RespOptions, Spec},
+    requests::{Mix, Operation},
 };
-use crate::{load::pace::Pace, random::Distribution};
-
-/// Bytes of a value where nothing else is said.
-pub const DEFAULT_VALUE_BYTES: usize = 100;
+use crate::{native::HEAD_BYTES, random::Distribution, report::Check};
 
 /// Work of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,48 +25,97 @@ pub struct Scenario {
     pub work: Work,
     /// Servers, of which the first is compared with the others.
     pub servers: Vec<(Choice, u32)>,
-    /// Connections; with subscribers the publisher's, which is one.
-    pub connections: usize,
-    /// Requests that may be under way on each connection.
-    pub pipeline: usize,
-    /// Bytes of a value.
-    pub value_bytes: usize,
-    /// Number of different keys.
-    pub keys: u64,
-    /// Spread of the requests over the keys.
-    pub distribution: Distribution,
-    /// How requests are paced.
-    pub pace: Pace,
+    /// Options of the load; with subscribers there is one connection, the publisher's.
+    pub options: RespOptions,
     /// Goal of the first server.
     pub goal: Option<Goal>,
 }
 
 impl Scenario {
-    /// Creates the scenario of the options.
-    #[must_use]
-    pub fn from_options(options: &RespOptions) -> Self {
+    /// Returns the scenario of the options, or those of the preset that they name.
+    pub fn all(options: &RespOptions) -> Vec<Self> {
+        if options.preset == Some(Preset::Goals) {
+            return goals(options);
+        }
         let (name, work, connections) = match options.subscribers {
             Some(count) => (format!("PUBLISH to {count}"), Work::FanOut(count), 1),
             None => (options.mix.to_string(), Work::Requests(options.mix.clone()), options.connections),
         };
-        let database = |spec: &Spec| spec.database.unwrap_or(options.database);
-        Self {
-            name,
-            work,
-            servers: options.server.iter().map(|spec| (spec.choice.clone(), database(spec))).collect(),
-            connections,
-            pipeline: options.pipeline,
-            value_bytes: options.value_size.unwrap_or(DEFAULT_VALUE_BYTES),
-            keys: options.keys,
-            distribution: options.distribution,
-            pace: Pace::of_rate(options.rate, options.arrivals),
-            goal: None,
+        let server = |spec: &Spec| (spec.choice.clone(), spec.database.unwrap_or(options.database));
+        let servers = options.server.iter().map(server).collect();
+        vec![Self { name, work, servers, options: RespOptions { connections, ..options.clone() }, goal: None }]
+    }
+}
+
+/// A ratio that should be reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// The rate should be at least this many times the other's.
+    Rate(f64),
+    /// The median should be at most this many times the other's.
+    Median(f64),
+}
+
+impl Goal {
+    /// Compares the ratios of rates and of medians with the goal.
+    pub fn check(self, what: String, rate: f64, median: f64) -> Check {
+        match self {
+            Self::Rate(required) => Check::at_least(format!("{what}: rate"), rate, required, " ×"),
+            Self::Median(bound) => Check::below(format!("{what}: median"), median, bound, " ×"),
         }
     }
+}
 
-    /// Returns the pacing in words.
-    #[must_use]
-    pub fn pace_name(&self) -> String {
-        self.pace.name("/s")
-    }
+/// Bytes of a value of redis-benchmark's tests.
+const VALUE_BYTES: usize = 3;
+
+/// Bytes of a message.
+const MESSAGE_BYTES: usize = 128;
+
+const CACHE: u32 = 1;
+const DURABLE: u32 = 0;
+
+/// Returns the scenarios of the preset.
+fn goals(options: &RespOptions) -> Vec<Scenario> {
+    let line = |name: &str, work: Work, database, other, connections, pipeline, bytes, goal| Scenario {
+        name: format!("{name}, -c {connections} -P {pipeline}"),
+        work,
+        servers: vec![(Choice::Thalweg, database), (other, 0)],
+        options: RespOptions {
+            connections,
+            pipeline,
+            value_size: options.value_size.or(Some(bytes)),
+            distribution: Distribution::Uniform,
+            ..options.clone()
+        },
+        goal: Some(goal),
+    };
+    let only = |operation| Work::Requests(Mix::only(operation));
+    let cache = |name, operation, connections, pipeline, goal| {
+        line(name, only(operation), CACHE, Choice::RedisNone, connections, pipeline, VALUE_BYTES, goal)
+    };
+    let durable = |name, operation, connections, pipeline, bytes| {
+        line(name, only(operation), DURABLE, Choice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
+    };
+    // The machine's upper bound, beside the peer.
+    let bare = |scenario: Scenario| Scenario {
+        servers: [scenario.servers, vec![(Choice::Bare, DURABLE)]].concat(),
+        ..scenario
+    };
+    let fan_out =
+        line("PUBLISH to 10", Work::FanOut(10), DURABLE, Choice::RedisNone, 1, 16, MESSAGE_BYTES, Goal::Rate(1.5));
+    let value_size = Some(fan_out.options.value_bytes().max(HEAD_BYTES));
+    let fan_out = Scenario { options: RespOptions { value_size, ..fan_out.options.clone() }, ..fan_out };
+    vec![
+        cache("GET cache", Operation::Get, 50, 1, Goal::Rate(1.0)),
+        cache("GET cache", Operation::Get, 50, 16, Goal::Rate(1.0)),
+        cache("SET cache", Operation::Set, 50, 1, Goal::Rate(1.0)),
+        cache("SET cache", Operation::Set, 50, 16, Goal::Rate(1.0)),
+        bare(durable("SET durable", Operation::Set, 50, 1, VALUE_BYTES)),
+        bare(durable("SET durable", Operation::Set, 50, 16, VALUE_BYTES)),
+        cache("GET cache", Operation::Get, 1, 1, Goal::Median(1.1)),
+        bare(durable("SET durable", Operation::Set, 1, 1, VALUE_BYTES)),
+        durable("XADD durable", Operation::Xadd, 50, 16, 100),
+        fan_out,
+    ]
 }

@@ -1,100 +1,29 @@
 //! The servers of a run: our own, Debian's redis-server as it is asked for, or whatever listens somewhere.
 
 use std::{
-    fmt,
     net::SocketAddr,
     path::Path,
     process::{Command, Stdio},
-    str::FromStr,
 };
 
 use super::{
     bare::BareServer,
     client::{Answer, Client, Greeting},
-    options::RespOptions,
+    options::{Choice, RespOptions},
 };
 use crate::{
     BenchError, Progress, Scratch,
-    load::{
-        address::Address,
-        process::{ServerProcess, free_port},
-        target::{NativePort, Target},
-    },
+    load::Address,
+    server::{NativePort, ServerProcess, Target, free_port},
 };
-
-/// Choice of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// A server of our own: database 0 is durable, database 1 is a cache.
-    Thalweg,
-    /// redis-server without persistence.
-    RedisNone,
-    /// redis-server, which syncs each write before it answers.
-    RedisAlways,
-    /// A thread of this process that does nothing but write, sync and answer: what the machine allows.
-    Bare,
-    /// A server that runs already.
-    At(Address),
-}
-
-/// A server, and one of its databases.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
-    /// The server.
-    pub choice: Choice,
-    /// Database that is selected; none: the scenario's.
-    pub database: Option<u32>,
-}
-
-impl FromStr for Spec {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (name, database) = match text.rsplit_once('@') {
-            Some((name, database)) => {
-                let number = database.parse().map_err(|_| format!("{database:?} is not the number of a database"))?;
-                (name, Some(number))
-            }
-            None => (text, None),
-        };
-        let choice = match name {
-            "thalweg" => Choice::Thalweg,
-            "redis-none" => Choice::RedisNone,
-            "redis-always" => Choice::RedisAlways,
-            "bare" => Choice::Bare,
-            address => Choice::At(address.parse()?),
-        };
-        Ok(Self { choice, database })
-    }
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Thalweg => "thalweg",
-            Self::RedisNone => "redis-none",
-            Self::RedisAlways => "redis-always",
-            Self::Bare => "bare",
-            Self::At(address) => return address.fmt(f),
-        })
-    }
-}
-
-impl Spec {
-    /// Returns the server as it was typed.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.database.map_or(self.choice.to_string(), |database| format!("{}@{database}", self.choice))
-    }
-}
 
 /// A server that runs.
 #[derive(Debug)]
 pub struct Server {
     /// The server that was chosen.
     pub choice: Choice,
-    /// Address that it listens on.
-    pub address: Address,
+    /// Address, and how connections to its database 0 begin.
+    pub greeting: Greeting,
     /// Its process, if it is known and on this machine.
     pub process: Option<u32>,
     /// Name and version that it reports.
@@ -147,41 +76,36 @@ impl Server {
             }
             Choice::At(address) => (address.clone(), None, None),
         };
-        let mut server = Self { choice: choice.clone(), address, process, version: String::new(), _own: own };
-        server.ask_version(options)?;
+        // The servers that we have started ask for no password.
+        let password = options.password.clone().filter(|_| own.is_none());
+        let greeting = Greeting { address, password, database: 0, is_resp3: options.resp3 };
+        let mut server = Self { choice: choice.clone(), greeting, process, version: String::new(), _own: own };
+        server.ask_version()?;
         Ok(server)
     }
 
     /// Returns how connections to one of its databases begin.
-    #[must_use]
-    pub fn greeting(&self, database: u32, options: &RespOptions) -> Greeting {
-        Greeting {
-            address: self.address.clone(),
-            // Those that we have started ask for none.
-            password: options.password.clone().filter(|_| matches!(self.choice, Choice::At(_))),
-            database,
-            is_resp3: options.resp3,
-        }
+    pub fn greeting(&self, database: u32) -> Greeting {
+        Greeting { database, ..self.greeting.clone() }
     }
 
     /// Returns the name of one of its databases, for reports.
-    #[must_use]
     pub fn name(&self, database: u32) -> String {
         format!("{} db {database}", self.choice)
     }
 
     /// Describes the durability of writes to a database.
-    pub fn durability(&self, database: u32, options: &RespOptions) -> Result<String, BenchError> {
+    pub fn durability(&self, database: u32) -> Result<String, BenchError> {
         match (&self.choice, database) {
             (Choice::Thalweg, 0) => Ok("durable before it is answered (disk)".to_owned()),
             (Choice::Thalweg, 1) => Ok("none: a cache in memory".to_owned()),
             (Choice::Bare, _) => Ok("one write and one fdatasync before what came together is answered".to_owned()),
-            _ => asked_durability(&mut Client::open(&self.greeting(database, options))?),
+            _ => asked_durability(&mut Client::open(&self.greeting(database))?),
         }
     }
 
-    fn ask_version(&mut self, options: &RespOptions) -> Result<(), BenchError> {
-        let mut client = Client::open(&self.greeting(0, options))?;
+    fn ask_version(&mut self) -> Result<(), BenchError> {
+        let mut client = Client::open(&self.greeting)?;
         client.done(&[b"PING"])?;
         let info = match client.ask(&[b"INFO", b"server"])? {
             Answer::Error(_) => String::new(),
@@ -195,7 +119,7 @@ impl Server {
             Choice::Bare => "a bare server".to_owned(),
             _ => version.unwrap_or_else(|| "a server that does not say its version".to_owned()),
         };
-        let is_here = match &self.address {
+        let is_here = match &self.greeting.address {
             Address::Tcp(address) => address.ip().is_loopback(),
             Address::Unix(_) => true,
         };
@@ -247,27 +171,12 @@ fn start_redis(
     let greeting = Greeting { address: Address::Tcp(address), password: None, database: 0, is_resp3: false };
     let is_ready = || Client::open(&greeting).and_then(|mut client| client.done(&[b"PING"])).is_ok();
     let remedy = "install redis-server, or leave that --server out";
-    ServerProcess::start(&mut command, remedy, is_ready)
-        .map_err(|message| BenchError::Target { target: binary.display().to_string(), message })
+    ServerProcess::start(&mut command, remedy, is_ready).map_err(BenchError::target(binary.display()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers_are_named_with_their_database() {
-        let spec: Spec = "thalweg@1".parse().unwrap();
-        assert_eq!(
-            (spec.choice.clone(), spec.database, spec.name()),
-            (Choice::Thalweg, Some(1), "thalweg@1".to_owned())
-        );
-        for text in ["redis-none", "redis-always@3", "bare", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
-            assert_eq!(text.parse::<Spec>().unwrap().name(), text);
-        }
-        assert!("redis@x".parse::<Spec>().is_err());
-        assert!("mongo".parse::<Spec>().is_err());
-    }
 
     #[test]
     fn fields_of_info_are_found_by_their_whole_name() {

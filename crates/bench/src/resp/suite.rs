@@ -9,37 +9,26 @@ use std::{
 use super::{
     client::Client,
     figures::{Line, conditions, figures, ratios},
-    goals,
-    options::{Generator, Preset, RespOptions},
+    options::{Choice, Generator, RespOptions},
     protocol::Plan,
     requests::Operation,
     scenario::{Scenario, Work},
-    server::{Choice, Server},
+    server::Server,
     turn::Turn,
 };
 use crate::{
     BenchError, Progress, Report, Scratch,
-    latency::micros,
-    load::{
-        pace::Pace,
-        run,
-        search::{self, Bounds, Objective},
-        validity::Validity,
-    },
-    native::{bare, place::Carrier},
+    load::{self, Bounds, Objective, Pace, Validity, find_knee, turns},
+    native::{Carrier, bare},
     options::only,
-    report::{Check, Table, cells, duration, number},
+    report::{Table, cells, duration, number},
 };
 
 /// Runs the suite.
 pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("resp", options.dir.as_deref())?;
-    let scenarios = match options.preset {
-        Some(Preset::Goals) => goals::scenarios(options),
-        None => vec![Scenario::from_options(options)],
-    };
-    let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
+    let scenarios = only(Scenario::all(options), options.only.as_deref(), |scenario| &scenario.name)?;
     let generators = generators(options, &mut report);
     let mut suite = Suite { options, scratch: &scratch, servers: Vec::new(), streams: 0, progress };
     for (choice, _) in scenarios.iter().flat_map(|scenario| &scenario.servers) {
@@ -82,7 +71,7 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
         .iter()
         .map(|server| {
             let process = server.process.map_or_else(String::new, |id| format!(", process {id}"));
-            format!("{} at {}{process}", server.version, server.address)
+            format!("{} at {}{process}", server.version, server.greeting.address)
         })
         .collect();
     report.condition("servers", servers.join("; "));
@@ -151,7 +140,7 @@ impl Suite<'_> {
         }
         for line in all.iter().flatten() {
             let what = format!("{}, {}, {}", line.scenario.name, line.generator, line.server);
-            report.checks.push(Check::of_run(what, "all answered, rightly", line.validity()));
+            report.checks.push(line.validity().check(what, "all answered, rightly"));
         }
         for (line, other) in pairs() {
             // The bare server is a ruler and not a peer.
@@ -181,7 +170,7 @@ impl Suite<'_> {
     /// The server's part in a scenario, with a stream of its own.
     fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(Choice, u32)) -> Turn<'s> {
         let stream = format!("bench_stream_{}_{}", std::process::id(), self.streams);
-        Turn { options: self.options, scenario, server: self.server(choice), database: *database, stream }
+        Turn { scenario, server: self.server(choice), database: *database, stream }
     }
 
     /// All rounds of a scenario. The servers take turns; another one begins each round.
@@ -194,15 +183,14 @@ impl Suite<'_> {
                 scenario,
                 generator: generator.name(),
                 server: turn.server.name(turn.database),
-                durability: turn.server.durability(turn.database, self.options)?,
+                durability: turn.server.durability(turn.database)?,
                 is_bare: server.0 == Choice::Bare,
                 rounds: Vec::new(),
             });
         }
         let mut streams = Vec::new();
-        for round in 0..self.options.rounds as usize {
-            for turn in 0..lines.len() {
-                let at = (round + turn) % lines.len();
+        for round in 0..self.options.rounds {
+            for at in turns(round.into(), lines.len()) {
                 self.streams += 1;
                 let turn = self.turn(scenario, &scenario.servers[at]);
                 let outcome = turn.round(generator)?;
@@ -213,15 +201,14 @@ impl Suite<'_> {
                     generator.name(),
                     lines[at].server,
                     round + 1,
-                    number(outcome.rate),
-                    number(outcome.p50_us),
-                    outcome.validity.name()
+                    number(outcome.rate()),
+                    number(outcome.time_us(50.0)),
+                    outcome.validity().name()
                 ));
-                if let Validity::Errors(why) = &outcome.validity
+                if let Validity::Errors(why) = outcome.validity()
                     && !self.options.keep_going
                 {
-                    let subject = lines[at].server.clone();
-                    return Err(BenchError::WrongData { subject, doing: "answering", message: why.clone() });
+                    return Err(BenchError::wrong(&lines[at].server, "answering", why.as_str()));
                 }
                 lines[at].rounds.push(outcome);
             }
@@ -253,20 +240,20 @@ impl Suite<'_> {
             let Work::Requests(mix) = &scenario.work else { continue };
             let turn = self.turn(scenario, contender);
             turn.fill(Generator::Own)?;
-            let durability = turn.server.durability(turn.database, options)?;
+            let durability = turn.server.durability(turn.database)?;
             let server = format!("{} ({durability})", turn.server.name(turn.database));
-            let knee = search::find_knee(&bounds, |rate| {
+            let knee = find_knee(&bounds, |rate| {
                 self.streams += 1;
                 let pace = Pace::Open { rate, arrivals: options.arrivals };
                 let plan = self.turn(scenario, contender).plan(mix.clone(), pace);
-                let outcome = run::run(&Plan { give_up: objective.patience(), ..plan })?;
+                let outcome = load::run(&Plan { give_up: objective.patience(), ..plan })?;
                 let trial = objective.judge(&server, &outcome.validity, &outcome.times)?;
-                let at = |percentile| micros(outcome.times.percentile(percentile));
-                self.progress.step(&format!("{server} at {rate:.0}/s: p99 {} µs, {trial:?}", number(at(99.0))));
+                let p99 = number(outcome.time_us(99.0));
+                self.progress.step(&format!("{server} at {rate:.0}/s: p99 {p99} µs, {trial:?}"));
                 table.row(cells! {
                     "server" => server.as_str(), "offered/s" => rate, "answered/s" => outcome.rate,
-                    "p50 µs" => at(50.0), "p99 µs" => at(99.0), "p99.9 µs" => at(99.9),
-                    "lag p99 µs" => micros(outcome.tally.lag.percentile(99.0)),
+                    "p50 µs" => outcome.time_us(50.0), "p99 µs" => outcome.time_us(99.0),
+                    "p99.9 µs" => outcome.time_us(99.9), "lag p99 µs" => outcome.lag_us(),
                     "outcome" => format!("{trial:?}").to_lowercase(),
                 });
                 Ok::<_, BenchError>(trial)

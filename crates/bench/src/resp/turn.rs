@@ -1,7 +1,5 @@
 //! One server's part in a scenario: filling it before, and a round of either generator.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use super::{
     client::{Client, Greeting},
     external::{self, What},
@@ -16,14 +14,13 @@ use super::{
 use crate::{
     BenchError,
     data::Values,
-    load::{pace::Pace, run, validity::Validity},
+    load::{self, Pace, Validity},
     random::KeyChooser,
 };
 
 /// A server in a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct Turn<'a> {
-    pub(super) options: &'a RespOptions,
     pub(super) scenario: &'a Scenario,
     pub(super) server: &'a Server,
     /// Number of the database that is selected.
@@ -34,17 +31,21 @@ pub(super) struct Turn<'a> {
 
 impl Turn<'_> {
     pub(super) fn greeting(&self) -> Greeting {
-        self.server.greeting(self.database, self.options)
+        self.server.greeting(self.database)
+    }
+
+    fn options(&self) -> &RespOptions {
+        &self.scenario.options
     }
 
     pub(super) fn round(&self, generator: Generator) -> Result<Round, BenchError> {
         match (&self.scenario.work, generator) {
             (Work::Requests(mix), Generator::Own) => {
-                run::run(&self.plan(mix.clone(), self.scenario.pace)).map(Round::from)
+                load::run(&self.plan(mix.clone(), self.options().pace())).map(Round::from)
             }
             (Work::Requests(mix), Generator::RedisBenchmark) => {
-                let request = self.external(self.command(mix.operation(0)));
-                request.run(&self.options.redis_benchmark, self.options.duration).map(Round::from)
+                let (options, request) = (self.options(), self.external(self.command(mix.operation(0))));
+                request.run(&options.redis_benchmark, options.duration).map(Round::External)
             }
             (Work::FanOut(subscribers), Generator::Own) => fanout::run(&self.fan_out(*subscribers)).map(Round::from),
             (Work::FanOut(subscribers), Generator::RedisBenchmark) => self.beside(*subscribers),
@@ -52,20 +53,20 @@ impl Turn<'_> {
     }
 
     pub(super) fn plan(&self, mix: Mix, pace: Pace) -> Plan {
-        let (options, scenario) = (self.options, self.scenario);
-        let values = Values::new(scenario.value_bytes, options.seed);
+        let options = self.options();
+        let values = Values::new(options.value_bytes(), options.seed);
         Plan {
             protocol: Resp {
                 greeting: self.greeting(),
-                requests: Requests::new(values, scenario.keys, &self.stream),
+                requests: Requests::new(values, options.keys, &self.stream),
                 mix,
                 on_wrong: if options.keep_going { OnWrong::Count } else { OnWrong::Stop },
             },
-            connections: scenario.connections,
+            connections: options.connections,
             workers: 1,
-            pipeline: scenario.pipeline,
+            pipeline: options.pipeline,
             pace,
-            keys: KeyChooser::new(scenario.distribution, scenario.keys),
+            keys: KeyChooser::new(options.distribution, options.keys),
             warmup: options.warmup,
             duration: options.duration,
             give_up: options.give_up,
@@ -75,29 +76,14 @@ impl Turn<'_> {
         }
     }
 
-    fn fan_out(&self, subscribers: usize) -> FanOut {
-        FanOut {
-            greeting: self.greeting(),
-            subscribers,
-            pipeline: self.scenario.pipeline,
-            payload_bytes: self.scenario.value_bytes,
-            warmup: self.options.warmup,
-            duration: self.options.duration,
-            give_up: self.options.give_up,
-            seed: self.options.seed,
-            process: self.server.process,
-        }
+    fn fan_out(&self, subscribers: usize) -> FanOut<'_> {
+        FanOut { greeting: self.greeting(), subscribers, options: self.options(), process: self.server.process }
     }
 
     fn external(&self, what: What) -> external::Request {
-        external::Request {
-            greeting: self.greeting(),
-            connections: self.scenario.connections,
-            pipeline: self.scenario.pipeline,
-            value_bytes: self.scenario.value_bytes,
-            keys: self.scenario.keys,
-            what,
-        }
+        let RespOptions { connections, pipeline, keys, .. } = *self.options();
+        let value_bytes = self.options().value_bytes();
+        external::Request { greeting: self.greeting(), connections, pipeline, value_bytes, keys, what }
     }
 
     /// Returns the operation as redis-benchmark sends it.
@@ -112,7 +98,7 @@ impl Turn<'_> {
             Operation::Mset => What::Test("mset"),
             Operation::Hget => words(&["HGET", "myhash", "element:__rand_int__"]),
             Operation::Mget => words(&[&["MGET"], &["key:__rand_int__"; 10][..]].concat()),
-            Operation::Xadd => words(&["XADD", &self.stream, "*", "field", &"x".repeat(self.scenario.value_bytes)]),
+            Operation::Xadd => words(&["XADD", &self.stream, "*", "field", &"x".repeat(self.options().value_bytes())]),
         }
     }
 
@@ -121,27 +107,20 @@ impl Turn<'_> {
     fn beside(&self, subscribers: usize) -> Result<Round, BenchError> {
         const PILOT: u64 = 20_000;
         // redis-benchmark sends whole pipelines.
-        let unit = (self.scenario.connections * self.scenario.pipeline) as u64;
-        let payload = "x".repeat(self.scenario.value_bytes);
+        let options = self.options();
+        let unit = (options.connections * options.pipeline) as u64;
+        let payload = fanout::external_payload(options);
         let request = self.external(What::Command(vec!["PUBLISH".into(), CHANNEL.into(), payload]));
         let plan = self.fan_out(subscribers);
-        let rate = Arc::new(Mutex::new(0.0));
         let publish = |count: u64| {
-            let (request, binary, rate) = (request.clone(), self.options.redis_benchmark.clone(), Arc::clone(&rate));
-            fanout::run_beside(&plan, move |_| {
-                let figures = request.count(&binary, count)?;
-                *rate.lock().unwrap_or_else(PoisonError::into_inner) = figures.rate;
-                Ok((figures, count))
-            })
+            let (request, binary) = (request.clone(), options.redis_benchmark.clone());
+            fanout::run_beside(&plan, move || Ok((request.count(&binary, count)?, count)))
         };
         // The rate of the pilot, with the subscribers there, says how many messages fill the duration.
-        let checked = publish(PILOT.next_multiple_of(unit))?;
-        if checked.validity != Validity::Good {
-            return Ok(checked.into());
-        }
-        let rate = *rate.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = ((rate * self.options.duration.as_secs_f64()) as u64).max(PILOT);
-        publish(count.next_multiple_of(unit)).map(Round::from)
+        let (checked, pilot) = publish(PILOT.next_multiple_of(unit))?;
+        let Some(pilot) = pilot.filter(|_| checked.validity == Validity::Good) else { return Ok(checked.into()) };
+        let count = ((pilot.rate * options.duration.as_secs_f64()) as u64).max(PILOT);
+        publish(count.next_multiple_of(unit)).map(|(outcome, _)| Round::from(outcome))
     }
 
     /// Sets everything that will be read, each key once: setup.
@@ -153,15 +132,15 @@ impl Turn<'_> {
         let mut needed: Vec<Operation> = mix.operations().filter_map(Operation::needs).collect();
         needed.dedup();
         for operation in needed {
-            let keys = self.scenario.keys;
+            let keys = self.options().keys;
             let plan = self.plan(Mix::only(operation), Pace::Each { keys });
             let mut plan = Plan { connections: 4, pipeline: 64, ..plan };
             plan.protocol.on_wrong = OnWrong::Stop;
-            let outcome = run::run(&plan)?;
+            let outcome = load::run(&plan)?;
             let replies = outcome.tally.all_right;
             if outcome.validity != Validity::Good || replies != keys {
                 let message = format!("{replies} of {keys} keys: {}", outcome.validity.verdict().0);
-                let address = self.server.address.to_string();
+                let address = self.server.greeting.address.to_string();
                 return Err(BenchError::subject(&address, "setting the keys that will be read")(message));
             }
         }
@@ -172,13 +151,13 @@ impl Turn<'_> {
     fn fill_external(&self, needed: Operation) -> Result<(), BenchError> {
         const AT_ONCE: u64 = 500;
         let mut client = Client::open(&self.greeting())?;
-        let value = vec![b'x'; self.scenario.value_bytes];
+        let value = vec![b'x'; self.options().value_bytes()];
         let (head, prefix): (&[&[u8]], _) = match needed {
             Operation::Hset => (&[b"HSET", b"myhash"], "element"),
             _ => (&[b"MSET"], "key"),
         };
-        for first in (0..self.scenario.keys).step_by(AT_ONCE as usize) {
-            let keys = first..(first + AT_ONCE).min(self.scenario.keys);
+        for first in (0..self.options().keys).step_by(AT_ONCE as usize) {
+            let keys = first..(first + AT_ONCE).min(self.options().keys);
             let names: Vec<String> = keys.map(|index| format!("{prefix}:{index:012}")).collect();
             let mut arguments = head.to_vec();
             arguments.extend(names.iter().flat_map(|name| [name.as_bytes(), &value[..]]));

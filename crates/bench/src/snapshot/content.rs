@@ -4,7 +4,7 @@ use rand::Rng as _;
 use thalweg_engine::{Database, Keyspace};
 use thalweg_types::command::CommitBuilder;
 
-use super::NAME;
+use super::options::NAME;
 use crate::{
     BenchError,
     data::{self, KEY_BYTES},

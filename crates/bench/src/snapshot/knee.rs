@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    SnapshotOptions,
+    options::SnapshotOptions,
     writers::{Writers, Written},
 };
 use crate::{
     BenchError, Progress,
-    load::search::{Bounds, Objective, Trial, find_knee},
+    load::{Bounds, Objective, Trial, find_knee},
     options::require,
-    report::{Table, cells, number},
+    report::{Table, number, table},
 };
 
 /// Share of the schedule below which the writers are past what they can do: their times mean nothing.
@@ -42,16 +42,13 @@ impl Load {
     }
 
     pub(super) fn table(&self) -> Table {
-        let mut table = Table::new("the knee: climb, bisect, repeat; two runs of three decide");
-        for (rate, written, trial) in &self.trials {
+        table! {
+            "the knee: climb, bisect, repeat; two runs of three decide"; (rate, written, trial) in &self.trials;
             let quantiles = written.times.quantiles();
-            table.row(cells! {
-                "offered/s" => *rate, "answered/s" => written.rate(), "p50 µs" => quantiles.p50_us,
-                "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
-                "outcome" => if *trial == Trial::Pass { "met" } else { "missed" }.to_owned(),
-            });
+            "offered/s" => *rate, "answered/s" => written.rate(), "p50 µs" => quantiles.p50_us,
+            "p99 µs" => quantiles.p99_us, "p99.9 µs" => quantiles.p999_us, "max µs" => quantiles.max_us,
+            "outcome" => if *trial == Trial::Pass { "met" } else { "missed" }.to_owned(),
         }
-        table
     }
 }
 

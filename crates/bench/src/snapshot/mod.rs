@@ -8,105 +8,42 @@
 
 mod content;
 mod knee;
+mod options;
 mod sides;
 mod take;
 mod writers;
 
-use std::{
-    num::NonZeroU64,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
-use thalweg_engine::{BackendKind, Database, Keyspace, Options, snapshot::Compression};
+use thalweg_engine::{Database, Keyspace, Options};
 use thalweg_types::Durability;
 
+pub use self::options::{Drive, SnapshotOptions, Target};
 use self::{
     content::Content,
     knee::Load,
+    options::NAME,
     sides::{Side, Watch, Window},
     take::{Taken, take},
     writers::Writers,
 };
-pub use self::{take::Target, writers::Drive};
 use crate::{
     BenchError, Progress, Report, Scratch,
-    backends::backend,
     data::KEY_BYTES,
     engine::settle,
     latency::Latencies,
-    load::search::{Objective, parse_duration},
     options::require,
     probe::{Probe, Sync},
     report::{Cell, Check, Table, cells, number},
     stats::Summary,
 };
 
-const NAME: &str = "thalweg";
 /// Required rate of a snapshot beside writers, in bytes of payload a second.
 const WANTED_RATE: f64 = 300e6;
 /// How much longer the writers' 99th percentile may be beside a snapshot.
 const WANTED_TIMES: f64 = 2.0;
 /// Bytes of the file in which the disk's own fsyncs are measured.
 const PROBE_BYTES: u64 = 16 << 20;
-
-/// Options of the snapshot suite.
-#[derive(Clone, Debug, clap::Args)]
-pub struct SnapshotOptions {
-    /// Entries that the database holds.
-    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub entries: u64,
-    /// Bytes of each value.
-    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
-    pub value_size: u32,
-    /// Percent of each value that compresses 8 to 1; the rest is random bytes.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub compressible: u32,
-    /// Backend that holds the state.
-    #[arg(long, default_value = "lsm", value_parser = backend)]
-    pub backend: BackendKind,
-    /// Compression of the snapshot: none, lz4 or zstd.
-    #[arg(long, default_value = "zstd", value_parser = compression)]
-    pub compress: Compression,
-    /// MB a second, before compression, that a snapshot reads while others write; 0: as fast as it goes.
-    #[arg(long, default_value_t = 0)]
-    pub pace: u32,
-    /// Destination of the snapshot.
-    #[arg(long, value_enum, default_value_t)]
-    pub to: Target,
-    /// Number of writers beside the snapshot; each makes one put at a time.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub writers: u32,
-    /// Kind of the writers.
-    #[arg(long, value_enum, default_value_t)]
-    pub drive: Drive,
-    /// Objective that the writers must meet at the knee.
-    #[arg(long, default_value = "p99<5ms")]
-    pub objective: Objective,
-    /// Puts a second while a snapshot is taken, instead of half of the knee, which is not searched then.
-    #[arg(long)]
-    pub rate: Option<f64>,
-    /// Durability of their puts.
-    #[arg(long, default_value_t = Durability::Disk)]
-    pub durability: Durability,
-    /// How long a window of the writers is, if a snapshot takes no longer, and a trial of the search.
-    #[arg(long, default_value = "3s", value_parser = parse_duration)]
-    pub duration: Duration,
-    /// Rounds, each a window without and one with a snapshot; all windows of a kind count as one.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Directory below which database and snapshots are made; decides which disk is measured.
-    #[arg(long)]
-    pub dir: Option<PathBuf>,
-    /// Seed of keys and values.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-}
-
-fn compression(text: &str) -> Result<Compression, String> {
-    let names = Compression::ALL.map(Compression::name).join(", ");
-    Compression::from_name(text).ok_or_else(|| format!("one of {names}"))
-}
 
 /// Runs the suite.
 pub fn run(options: &SnapshotOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
@@ -155,12 +92,6 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
     report.condition("rounds", format!("{}, without and with a snapshot in turn", options.rounds));
 }
 
-impl SnapshotOptions {
-    fn pace(&self) -> Option<NonZeroU64> {
-        NonZeroU64::new(u64::from(self.pace) * 1_000_000)
-    }
-}
-
 /// Figures of all rounds.
 struct Measured {
     /// Bytes of all keys and values.
@@ -205,8 +136,7 @@ fn measure(options: &SnapshotOptions, scratch: &Scratch, progress: &mut dyn Prog
     let mut writers = || {
         phases += 1;
         let seed = options.seed.wrapping_add(1 << 32).wrapping_mul(phases << 16);
-        let (database, content, drive, count) = (&asynchronous, &content, options.drive, options.writers);
-        Writers { database, keyspace: &keyspace, content, level: options.durability, drive, count, seed }
+        Writers { database: &asynchronous, keyspace: &keyspace, content: &content, options, seed }
     };
     let load = match options.rate {
         Some(rate) => Load { rate, knee: None, trials: Vec::new() },
@@ -286,8 +216,7 @@ impl Bench<'_> {
     }
 
     fn take(&self) -> Result<Taken, BenchError> {
-        let Self { options, database, files, .. } = self;
-        take(database, options.compress, options.pace(), options.to, &files.join("snapshot"))
+        take(self.database, self.options, &self.files.join("snapshot"))
     }
 
     /// Returns the snapshot of `taking`, once it is known to hold everything.
@@ -296,7 +225,7 @@ impl Bench<'_> {
         let totals = taken.totals;
         if totals.rows < content.entries || totals.row_bytes + totals.carried_bytes < content.bytes() {
             let message = format!("{totals:?} of {content:?}");
-            return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "taking a snapshot", message });
+            return Err(BenchError::wrong(NAME, "taking a snapshot", message));
         }
         if self.options.to == Target::File {
             take::check(&taken, &self.files.join("snapshot"))?;
@@ -369,6 +298,10 @@ impl Measured {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
+    use thalweg_engine::{BackendKind, snapshot::Compression};
+
     use super::*;
     use crate::Quiet;
 

@@ -3,31 +3,20 @@
 use std::{
     fs::File,
     io::{BufReader, Write as _},
-    num::NonZeroU64,
     path::Path,
     time::Instant,
 };
 
 use thalweg_engine::{
     Database,
-    snapshot::{self, Compression, SnapshotFile, SnapshotOptions, Totals},
+    snapshot::{self, SnapshotFile, Totals},
 };
 
-use super::NAME;
+use super::options::{NAME, SnapshotOptions, Target};
 use crate::{
     BenchError,
     usage::{Usage, Whose},
 };
-
-/// Destination of the chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Target {
-    /// A file on the measured disk, synced at the end; afterwards all of it is read and checked.
-    #[default]
-    File,
-    /// Nowhere: the chunks are counted and dropped.
-    Null,
-}
 
 /// A snapshot that was taken.
 #[derive(Clone, Copy, Debug)]
@@ -44,19 +33,14 @@ pub(super) struct Taken {
 }
 
 /// Takes one; `path` is where the file goes, if one is asked for.
-pub(super) fn take(
-    database: &Database,
-    compression: Compression,
-    pace: Option<NonZeroU64>,
-    target: Target,
-    path: &Path,
-) -> Result<Taken, BenchError> {
-    let mut file = match target {
+pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) -> Result<Taken, BenchError> {
+    let mut file = match options.to {
         Target::File => Some(File::create(path).map(SnapshotFile::new).map_err(BenchError::files(path))?),
         Target::Null => None,
     };
     let (begun, before) = (Instant::now(), Usage::read(Whose::Own));
-    let options = SnapshotOptions { compression, pace, ..SnapshotOptions::default() };
+    let (compression, pace) = (options.compress, options.pace());
+    let options = snapshot::SnapshotOptions { compression, pace, ..snapshot::SnapshotOptions::default() };
     let mut taking = database.snapshot(&options).map_err(BenchError::subject(NAME, "beginning a snapshot"))?;
     let mut bytes = 0;
     while let Some(chunk) = taking.next_chunk().map_err(BenchError::subject(NAME, "taking a snapshot"))? {
@@ -84,7 +68,7 @@ pub(super) fn check(taken: &Taken, path: &Path) -> Result<(), BenchError> {
     let read = read.map_err(BenchError::subject(NAME, "checking a snapshot"))?;
     if (read.totals, read.chunks, read.bytes) != (taken.totals, taken.chunks, taken.bytes) {
         let message = format!("taken {taken:?}, read {read:?}");
-        return Err(BenchError::WrongData { subject: NAME.to_owned(), doing: "checking a snapshot", message });
+        return Err(BenchError::wrong(NAME, "checking a snapshot", message));
     }
     std::fs::remove_file(path).map_err(BenchError::files(path))?;
     // Freeing its blocks must be over before the next times are taken.

@@ -13,29 +13,18 @@ use std::{
 use rand::{Rng as _, RngExt as _};
 use rustix::thread::set_current_timer_slack;
 use thalweg_engine::{AsyncDatabase, Keyspace};
-use thalweg_types::Durability;
 
-use super::{NAME, content::Content};
+use super::{
+    content::Content,
+    options::{Drive, NAME, SnapshotOptions},
+};
 use crate::{
     BenchError, data,
     latency::{Latencies, nanos},
-    load::{
-        crew::Clock,
-        schedule::{Arrivals, Schedule},
-    },
+    load::{Arrivals, Clock, Schedule},
     random::{Generator, generator},
     tasks::{self, Next},
 };
-
-/// Kind of a writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Drive {
-    /// A task: all share one thread, as the connections of a server do, and wait as futures.
-    #[default]
-    Tasks,
-    /// A thread that blocks, as in a program that embeds the engine.
-    Threads,
-}
 
 /// Figures of all writers of a phase.
 #[derive(Clone, Debug, Default)]
@@ -59,9 +48,7 @@ pub(super) struct Writers<'a> {
     pub(super) database: &'a AsyncDatabase,
     pub(super) keyspace: &'a Keyspace,
     pub(super) content: &'a Content,
-    pub(super) level: Durability,
-    pub(super) drive: Drive,
-    pub(super) count: u32,
+    pub(super) options: &'a SnapshotOptions,
     /// Seed of keys, values and schedules; each phase has another one.
     pub(super) seed: u64,
 }
@@ -117,8 +104,9 @@ struct Puts<'a> {
 
 impl<'a> Puts<'a> {
     fn new(writers: &Writers<'a>, number: u32, phase: &Phase) -> Self {
-        let schedule =
-            |rate| Schedule::new(Arrivals::Constant, rate, number as usize, writers.count as usize, writers.seed);
+        let schedule = |rate| {
+            Schedule::new(Arrivals::Constant, rate, number as usize, writers.options.writers as usize, writers.seed)
+        };
         let mut puts = Self {
             content: writers.content,
             rng: generator(writers.seed.wrapping_add(u64::from(number))),
@@ -163,16 +151,16 @@ impl Writers<'_> {
         phase: &Phase,
         beside: impl FnOnce() -> Result<T, BenchError>,
     ) -> Result<(Written, T), BenchError> {
-        let numbers: Vec<Vec<u32>> = match self.drive {
-            Drive::Tasks => vec![(0..self.count).collect()],
-            Drive::Threads => (0..self.count).map(|number| vec![number]).collect(),
+        let numbers: Vec<Vec<u32>> = match self.options.drive {
+            Drive::Tasks => vec![(0..self.options.writers).collect()],
+            Drive::Threads => (0..self.options.writers).map(|number| vec![number]).collect(),
         };
         let (outcomes, done) = thread::scope(|scope| {
             let writer = |numbers: Vec<u32>| {
                 scope.spawn(move || {
                     // Sleeps end up to 50 µs late otherwise; without it they do, which the times then show.
                     let _ = set_current_timer_slack(NonZeroU64::new(1));
-                    let done = match self.drive {
+                    let done = match self.options.drive {
                         Drive::Tasks => self.write_by_tasks(&numbers, phase),
                         Drive::Threads => self.write(numbers[0], phase),
                     };
@@ -233,7 +221,7 @@ impl Writers<'_> {
             } else if puts.due > phase.clock.now() {
                 Next::Due(puts.due)
             } else {
-                Next::Future(self.database.put(self.keyspace.id(), &puts.key, &puts.value, self.level))
+                Next::Future(self.database.put(self.keyspace.id(), &puts.key, &puts.value, self.options.durability))
             })
         })?;
         Ok(times)

@@ -1,22 +1,12 @@
 //! Appends: each request one batch of records to one stream, acked at a level.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::Arc;
 
 use thalweg_transport::Outbox;
 use thalweg_types::{Durability, StreamId, command::CommandError};
 use thalweg_wire::{Committed, Frame as _, Kind, Level, RawFrame, put_write};
 
-use crate::{
-    native::{
-        line::{LineError, body, unexpected},
-        payload::{Head, Payloads},
-        requests::Work,
-    },
-    pubsub::publisher::put_record_head,
-};
+use crate::native::{Head, LineError, Payloads, Work, body, unexpected};
 
 /// Appends of one publisher.
 pub struct AppendWork {
@@ -28,26 +18,22 @@ pub struct AppendWork {
     /// Number of records at which the work stops.
     until: u64,
     payloads: Arc<Payloads>,
-    /// Records of each publisher that were acked: what must be read back.
-    acked: Arc<Vec<AtomicU64>>,
+    /// Records that were acked, which must be read back.
+    acked: u64,
 }
 
 impl AppendWork {
     /// Creates the work of publisher `publisher`, to one stream.
-    #[must_use]
-    pub fn new(
-        stream: StreamId,
-        level: Durability,
-        publisher: usize,
-        batch: u32,
-        payloads: Arc<Payloads>,
-        acked: Arc<Vec<AtomicU64>>,
-    ) -> Self {
-        Self { stream, level, publisher: publisher as u32, batch, next: 0, until: u64::MAX, payloads, acked }
+    pub fn new(stream: StreamId, level: Durability, publisher: usize, batch: u32, payloads: Arc<Payloads>) -> Self {
+        Self { stream, level, publisher: publisher as u32, batch, next: 0, until: u64::MAX, payloads, acked: 0 }
+    }
+
+    /// Returns the number of records that were acked.
+    pub fn acked(&self) -> u64 {
+        self.acked
     }
 
     /// Stops when there are at least this many records.
-    #[must_use]
     pub fn until(self, records: u64) -> Self {
         Self { until: records, ..self }
     }
@@ -67,8 +53,7 @@ fn put_append(out: &mut Vec<u8>, stream: StreamId, payloads: &Payloads, publishe
     out.extend_from_slice(&count.to_le_bytes());
     out.extend_from_slice(&(bytes as u32).to_le_bytes());
     for sequence in records {
-        put_record_head(out, payloads.payload_bytes());
-        payloads.put(Head { sequence, due: 0, publisher }, out);
+        payloads.put_record(Head { sequence, due: 0, publisher }, out);
     }
 }
 
@@ -83,7 +68,7 @@ impl Work for AppendWork {
             put_append(out, self.stream, &self.payloads, self.publisher, records.clone());
             Ok::<_, CommandError>(())
         });
-        put.map_err(|error| LineError::Protocol(error.to_string()))?;
+        put.map_err(LineError::protocol)?;
         self.next = records.end;
         Ok(true)
     }
@@ -102,7 +87,7 @@ impl Work for AppendWork {
         if !right {
             return Err(LineError::Protocol(format!("an append of {} was answered with {committed:?}", self.batch)));
         }
-        self.acked[self.publisher as usize].fetch_add(u64::from(self.batch), Ordering::Relaxed);
+        self.acked += u64::from(self.batch);
         Ok(u64::from(self.batch))
     }
 }
@@ -110,7 +95,7 @@ impl Work for AppendWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::payload::Depth;
+    use crate::native::Depth;
     use thalweg_types::{command::CommitBuilder, command::ExpectedOffset, record::RecordBatch};
 
     #[test]

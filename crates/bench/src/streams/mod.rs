@@ -4,13 +4,13 @@
 //! the same run, with the same bytes. What was acked is read back and compared, record by record, outside the timed
 //! part.
 //!
-//! Parts: [`append`] and [`read`] make requests, `scenario` has the lines of the report, `suite` goes through them.
+//! Parts: `append` and `read` make requests, `scenario` has the lines of the report, `suite` goes through them.
 
-pub mod append;
-pub mod read;
+mod append;
+mod read;
 mod report;
+mod retention;
 mod scenario;
-mod season;
 mod suite;
 
 pub use suite::{StreamsOptions, run};

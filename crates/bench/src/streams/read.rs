@@ -1,6 +1,6 @@
 //! Reading a stream: by requests of a number of records, each from where the one before ended, or as a tail.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use thalweg_transport::Outbox;
 use thalweg_types::{Offset, StreamId};
@@ -9,14 +9,8 @@ use thalweg_wire::{
 };
 
 use crate::{
-    load::crew::Clock,
-    native::{
-        check::{Account, Runs},
-        drive::{Next, Session, drive},
-        line::{Line, LineError, body, unexpected},
-        payload::Payloads,
-        requests::Work,
-    },
+    load::Clock,
+    native::{Account, Line, LineError, Next, Payloads, Runs, Session, Work, body, drive, unexpected},
 };
 
 /// Checks records as they come, in order of their offsets.
@@ -31,7 +25,6 @@ pub struct Checker {
 
 impl Checker {
     /// Creates a checker at the start of a stream.
-    #[must_use]
     pub fn new(payloads: Arc<Payloads>, account: Account) -> Self {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
@@ -77,8 +70,8 @@ pub struct ReadWork {
     end: u64,
     checker: Checker,
     fresh: Account,
-    /// Records that the requests under way ask for, in order.
-    asked: VecDeque<u64>,
+    /// True while a request is under way.
+    is_waiting: bool,
     again: Again,
 }
 
@@ -93,28 +86,24 @@ pub enum Again {
 
 impl ReadWork {
     /// Creates a reader of a stream of `end` records; `fresh` is the account of a reader that has read nothing.
-    #[must_use]
     pub fn new(stream: StreamId, batch: u32, end: u64, payloads: Arc<Payloads>, fresh: Account, again: Again) -> Self {
         let max_bytes = batch.saturating_mul(u32::try_from(payloads.payload_bytes() + 32).unwrap_or(u32::MAX));
         let checker = Checker::new(payloads, fresh.clone());
-        Self { stream, batch, max_bytes, end, checker, fresh, asked: VecDeque::new(), again }
+        Self { stream, batch, max_bytes, end, checker, fresh, is_waiting: false, again }
     }
 
     /// Begins at this offset.
-    #[must_use]
     pub fn from(mut self, offset: u64) -> Self {
         self.checker.next = offset;
         self
     }
 
     /// Returns the account of everything read since the start.
-    #[must_use]
     pub fn account(&self) -> &Account {
         &self.checker.account
     }
 
     /// Returns the offset of the next record.
-    #[must_use]
     pub fn next(&self) -> u64 {
         self.checker.next
     }
@@ -123,7 +112,7 @@ impl ReadWork {
 impl Work for ReadWork {
     #[inline]
     fn ask(&mut self, _slot: usize, id: u32, out: &mut Outbox) -> Result<bool, LineError> {
-        if !self.asked.is_empty() {
+        if self.is_waiting {
             return Err(LineError::Protocol("a reader asks for one page at a time".to_owned()));
         }
         if self.checker.next >= self.end {
@@ -138,8 +127,8 @@ impl Work for ReadWork {
             max_records: self.batch,
             max_bytes: self.max_bytes,
         };
-        read.encode(out.buffer(), id).map_err(|error| LineError::Protocol(error.to_string()))?;
-        self.asked.push_back(u64::from(self.batch).min(self.end - self.checker.next));
+        read.encode(out.buffer(), id).map_err(LineError::protocol)?;
+        self.is_waiting = true;
         Ok(true)
     }
 
@@ -148,7 +137,7 @@ impl Work for ReadWork {
         if reply.header.kind != Kind::Records as u16 {
             return Err(unexpected(reply));
         }
-        self.asked.pop_front();
+        self.is_waiting = false;
         let page = Records::decode_body(body(&reply))?;
         let records = self.checker.take(&page.runs)?;
         if records == 0 {
@@ -174,7 +163,7 @@ pub async fn tail(
 ) -> Result<(Duration, u64, Account), LineError> {
     let mut tailing = Tailing { checker, end, credit: ReceiveCredit::new(window), bytes: 0 };
     let request = Tail { stream, from: Position::Start {}, permit: tailing.credit.permit() };
-    request.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
+    request.encode(line.out.buffer(), 1).map_err(LineError::protocol)?;
     drive(&mut line, &clock, &mut tailing).await?;
     Ok((Duration::from_nanos(clock.now()), tailing.bytes, tailing.checker.account))
 }
@@ -205,9 +194,9 @@ impl Session for Tailing {
             messages += self.checker.take(&tailed.runs)?;
             amount += tailed.runs.iter().map(|run| run.records.len() as u64).sum::<u64>();
         }
-        self.credit.received(messages, amount).map_err(|overrun| LineError::Protocol(overrun.to_string()))?;
+        self.credit.received(messages, amount).map_err(LineError::protocol)?;
         if let Some(credit) = self.credit.consumed(messages, amount) {
-            credit.encode(line.out.buffer(), 1).map_err(|error| LineError::Protocol(error.to_string()))?;
+            credit.encode(line.out.buffer(), 1).map_err(LineError::protocol)?;
         }
         Ok(())
     }
@@ -220,10 +209,7 @@ impl Session for Tailing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::{
-        check::Share,
-        payload::{Depth, Head},
-    };
+    use crate::native::{Depth, Head, Share};
     use thalweg_types::{SpaceTime, record::RecordBatch};
 
     fn taken(changes: impl FnOnce(&mut Vec<u8>), first: u64) -> Result<(u64, Account), LineError> {

@@ -1,6 +1,6 @@
 //! The lines of the report.
 
-use crate::native::place::Carrier;
+use crate::native::Carrier;
 
 /// Work of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,6 @@ impl Scenario {
     }
 
     /// The goals: each publish one in flight, and pipelined beside it.
-    #[must_use]
     pub fn goals() -> Vec<Self> {
         let read = |what, name: &str| Self {
             name: name.to_owned(),
@@ -81,13 +80,11 @@ impl Scenario {
     }
 
     /// Creates a line of one publish scenario.
-    #[must_use]
     pub fn of(payload_bytes: usize, batch: u32, publishers: usize, in_flight: usize) -> Self {
         Self::publish(payload_bytes, batch, publishers, in_flight)
     }
 
     /// Returns the records per second that there should be over a transport.
-    #[must_use]
     pub fn floor(&self, carrier: Carrier) -> Option<f64> {
         let (tcp, quic) = self.floor?;
         let floor = if carrier == Carrier::Quic { quic } else { tcp };

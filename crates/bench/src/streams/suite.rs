@@ -1,12 +1,6 @@
 //! `thalweg bench streams`: options in, report out.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use thalweg_types::{
     Durability, StreamId,
@@ -17,28 +11,19 @@ use thalweg_wire::{Level, Permit, Rest, ServerFrame, Write};
 use super::{
     append::AppendWork,
     read::{Again, Checker, ReadWork, tail},
-    report::{self, Figures},
+    report::{self, Beside, Measured},
+    retention::Retention,
     scenario::{Scenario, What},
-    season::Retention,
 };
 use crate::{
     BenchError, Progress, Report,
-    latency::Latencies,
-    load::{
-        crew,
-        pace::Pace,
-        validity::{Validity, summary},
-    },
+    latency::{Latencies, micros},
+    load::{Pace, Tally, Validity, crew},
     native::{
-        bare,
-        check::{Account, Share},
-        options::LoadOptions,
-        payload::{Depth, HEAD_BYTES, Payloads},
-        place::Place,
-        requests::{self, CallCounts, CallOutcome, CallPlan},
-        server::{Server, ServerOptions},
+        Account, CallPlan, Depth, HEAD_BYTES, LoadOptions, Payloads, Place, Server, ServerOptions, Share, bare,
+        requests::{self, Outcome},
     },
-    options::{only, require, within},
+    options::{only, parse_duration, require, within},
     probe::{Probe, Sync},
 };
 
@@ -73,15 +58,23 @@ pub struct StreamsOptions {
     #[arg(long, default_value_t = 0)]
     pub retention_mib: u64,
     /// Time of each bare measurement before a run: stream, round trip, disk; 0: none.
-    #[arg(long, default_value = "300ms", value_parser = crate::load::search::parse_duration)]
+    #[arg(long, default_value = "300ms", value_parser = parse_duration)]
     pub bare: Duration,
     #[command(flatten)]
-    pub(super) load: LoadOptions,
+    load: LoadOptions,
 }
 
 /// Records of a request where a stream is filled.
-pub(super) const FILL_BATCH: u32 = 1000;
+const FILL_BATCH: u32 = 1000;
 /// Longest time of filling and of reading back.
+/// Bytes of a record that is published until segments are reused.
+const SEASON_RECORD_BYTES: usize = 1024;
+/// Segments that must have been reused.
+const REUSED: f64 = 16.0;
+/// Time between two looks at the count.
+const SEASON_STEP: Duration = Duration::from_secs(1);
+/// Number of looks.
+const SEASON_STEPS: u32 = 60;
 const SETUP_TIME: Duration = Duration::from_secs(60);
 /// File that the disk is probed with.
 const PROBE_BYTES: u64 = 64 << 20;
@@ -114,7 +107,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
         None => Scenario::goals(),
     };
     let scenarios = only(scenarios, options.only.as_deref(), |scenario| &scenario.name)?;
-    let server = Server::reach(&options.server, &scratch, None, None, progress)?;
+    let server = Server::reach(&options.server, &scratch, &[], progress)?;
     report.condition("server", server.name());
     report.condition("durability", options.durability.name());
     report.condition("load", options.load.describe());
@@ -126,57 +119,40 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     if retention.0.is_some() {
         suite.season()?;
     }
-    let mut figures = Figures::new();
+    let mut figures = report::table();
     for carrier in &options.server.transport {
         suite.place = server.place(*carrier)?;
         for scenario in &scenarios {
-            let rounds = suite.scenario(scenario)?;
-            figures.add(&mut report, scenario, *carrier, &rounds);
+            let measured = suite.scenario(scenario)?;
+            report::add(&mut figures, &mut report, scenario, *carrier, &measured);
         }
     }
     report::notes(&mut report);
-    figures.finish(&mut report);
+    report.tables.push(figures);
     Ok(report.finish())
 }
 
-pub(super) struct Suite<'a> {
-    pub(super) options: &'a StreamsOptions,
-    pub(super) server: &'a Server,
+struct Suite<'a> {
+    options: &'a StreamsOptions,
+    server: &'a Server,
     /// Port and transport that are measured.
-    pub(super) place: Place,
+    place: Place,
     probe: Probe,
-    pub(super) progress: &'a mut dyn Progress,
+    progress: &'a mut dyn Progress,
     streams: u64,
-    pub(super) retention: Retention,
-}
-
-/// A round: the scenario's run, and the bare machine before it.
-#[derive(Debug)]
-pub struct Round {
-    /// Figures of the scenario.
-    pub outcome: CallOutcome,
-    /// fsyncs of the server during the round, if it is ours.
-    pub fsyncs: Option<f64>,
-    /// Zeroes that the server wrote into new segments during the round, in bytes.
-    pub zeroed: Option<f64>,
-    /// Bytes per second of a bare stream.
-    pub stream: f64,
-    /// Bare round trips with a request's bytes.
-    pub round_trips: Latencies,
-    /// Bare writes with a request's bytes, each with its fdatasync.
-    pub fdatasyncs: Latencies,
+    retention: Retention,
 }
 
 impl Suite<'_> {
-    fn scenario(&mut self, scenario: &Scenario) -> Result<Vec<Round>, BenchError> {
+    fn scenario(&mut self, scenario: &Scenario) -> Result<Measured, BenchError> {
         let payloads = Arc::new(Payloads::new(scenario.payload_bytes, self.options.load.seed, Depth::Spot));
-        let mut rounds = Vec::new();
+        let mut measured = Measured::default();
         let consumed = match scenario.what {
             What::Publish { .. } => None,
             What::Poll | What::Tail => Some(self.fill(&payloads)?),
         };
         for number in 1..=self.options.load.rounds {
-            let (stream, round_trips, fdatasyncs) = self.bare(scenario)?;
+            let (stream, round_trip_us, fdatasync_us) = self.bare(scenario)?;
             let (fsyncs, zeroed) = (self.fsyncs(), self.zeroed_bytes());
             let outcome = match (scenario.what, consumed) {
                 (What::Publish { publishers, in_flight }, _) => {
@@ -186,40 +162,75 @@ impl Suite<'_> {
                 (_, Some(filled)) => self.poll(&payloads, scenario.batch, filled)?,
                 (_, None) => unreachable!("what is consumed was filled"),
             };
-            let since = |now: Option<f64>, then: Option<f64>| now.zip(then).map(|(now, then)| now - then);
-            let (fsyncs, zeroed) = (since(self.fsyncs(), fsyncs), since(self.zeroed_bytes(), zeroed));
-            self.say(scenario, number, &outcome);
-            rounds.push(Round { outcome, fsyncs, zeroed, stream, round_trips, fdatasyncs });
+            let (fsyncs, zeroed) = (self.fsyncs() - fsyncs, self.zeroed_bytes() - zeroed);
+            let (carrier, figures) = (self.place.carrier.name(), outcome.summary(" records/s"));
+            self.progress.step(&format!("{}, {carrier} round {number}: {figures}", scenario.name));
+            measured.rounds.push(outcome);
+            measured.beside.push(Beside { fsyncs, zeroed, stream, round_trip_us, fdatasync_us });
         }
         if let Some((stream, _)) = consumed {
             self.delete(stream)?;
         }
-        Ok(rounds)
+        Ok(measured)
     }
 
-    fn fsyncs(&self) -> Option<f64> {
+    /// Publishes until the log reuses segments: setup.
+    fn season(&mut self) -> Result<(), BenchError> {
+        let before = self.reused();
+        let why = "needs a server of its own, whose metrics say when segments are reused: leave --target out";
+        require(!before.is_nan(), "--retention-mib", why)?;
+        self.progress.step("publishing until the log reuses its segments");
+        let payloads = Arc::new(Payloads::new(SEASON_RECORD_BYTES, self.options.load.seed, Depth::Spot));
+        let stream = self.create(&self.retention.config())?;
+        let setup = CallPlan::setup(&self.place, 4, SEASON_STEP, &self.options.load);
+        let mut published = 0;
+        for _ in 0..SEASON_STEPS {
+            let work = |_| AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(&payloads));
+            let (_, works) = requests::run(&setup, work)?;
+            published += works.iter().map(AppendWork::acked).sum::<u64>();
+            if self.reused() - before >= REUSED {
+                return self.delete(stream);
+            }
+        }
+        let remedy = "use a smaller --retention-mib, or --server-arg=--history-bytes=64MiB";
+        let message = format!("few are after {published} records: {remedy}");
+        Err(BenchError::subject(&self.server.name(), "publishing until segments are reused")(message))
+    }
+
+    /// Returns the number of segments that the log has reused; NaN if the server is not ours.
+    fn reused(&self) -> f64 {
+        self.server.metric("thalweg_log_segments_recycled_total")
+    }
+
+    /// Returns the zeroes that the log has written into new segments, in bytes; NaN if the server is not ours.
+    fn zeroed_bytes(&self) -> f64 {
+        self.server.metric("thalweg_log_zeroed_bytes_total")
+    }
+
+    fn fsyncs(&self) -> f64 {
         self.server.metric("thalweg_log_syncs_total")
     }
 
-    /// A bare stream, bare round trips and bare writes with their fdatasync, with a request's bytes.
-    fn bare(&mut self, scenario: &Scenario) -> Result<(f64, Latencies, Latencies), BenchError> {
-        let time = self.options.bare;
+    /// Measures a bare stream, in bytes per second, and the medians of bare round trips and of bare writes with their
+    /// fdatasync, with a request's bytes, in microseconds; NaN is not measured.
+    fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64, f64), BenchError> {
+        let (time, carrier) = (self.options.bare, self.place.carrier);
         if time.is_zero() {
-            return Ok((f64::NAN, Latencies::default(), Latencies::default()));
+            return Ok((f64::NAN, f64::NAN, f64::NAN));
         }
-        let stream = bare::stream(self.place.carrier, time)?;
+        let stream = bare::stream(carrier, time)?;
         if !matches!(scenario.what, What::Publish { .. }) {
-            return Ok((stream, Latencies::default(), Latencies::default()));
+            return Ok((stream, f64::NAN, f64::NAN));
         }
+        let p50 = |times: Latencies| micros(times.percentile(50.0));
         let bytes = scenario.batch as usize * (5 + scenario.payload_bytes) + 43;
-        let round_trips = bare::round_trips(self.place.carrier, bytes, time)?;
-        let fdatasyncs = self.probe.run(&vec![7; bytes], Sync::Each, time)?.times;
-        Ok((stream, round_trips, fdatasyncs))
+        let round_trip = bare::round_trips(carrier, bytes, time)?;
+        Ok((stream, p50(round_trip), p50(self.probe.run(&vec![7; bytes], Sync::Each, time)?.times)))
     }
 
     fn plan(&self, connections: usize, in_flight: usize) -> CallPlan {
-        let (place, load) = (self.place.clone(), self.options.load.clone());
-        CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load }
+        let (place, load, server) = (self.place.clone(), self.options.load.clone(), self.server.process);
+        CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load, server }
     }
 
     fn publish(
@@ -228,16 +239,13 @@ impl Suite<'_> {
         batch: u32,
         publishers: usize,
         in_flight: usize,
-    ) -> Result<CallOutcome, BenchError> {
+    ) -> Result<Outcome, BenchError> {
         let stream = self.create(&self.retention.config())?;
-        let acked: Arc<Vec<AtomicU64>> = Arc::new((0..publishers).map(|_| AtomicU64::new(0)).collect());
-        let plan = self.plan(publishers, publishers * in_flight);
-        let level = self.options.durability;
-        let (mut outcome, _) = requests::run(&plan, self.server.process, |publisher| {
-            AppendWork::new(stream, level, publisher, batch, Arc::clone(payloads), Arc::clone(&acked))
-        })?;
-        let acked: Vec<u64> = acked.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+        let (plan, level) = (self.plan(publishers, publishers * in_flight), self.options.durability);
+        let work = |publisher| AppendWork::new(stream, level, publisher, batch, Arc::clone(payloads));
+        let (mut outcome, works) = requests::run(&plan, work)?;
         if outcome.validity == Validity::Good {
+            let acked: Vec<u64> = works.iter().map(AppendWork::acked).collect();
             outcome.validity = self.read_back(stream, payloads, &acked)?;
         }
         self.delete(stream)?;
@@ -255,7 +263,7 @@ impl Suite<'_> {
         let setup = CallPlan::setup(&self.place, 1, SETUP_TIME, &self.options.load);
         let work =
             |_| ReadWork::new(stream, FILL_BATCH, end, Arc::clone(payloads), fresh.clone(), Again::No).from(start);
-        let (read, works) = requests::run(&setup, None, work)?;
+        let (read, works) = requests::run(&setup, work)?;
         let Some(work) = works.first() else { return Ok(Validity::Good) };
         let faults = work.account().faults(acked);
         let problem = match (read.validity, work.next() == end, faults.any()) {
@@ -269,16 +277,12 @@ impl Suite<'_> {
     /// Fills a stream with records to consume: setup.
     fn fill(&mut self, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
         let stream = self.create(&StreamConfig::default())?;
-        let acked: Arc<Vec<AtomicU64>> = Arc::new(vec![AtomicU64::new(0)]);
         let wanted = self.options.records;
         self.progress.step(&format!("filling a stream with {wanted} records of {} B", payloads.payload_bytes()));
         let setup = CallPlan::setup(&self.place, 4, SETUP_TIME, &self.options.load);
-        let work = |_| {
-            AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(payloads), Arc::clone(&acked))
-                .until(wanted)
-        };
-        let (outcome, _) = requests::run(&setup, None, work)?;
-        match (outcome.validity, acked[0].load(Ordering::Relaxed)) {
+        let work = |_| AppendWork::new(stream, Durability::Os, 0, FILL_BATCH, Arc::clone(payloads)).until(wanted);
+        let (outcome, works) = requests::run(&setup, work)?;
+        match (outcome.validity, works.iter().map(AppendWork::acked).sum()) {
             (Validity::Good, filled) if filled >= wanted => Ok((stream, filled)),
             (how, filled) => {
                 let message = format!("{filled} of {wanted} records: {}", how.verdict().0);
@@ -287,41 +291,34 @@ impl Suite<'_> {
         }
     }
 
-    fn poll(&self, payloads: &Arc<Payloads>, batch: u32, filled: (StreamId, u64)) -> Result<CallOutcome, BenchError> {
+    fn poll(&self, payloads: &Arc<Payloads>, batch: u32, filled: (StreamId, u64)) -> Result<Outcome, BenchError> {
         let (stream, end) = filled;
         let fresh = Account::new(Share::All, 1);
         let work = |_| ReadWork::new(stream, batch, end, Arc::clone(payloads), fresh.clone(), Again::Yes);
-        let (outcome, _) = requests::run(&self.plan(1, 1), self.server.process, work)?;
-        Ok(outcome)
+        requests::run(&self.plan(1, 1), work).map(|(outcome, _)| outcome)
     }
 
     /// Tails the stream once.
-    fn tail(&self, payloads: &Arc<Payloads>, (stream, end): (StreamId, u64)) -> Result<CallOutcome, BenchError> {
-        let fail = |message: String| BenchError::Subject { subject: self.server.name(), doing: "tailing", message };
+    fn tail(&self, payloads: &Arc<Payloads>, (stream, end): (StreamId, u64)) -> Result<Outcome, BenchError> {
+        let fail = |message: String| BenchError::subject(&self.server.name(), "tailing")(message);
         let place = &self.place;
         let line = async |_| place.line().await;
-        let mut crew = crew::run(1, self.server.process, line, async |line, clock| {
+        let (mut brought, spent) = crew::run(1, self.server.process, line, async |line, clock| {
             let checker = Checker::new(Arc::clone(payloads), Account::new(Share::All, 1));
             tokio::time::timeout(SETUP_TIME, tail(line, clock, stream, end, checker, &WINDOW)).await
         })?;
-        let passed = crew.brought.remove(0).map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?;
-        let (time, received, account) = passed.map_err(|error| fail(error.to_string()))?;
+        let passed = brought.remove(0).map_err(|_| fail(format!("not done after {SETUP_TIME:?}")))?;
+        let (time, received_bytes, account) = passed.map_err(|error| fail(error.to_string()))?;
         let faults = account.faults(&[end]);
-        let seconds = time.as_secs_f64();
-        let counts = CallCounts { items: end, all_items: end, received_bytes: received, ..CallCounts::default() };
-        Ok(CallOutcome {
-            rate: f64::NAN,
-            items_rate: end as f64 / seconds,
-            received_rate: received as f64 / seconds,
-            server: crew.server.unwrap_or_default(),
-            generator_cpu: crew.generator_cpu,
-            busiest: crew.busiest,
-            validity: if faults.any() { Validity::Errors(faults.to_string()) } else { Validity::Good },
-            counts,
-        })
+        let tally = Tally { right: end, all_right: end, received_bytes, ..Tally::default() };
+        let mut outcome = Outcome::new(tally, time.as_secs_f64(), spent);
+        if faults.any() {
+            outcome.validity = Validity::Errors(faults.to_string());
+        }
+        Ok(outcome)
     }
 
-    pub(super) fn create(&mut self, config: &StreamConfig) -> Result<StreamId, BenchError> {
+    fn create(&mut self, config: &StreamConfig) -> Result<StreamId, BenchError> {
         self.streams += 1;
         let name = format!("bench-{}-{}", std::process::id(), self.streams);
         let mut command = Vec::new();
@@ -333,7 +330,7 @@ impl Suite<'_> {
         })
     }
 
-    pub(super) fn delete(&mut self, stream: StreamId) -> Result<(), BenchError> {
+    fn delete(&mut self, stream: StreamId) -> Result<(), BenchError> {
         let mut command = Vec::new();
         encode_delete_stream(&mut command, stream);
         self.command(&command, "deleting a stream", |frame| match frame {
@@ -349,11 +346,5 @@ impl Suite<'_> {
         read: impl FnOnce(ServerFrame<'_>) -> Option<T>,
     ) -> Result<T, BenchError> {
         self.place.ask(doing, &Write { level: Level(None), command: Rest(command) }, read)
-    }
-
-    fn say(&mut self, scenario: &Scenario, number: u32, outcome: &CallOutcome) {
-        let figures = summary(outcome.items_rate, " records/s", &outcome.counts.times, &outcome.validity);
-        let carrier = self.place.carrier.name();
-        self.progress.step(&format!("{}, {carrier} round {number}: {figures}", scenario.name));
     }
 }

@@ -8,9 +8,9 @@ use thalweg_wire::{Keyspace, KeyspaceFound};
 
 use crate::peer::{Server, quick};
 
-fn found() -> KeyspaceFound<'static> {
+fn found() -> KeyspaceFound {
     let (created, config) = (SpaceTime(0), KeyspaceConfig::default());
-    KeyspaceFound { keyspace: Keyspace { id: KeyspaceId(5), created, config, name: "users" }, counts: None }
+    KeyspaceFound { keyspace: Keyspace { id: KeyspaceId(5), created, config, name: "users".into() }, counts: None }
 }
 
 #[tokio::test]

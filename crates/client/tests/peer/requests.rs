@@ -23,9 +23,9 @@ fn value(value: &[u8]) -> Value<'_> {
     }
 }
 
-fn found(id: u32) -> KeyspaceFound<'static> {
+fn found(id: u32) -> KeyspaceFound {
     let keyspace =
-        Keyspace { id: KeyspaceId(id), created: SpaceTime(0), config: KeyspaceConfig::default(), name: "users" };
+        Keyspace { id: KeyspaceId(id), created: SpaceTime(0), config: KeyspaceConfig::default(), name: "users".into() };
     KeyspaceFound { keyspace, counts: None }
 }
 

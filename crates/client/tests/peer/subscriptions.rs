@@ -18,10 +18,10 @@ use crate::peer::{Peer, Server, quick};
 
 const TIME: SpaceTime = SpaceTime(5);
 
-fn stream_found() -> StreamFound<'static> {
+fn stream_found() -> StreamFound {
     let config = StreamConfig::default();
     let (start, next) = (Offset(0), Offset(0));
-    StreamFound { stream: Stream { id: StreamId(3), start, next, bytes: 0, last_time: TIME, config, name: "s" } }
+    StreamFound { stream: Stream { id: StreamId(3), start, next, bytes: 0, last_time: TIME, config, name: "s".into() } }
 }
 
 fn batch(payloads: std::ops::Range<u64>) -> RecordBatch {
@@ -189,7 +189,7 @@ async fn a_watch_goes_on_within_a_large_commit() {
     let begun = tokio::spawn(async move { users.watch(Watched::Prefix(Vec::new()), Revision(0)).await });
     let id = peer.any().await;
     let (config, created) = (KeyspaceConfig::default(), TIME);
-    let keyspace = Keyspace { id: KeyspaceId(5), created, config, name: "users" };
+    let keyspace = Keyspace { id: KeyspaceId(5), created, config, name: "users".into() };
     peer.send(id, &KeyspaceFound { keyspace, counts: None }).await;
     let from = |envelope: &thalweg_wire::Envelope<'_, ClientFrame<'_>>| match &envelope.frame {
         ClientFrame::Watch(watch) => watch.from,
@@ -233,7 +233,7 @@ async fn a_watch_goes_on_within_a_large_commit() {
     assert_eq!(watch.position(), Revision(27));
 }
 
-fn group_found() -> GroupFound<'static> {
+fn group_found() -> GroupFound {
     GroupFound {
         group: Group {
             id: GroupId(8),
@@ -251,9 +251,9 @@ fn group_found() -> GroupFound<'static> {
             dead: 0,
             dropped: 0,
             config: GroupConfig::default(),
-            name: "g",
-            stream_name: "s",
-            members: List::default(),
+            name: "g".into(),
+            stream_name: "s".into(),
+            members: Vec::new(),
         },
     }
 }

@@ -2,20 +2,20 @@
 
 use std::io;
 
-use super::{SimDisk, content::BLOCK_BYTES, names::InodeId};
+use super::{content::BLOCK_BYTES, names::InodeId, shared::SharedState};
 use crate::{File, LockGuard, Mapping};
 
 /// Keeps a removed file alive while it is open. The state counts each handle when it creates it; dropping the
 /// handle decrements the count.
 #[derive(Debug)]
 struct Handle {
-    disk: SimDisk,
+    state: SharedState,
     inode: InodeId,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.disk.state().release_handle(self.inode);
+        self.state.lock().release_handle(self.inode);
     }
 }
 
@@ -23,18 +23,18 @@ impl Drop for Handle {
 pub(super) struct SimFile(Handle);
 
 impl SimFile {
-    pub(super) fn new(disk: &SimDisk, inode: InodeId) -> Self {
-        Self(Handle { disk: disk.clone(), inode })
+    pub(super) fn new(state: &SharedState, inode: InodeId) -> Self {
+        Self(Handle { state: state.clone(), inode })
     }
 }
 
 impl File for SimFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.0.disk.state().read(self.0.inode, buf, offset)
+        self.0.state.lock().read(self.0.inode, buf, offset)
     }
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.0.disk.state().write(self.0.inode, data, offset)
+        self.0.state.lock().write(self.0.inode, data, offset)
     }
 
     fn write_all_vectored_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -43,7 +43,7 @@ impl File for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.disk.state().sync(self.0.inode)
+        self.0.state.lock().sync(self.0.inode)
     }
 
     fn sync_all(&self) -> io::Result<()> {
@@ -51,18 +51,18 @@ impl File for SimFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        let state = self.0.disk.state();
+        let state = self.0.state.lock();
         state.check_power()?;
         Ok(state.inode(self.0.inode)?.cached.len())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.disk.state().set_len(self.0.inode, len)
+        self.0.state.lock().set_len(self.0.inode, len)
     }
 
     fn map(&self, len: u64) -> io::Result<Box<dyn Mapping>> {
         {
-            let mut state = self.0.disk.state();
+            let mut state = self.0.state.lock();
             state.check_power()?;
             let content = &state.inode(self.0.inode)?.cached;
             if len == 0 || content.len() < len {
@@ -76,7 +76,7 @@ impl File for SimFile {
             }
             state.acquire_handle(self.0.inode)?;
         }
-        let handle = Handle { disk: self.0.disk.clone(), inode: self.0.inode };
+        let handle = Handle { state: self.0.state.clone(), inode: self.0.inode };
         Ok(Box::new(SimMapping { handle, len }))
     }
 }
@@ -96,7 +96,7 @@ impl Mapping for SimMapping {
             data.len(),
             self.len
         );
-        self.handle.disk.state().write_mapped(self.handle.inode, data, offset);
+        self.handle.state.lock().write_mapped(self.handle.inode, data, offset);
     }
 }
 
@@ -104,8 +104,8 @@ impl Mapping for SimMapping {
 pub(super) struct SimLock(Handle);
 
 impl SimLock {
-    pub(super) fn new(disk: &SimDisk, inode: InodeId) -> Self {
-        Self(Handle { disk: disk.clone(), inode })
+    pub(super) fn new(state: &SharedState, inode: InodeId) -> Self {
+        Self(Handle { state: state.clone(), inode })
     }
 }
 
@@ -113,6 +113,6 @@ impl LockGuard for SimLock {}
 
 impl Drop for SimLock {
     fn drop(&mut self) {
-        self.0.disk.state().unlock(self.0.inode);
+        self.0.state.lock().unlock(self.0.inode);
     }
 }

@@ -51,13 +51,10 @@ mod inode;
 mod names;
 mod power;
 mod rng;
+mod shared;
 mod state;
 
-use std::{
-    fmt, io,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, io, path::Path, sync::Arc};
 
 pub use self::{
     counts::{Counts, Event, Operation},
@@ -67,6 +64,7 @@ pub use self::{
 use self::{
     handles::{SimFile, SimLock},
     rng::Rng,
+    shared::SharedState,
     state::State,
 };
 use crate::{Disk, File, LockGuard, path};
@@ -74,7 +72,7 @@ use crate::{Disk, File, LockGuard, path};
 /// A simulated disk; see the [module](self). Clones share it.
 #[derive(Clone)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: SharedState,
 }
 
 /// Position of a flipped bit.
@@ -96,12 +94,7 @@ impl SimDisk {
     }
 
     fn from_state(state: State) -> Self {
-        Self { state: Arc::new(Mutex::new(state)) }
-    }
-
-    /// Ignores poisoning: a panic in one test thread (a write beyond a mapping) leaves the state consistent.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { state: SharedState::new(state) }
     }
 
     // Crashes.
@@ -117,54 +110,54 @@ impl SimDisk {
     /// Returns the disk after a power loss with the given outcome; see [`power_loss`](Self::power_loss).
     #[must_use]
     pub fn power_loss_as(&self, loss: PowerLoss) -> Self {
-        Self::from_state(self.state().after_power_loss(loss))
+        Self::from_state(self.state.lock().after_power_loss(loss))
     }
 
     /// Returns the disk that another process sees if this process is killed now: the cache with all written
     /// data, without handles or locks. No further data has become durable.
     #[must_use]
     pub fn kill_process(&self) -> Self {
-        Self::from_state(self.state().after_kill())
+        Self::from_state(self.state.lock().after_kill())
     }
 
     /// Evicts every clean page. Pages lost by a failed sync then read as the old bytes.
     pub fn drop_caches(&self) {
-        self.state().drop_clean();
+        self.state.lock().drop_clean();
     }
 
     /// Permits `operations` further operations ([`Counts::operations`]: everything but reads). After that
     /// every call fails with [`PowerIsOff`], and writes through mappings have no effect.
     pub fn power_off_after(&self, operations: u64) {
-        self.state().power_off_after(operations);
+        self.state.lock().power_off_after(operations);
     }
 
     /// Number of operations whose changes a power loss could discard.
     #[must_use]
     pub fn unsynced_changes(&self) -> usize {
-        self.state().unsynced().len()
+        self.state.lock().unsynced().len()
     }
 
     // Faults.
 
     /// Plans a fault in addition to those planned before.
     pub fn fail(&self, fault: Fault) {
-        self.state().faults.add(fault);
+        self.state.lock().faults.add(fault);
     }
 
     /// Removes all planned faults.
     pub fn clear_faults(&self) {
-        self.state().faults.clear();
+        self.state.lock().faults.clear();
     }
 
     /// Sets the capacity in bytes, in blocks of 4096. Below the bytes in use, no allocation succeeds.
     pub fn set_capacity(&self, bytes: u64) {
-        self.state().capacity_bytes = bytes;
+        self.state.lock().capacity_bytes = bytes;
     }
 
     /// Flips a bit on the medium and in the cache, whether or not the byte is synced. Returns `InvalidInput`
     /// if the file or byte has no such position.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let id = state.names.file(path)?;
         let inode = state.inode_mut(id)?;
         if offset >= inode.cached.len() || bit > 7 {
@@ -177,7 +170,7 @@ impl SimDisk {
     /// Flips a random bit, chosen by the seed, in the files' durable bytes. Returns `None` if there are no
     /// durable bytes.
     pub fn flip_random_bit(&self, seed: u64) -> Option<Flip> {
-        let (mut rng, mut state) = (Rng::new(seed), self.state());
+        let (mut rng, mut state) = (Rng::new(seed), self.state.lock());
         let mut files = Vec::new();
         for (path, id) in state.names.files() {
             let inode = state.inode(id).ok()?;
@@ -206,32 +199,32 @@ impl SimDisk {
     /// Number of calls so far, by kind.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.state().counts
+        self.state.lock().counts
     }
 
     /// Keeps the last `capacity` operations for [`events`](Self::events); 0 (the default) keeps none.
     pub fn keep_events(&self, capacity: usize) {
-        self.state().op_log.keep_last(capacity);
+        self.state.lock().op_log.keep_last(capacity);
     }
 
     /// Last operations, oldest first.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
-        self.state().op_log.to_vec()
+        self.state.lock().op_log.to_vec()
     }
 
     // Inspection from outside: works with the power off, and is not counted.
 
     /// Complete file content as a reader sees it now.
     pub fn cached_bytes(&self, path: &str) -> io::Result<Vec<u8>> {
-        let state = self.state();
+        let state = self.state.lock();
         Ok(state.inode(state.names.file(path)?)?.cached.to_vec())
     }
 
     /// Complete file content after a power loss that discards all unsynced changes.
     #[must_use]
     pub fn durable_bytes(&self, path: &str) -> Option<Vec<u8>> {
-        let state = self.state();
+        let state = self.state.lock();
         let inode = state.inode(state.names.durable_file(path)?).ok()?;
         Some(inode.durable.to_vec())
     }
@@ -239,67 +232,67 @@ impl SimDisk {
     /// Paths of all files, in order.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
-        self.state().names.files().map(|(path, _)| path.to_owned()).collect()
+        self.state.lock().names.files().map(|(path, _)| path.to_owned()).collect()
     }
 }
 
 impl fmt::Debug for SimDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimDisk").field("counts", &self.counts()).finish_non_exhaustive()
+        self.state.fmt(f)
     }
 }
 
 impl Disk for SimDisk {
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>> {
         path::check_file(path)?;
-        let inode = self.state().open(path)?;
-        Ok(Arc::new(SimFile::new(self, inode)))
+        let inode = self.state.lock().open(path)?;
+        Ok(Arc::new(SimFile::new(&self.state, inode)))
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>> {
         path::check_file(path)?;
-        let inode = self.state().create(path)?;
-        Ok(Arc::new(SimFile::new(self, inode)))
+        let inode = self.state.lock().create(path)?;
+        Ok(Arc::new(SimFile::new(&self.state, inode)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         path::check_file(from)?;
         path::check_file(to)?;
-        self.state().rename(from, to)
+        self.state.lock().rename(from, to)
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
         path::check_file(path)?;
-        self.state().remove(path)
+        self.state.lock().remove(path)
     }
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
         path::check_dir(path)?;
-        self.state().create_dir(path)
+        self.state.lock().create_dir(path)
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         path::check_dir(dir)?;
-        let state = self.state();
+        let state = self.state.lock();
         state.check_power()?;
         state.names.list(dir)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         path::check_dir(dir)?;
-        self.state().sync_dir(dir)
+        self.state.lock().sync_dir(dir)
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        let state = self.state();
+        let state = self.state.lock();
         state.check_power()?;
         Ok(state.free_bytes())
     }
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn LockGuard>> {
         path::check_file(path)?;
-        let inode = self.state().lock(path)?;
-        Ok(Box::new(SimLock::new(self, inode)))
+        let inode = self.state.lock().lock(path)?;
+        Ok(Box::new(SimLock::new(&self.state, inode)))
     }
 
     fn os_path(&self) -> Option<&Path> {

@@ -34,7 +34,8 @@ use crate::{
 };
 
 impl AsyncDatabase {
-    /// Returns the stream's group with this name, and creates it if it is missing. The flag is true if it was created.
+    /// Returns the stream's consumer group with this name, and creates it if it is missing. The flag is true if this
+    /// call created the group.
     pub fn create_group(
         &self,
         stream: &Stream,
@@ -51,8 +52,9 @@ impl AsyncDatabase {
         async move { stream.created_group(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Fetches once, without waiting for records: `wait` is ignored. The delivery may be empty even if
-    /// [`Group::ready`] returned [`Ready::Now`](super::Ready::Now), because another member may have fetched first.
+    /// Fetches records once, without waiting for them: the field `wait` of the request is ignored. The delivery may be
+    /// empty even if [`Group::ready`] returned [`Ready::Now`](super::Ready::Now), because another member may have
+    /// fetched first.
     pub fn fetch(
         &self,
         group: &Group,
@@ -73,8 +75,8 @@ impl AsyncDatabase {
         }
     }
 
-    /// Resolves when a fetch may deliver records, the group is gone, or the database closes. It does not notice
-    /// records that become available at a deadline: race it against a timer from [`Group::ready`].
+    /// Resolves when a fetch may deliver records, the group is deleted, or the database closes. Does not notice that a
+    /// record's ack deadline or redelivery delay passes: race the future against a timer from [`Group::ready`].
     pub fn group_ready(&self, group: &Group) -> impl Future<Output = Result<(), GroupError>> + Send + use<> {
         let registration = Registration::new(self.blocking(), group.stream);
         let group = group.clone();
@@ -97,7 +99,7 @@ impl AsyncDatabase {
         })
     }
 
-    /// Acks records: they are done.
+    /// Acknowledges delivered records: they are processed and will not be redelivered.
     pub fn ack_group(
         &self,
         group: &Group,
@@ -109,7 +111,7 @@ impl AsyncDatabase {
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Returns records to the group.
+    /// Returns delivered records to the group, to be redelivered as `again` says.
     pub fn nack_group(
         &self,
         group: &Group,
@@ -123,7 +125,7 @@ impl AsyncDatabase {
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Moves the deadlines of attempts to `by` after now.
+    /// Moves the ack deadlines of attempts to `by` after now.
     pub fn extend_group(
         &self,
         group: &Group,
@@ -136,7 +138,7 @@ impl AsyncDatabase {
         async move { extended(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Moves the group's cursor. Resolves to the new cursor.
+    /// Moves the group's cursor. The future resolves to the new cursor.
     pub fn seek_group(
         &self,
         group: &Group,

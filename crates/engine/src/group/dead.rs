@@ -1,13 +1,14 @@
-//! Dead letters: the background thread moves each of them to its stream exactly once.
+//! Dead letters: the background thread moves each of them to the dead-letter stream of its group, exactly once.
 //!
-//! The state machine removes a record that was delivered too often from the pending ones and keeps it as a dead
-//! letter. It cannot copy the record, whose bytes are in the log. The node therefore reads the record and proposes one
-//! commit that appends it to the stream for dead letters and acks the dead letter. The ack names the dead letter, so a
+//! If a record was delivered too often, the state machine removes it from the pending records and keeps it as a dead
+//! letter. It cannot copy the record, whose bytes are in the log. So the node reads the record, and proposes one
+//! commit that appends it to the dead-letter stream and acks the dead letter. The ack names the dead letter, so a
 //! retry after a crash, or on another node, is rejected: a dead letter is appended exactly once. The record is copied
 //! because headers cannot be added to the bytes in the log.
 //!
-//! Headers: `thalweg-stream`, `thalweg-group`, `thalweg-offset`, `thalweg-deliveries`, `thalweg-reason`,
-//! `thalweg-time-micros`, before the record's own headers. `thalweg-payload` marks a dead letter without its payload.
+//! Headers added before the record's own headers: `thalweg-stream`, `thalweg-group`, `thalweg-offset`,
+//! `thalweg-deliveries`, `thalweg-reason`, `thalweg-time-micros`. The header `thalweg-payload` marks a dead letter
+//! without its payload.
 
 use std::ops::ControlFlow;
 
@@ -29,20 +30,22 @@ use crate::{
     inner::Inner,
 };
 
-/// Maximum number of bytes of dead letters in one commit, but at least one record, and at most a quarter of a segment.
+/// Maximum number of bytes of dead letters moved in one commit (also limited to a quarter of a segment). A single
+/// record may exceed it.
 const MAX_BATCH_BYTES: u64 = 1 << 20;
-/// Maximum number of such commits for a group in one round. The next round moves the others.
+/// Maximum number of commits in one maintenance round that move dead letters of the same group. The next round moves
+/// the others.
 const MAX_COMMITS_PER_ROUND: u32 = 1000;
 
-/// Part of a record that is copied.
+/// Part of a record that is copied to the dead-letter stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Whole,
-    /// Everything but the payload: a record of the maximum size has no room for further headers.
+    /// Everything but the payload is copied, because a record of the maximum size has no room for further headers.
     WithoutPayload,
 }
 
-/// Dead letters of one group, and their destination.
+/// Dead letters of one group, and the stream to which they are moved.
 struct Burial<'a> {
     inner: &'a Inner,
     stream: StreamId,
@@ -53,7 +56,7 @@ struct Burial<'a> {
 }
 
 impl Inner {
-    /// Moves the dead letters of all groups. Returns the number of records moved.
+    /// Moves the dead letters of all groups to their dead-letter streams. Returns the number of records moved.
     pub(crate) fn bury_dead(&self) -> Result<u64, WriteError> {
         let machine = &self.open.machine;
         let failed =
@@ -94,7 +97,8 @@ impl Inner {
         }
     }
 
-    /// Moves as many of these records as fit into a batch, from the first on. Missing records are only acked.
+    /// Moves as many of these dead letters as fit into one batch, from the first on. Records that no longer exist are
+    /// only acked. Returns the number of dead letters that are done.
     fn bury(&self, burial: &Burial<'_>, attempt: Attempt, reason: &str, of: &Delivered) -> Result<u64, WriteError> {
         match self.bury_part(burial, attempt, reason, of, Part::Whole) {
             Err(WriteError::Command(CommandError::CommitTooLarge) | WriteError::LargerThanSegment { .. }) => {
@@ -145,7 +149,8 @@ impl Inner {
 }
 
 impl Burial<'_> {
-    /// Copies records from the first of a run on, until the batch is full. Returns the offset at which it stopped.
+    /// Copies the records of a run into `batch`, from the first on, until the batch is full. Returns the offset at
+    /// which it stopped.
     fn copy(&self, reason: &str, of: &Delivered, part: Part, batch: &mut RecordBatch) -> Result<Offset, GroupError> {
         let (first, end) = (of.run.first, of.run.end());
         let max_bytes = MAX_BATCH_BYTES.min(u64::from(self.inner.options.segment_bytes) / 4);

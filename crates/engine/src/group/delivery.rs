@@ -1,4 +1,4 @@
-//! Result of a fetch: records, and the attempt that settles them.
+//! Result of a fetch from a consumer group: records, and the attempt by which they are settled.
 
 use std::ops::ControlFlow;
 
@@ -15,35 +15,37 @@ use crate::{
     stream_page::StreamPage,
 };
 
-/// Records delivered by one fetch. Settle them by their [`attempt`](Self::attempt).
+/// Records that one fetch has delivered. The consumer settles (acks or nacks) them by their
+/// [`attempt`](Self::attempt).
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
-    /// Attempt that settles the records. It has no meaning if there are none.
+    /// Number of the delivery attempt, by which the consumer settles the records. It has no meaning if there are no
+    /// records.
     pub attempt: Attempt,
-    /// Deadline of the attempt, in space time.
+    /// Ack deadline of the attempt, in space time.
     pub deadline: SpaceTime,
-    /// Durability level that the delivery itself reached.
+    /// Durability level that the delivery itself has reached.
     pub durability: Durability,
     parts: Vec<Part>,
 }
 
-/// Consecutive records that were delivered equally often.
+/// Consecutive records of a delivery that were delivered equally often.
 #[derive(Clone, Debug)]
 struct Part {
     deliveries: u32,
     page: StreamPage,
 }
 
-/// A record of a delivery.
+/// One record of a delivery, with its offset and its number of deliveries.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     /// Offset of the record.
     pub offset: Offset,
-    /// Number of deliveries, including this one.
+    /// Number of deliveries of the record, including this one.
     pub deliveries: u32,
-    /// Space time of the append.
+    /// Space time at which the record was appended.
     pub time: SpaceTime,
-    /// Delivered record.
+    /// The delivered record itself.
     pub record: &'a Record<'a>,
 }
 
@@ -54,33 +56,33 @@ pub(super) fn record_bytes(record: &Record<'_>) -> u64 {
 }
 
 impl Delivery {
-    /// Creates an empty delivery with the given level.
+    /// Creates a delivery without records, at the given durability level.
     #[must_use]
     pub fn none(durability: Durability) -> Self {
         Self { durability, ..Self::default() }
     }
 
-    /// Returns true if nothing was delivered.
+    /// Returns true if the delivery has no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Number of records.
+    /// Number of records in the delivery.
     #[must_use]
     pub fn record_count(&self) -> u64 {
         self.parts.iter().map(|part| part.page.record_count()).sum()
     }
 
-    /// Returns the records as the log stores them: the runs of each part, with its number of deliveries, including
-    /// this one.
+    /// Returns the records as the log stores them: for each number of deliveries (including this one), the runs of
+    /// records that were delivered so often.
     pub fn into_runs(self) -> Result<Vec<(u32, Vec<StreamRun>)>, ReadError> {
         const ALL: RunLimits = RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: u64::MAX };
         let runs = |part: Part| Ok((part.deliveries, part.page.into_runs(ALL)?.0));
         self.parts.into_iter().map(runs).collect()
     }
 
-    /// Calls `visit` for each record in order of offsets, until it breaks.
+    /// Calls `visit` for each record in the order of offsets, until `visit` breaks.
     pub fn for_each(&self, visit: &mut dyn FnMut(Message<'_>) -> ControlFlow<()>) -> Result<(), ReadError> {
         let mut flow = ControlFlow::Continue(());
         for Part { deliveries, page } in &self.parts {
@@ -96,11 +98,11 @@ impl Delivery {
     }
 }
 
-/// Records of an attempt that have been read so far.
+/// Records of a delivery that have been read from the log so far.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     parts: Vec<Part>,
-    /// Number of records counted.
+    /// Number of records accepted into the delivery so far.
     admitted: u64,
     bytes: u64,
     max_bytes: u64,
@@ -119,7 +121,7 @@ impl Reading {
         Delivery { attempt, deadline, durability, parts: self.parts }
     }
 
-    /// Reads delivered records until the byte limit is reached.
+    /// Reads delivered records from the stream until the byte limit is reached.
     pub(super) fn read(&mut self, stream: &Stream, delivered: &Delivered) -> Result<(), ReadError> {
         let (mut from, end) = (delivered.run.first, delivered.run.end());
         while from < end {
@@ -154,8 +156,8 @@ impl Reading {
         Ok(())
     }
 
-    /// Counts the bytes of a page's records. Returns the first record beyond the byte limit. The first record of the
-    /// whole delivery is always accepted, so that a member gets at least one.
+    /// Adds the sizes of a page's records to the bytes of the delivery. Returns the first record beyond the byte
+    /// limit. The first record of the whole delivery is always accepted, so that a member gets at least one.
     fn admit(&mut self, page: &StreamPage) -> Result<Option<Offset>, ReadError> {
         let mut too_many = None;
         page.for_each(&mut |offset, _, record| {
@@ -171,7 +173,7 @@ impl Reading {
         Ok(too_many)
     }
 
-    /// Takes a page of the records `from..next`, and notes the missing ones.
+    /// Adds a page with the records of `from..next` to the delivery, and notes the missing records.
     fn take(&mut self, deliveries: u32, from: Offset, next: Offset, page: StreamPage) {
         let mut reached = from;
         for batch in &page.batches {

@@ -1,11 +1,11 @@
-//! Time of the next delivery of a group.
+//! Time at which a consumer group can deliver records next.
 
 use thalweg_types::SpaceTime;
 
-/// Time at which a fetch would deliver records.
+/// Time at which a fetch from a consumer group would deliver records: now, or at a later time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Now,
-    /// `None` means that no deadline will make records available.
+    /// A fetch would deliver records from this time on; `None` means that no pending record waits for a time.
     At(Option<SpaceTime>),
 }

@@ -7,17 +7,18 @@ use crate::error::{ReadError, WriteError};
 /// Error returned when a request to a consumer group fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// The command could not be carried out.
+    /// The command about the group could not be carried out.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A read failed. Records that were delivered are redelivered after their deadline.
+    /// The state, or records in the log, could not be read. Records that were delivered are redelivered after their
+    /// ack deadline.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The group does not exist. It may have been deleted.
+    /// The consumer group does not exist. It may have been deleted.
     #[error("no consumer group with id {0}")]
     NoSuchGroup(GroupId),
-    /// The maximum number of fetches already waits for records.
-    #[error("{MAX_WAITING_FETCHES} fetches wait for records already: retry later, or without waiting")]
+    /// The maximum number of fetches already waits for records, so this fetch may not wait.
+    #[error("{MAX_WAITING_FETCHES} fetches already wait for records: retry later, or fetch without waiting")]
     TooManyWaiting,
 }
 

@@ -1,9 +1,10 @@
-//! Fetching: the lookups before a fetch is proposed, waiting for records, and reading the delivered records.
+//! Fetching from a consumer group: the lookups before a fetch is proposed, waiting for records, and reading the
+//! delivered records.
 //!
-//! A fetch is a command: its entry decides which records it delivers. The engine proposes it only when the state
-//! reports that it would deliver records, so waiting members cost nothing.
+//! A fetch is a command: when its entry is applied, the state machine decides which records are delivered. The engine
+//! proposes it only when the state reports that it would deliver records, so waiting members cost nothing.
 //!
-//! Bound: [`MAX_WAITING_FETCHES`] fetches wait at a time. Beyond it a fetch that would have to wait is rejected.
+//! Bound: at most [`MAX_WAITING_FETCHES`] fetches wait at a time. A further fetch that would have to wait is rejected.
 
 use std::{
     ops::ControlFlow,
@@ -31,19 +32,20 @@ use crate::{
     tails::Waiter,
 };
 
-/// Maximum number of batches examined to estimate how many records fit into the byte limit.
+/// Maximum number of batches examined to estimate how many records fit into the byte limit of a fetch.
 const MAX_BATCHES_AHEAD: usize = 1024;
 
-/// Parameters of a fetch.
+/// Parameters of a fetch from a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchRequest {
-    /// Name of the member, chosen by the caller and shown by [`Group::info`].
+    /// Name of the member that fetches, chosen by the caller and shown by [`Group::info`].
     pub member: String,
-    /// Maximum number of records, at most [`MAX_FETCH_RECORDS`].
+    /// Maximum number of records to deliver, at most [`MAX_FETCH_RECORDS`].
     pub max_records: u32,
-    /// Maximum number of bytes of keys, headers and payloads. At least one record is delivered.
+    /// Maximum number of bytes of keys, headers and payloads to deliver. At least one record is delivered, however
+    /// large it is.
     pub max_bytes: u64,
-    /// Longest time to wait for the first record; zero does not wait.
+    /// Longest time to wait for the first record; with zero the fetch does not wait.
     pub wait: Duration,
 }
 
@@ -55,7 +57,7 @@ impl Default for FetchRequest {
 
 impl Group {
     /// Delivers records to a member: first records that were returned to the group, then new ones. The delivery is
-    /// empty if there were none until the time was up, or if the database closed.
+    /// empty if there were no records before the wait of the request was over, or if the database closed.
     pub fn fetch(&self, request: &FetchRequest) -> Result<Delivery, GroupError> {
         check_outcome_known(true, self.db.durability())?;
         let until = Instant::now().checked_add(request.wait);
@@ -85,7 +87,8 @@ impl Group {
         }
     }
 
-    /// Parks the thread until records may be available. Returns false if the time is up or the database is closed.
+    /// Parks the thread until records may be available. Returns false if the time to wait is over or the database is
+    /// closed.
     fn park(&self, due: Option<Duration>, until: Option<Instant>) -> Result<bool, GroupError> {
         let tails = &self.db.inner.open.tails;
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -115,7 +118,8 @@ impl Group {
         })
     }
 
-    /// Collects what only a look at the stream shows: the number of records that fit, and the hashes of their keys.
+    /// Collects the facts for a fetch that only the stream shows, not the state: the number of records that fit into
+    /// the byte limit or, in a group with order per key, the hashes of the keys of the next records.
     pub(crate) fn prepare(&self, request: &FetchRequest) -> Result<Prepared, GroupError> {
         let machine = &self.db.inner.open.machine;
         let cursor = machine.group_cursor(self.id).map_err(ReadError::from)?;
@@ -134,8 +138,8 @@ impl Group {
         }
     }
 
-    /// Estimates the number of records from `window` on that fit into the byte limit, from the sizes of batches.
-    /// Records beyond the limit are returned to the group later.
+    /// Estimates, from the sizes of batches, how many records from the offset `window` on fit into the byte limit. If
+    /// the estimate is too high, the records beyond the limit are returned to the group later.
     fn fitting(&self, window: Offset, most: u32, request: &FetchRequest) -> u32 {
         let max_batches = (most as usize).min(MAX_BATCHES_AHEAD);
         let machine = &self.db.inner.open.machine;
@@ -154,8 +158,8 @@ impl Group {
         most
     }
 
-    /// Returns hashes of the keys of the records from `window` on. It looks further ahead than one fetch needs,
-    /// because some records may have to wait for others.
+    /// Returns the hashes of the keys of the records from the offset `window` on. Looks further ahead than one fetch
+    /// needs, because some records may have to wait behind others of the same key.
     fn keys_from(&self, window: Offset, most: u32, max_bytes: u64) -> Result<Vec<u64>, GroupError> {
         let wanted = (most as usize * 4).min(MAX_FETCH_KEYS);
         let page = match self.stream().read(window, wanted as u64, max_bytes) {
@@ -174,8 +178,8 @@ impl Group {
         Ok(keys)
     }
 
-    /// Reads the delivered records. Missing records are acked, and those beyond the byte limit are returned to the
-    /// group; `settle` proposes that, and the caller need not wait for it.
+    /// Reads the delivered records from the log. Records that no longer exist are acked, and those beyond the byte
+    /// limit are returned to the group. `settle` proposes these acks and nacks; the caller need not wait for them.
     pub(crate) fn read(
         &self,
         request: &FetchRequest,
@@ -201,7 +205,7 @@ impl Group {
     }
 }
 
-/// A fetch that is ready to be proposed.
+/// A fetch after all lookups, ready to be proposed as a command.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     max: u32,
@@ -215,7 +219,7 @@ impl Prepared {
     }
 }
 
-/// Returns the records that a proposed fetch delivered, and its level.
+/// Returns the records that a fetch command has delivered, and the durability level that it reached.
 pub(crate) fn fetched(committed: Committed) -> Result<(Box<Fetched>, Durability), GroupError> {
     match group_outcome(committed)? {
         (durability, GroupOutcome::Fetched(fetched)) => Ok((fetched, durability)),

@@ -1,13 +1,13 @@
-//! Statistics of all groups, cheap enough to be read every few seconds.
+//! Statistics of all consumer groups, cheap enough to be read every few seconds.
 
 use crate::{database::Database, error::ReadError};
 
-/// Statistics of a group.
+/// Statistics of a consumer group, for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupFigures {
-    /// Name of the group's stream.
+    /// Name of the stream that the group reads.
     pub stream: String,
-    /// Name of the group.
+    /// Name of the consumer group.
     pub name: String,
     /// Number of records that have never been delivered.
     pub lag: u64,
@@ -15,21 +15,21 @@ pub struct GroupFigures {
     pub pending: u64,
     /// Number of members that the group remembers.
     pub members: u64,
-    /// Number of deliveries of records, redeliveries included.
+    /// Number of deliveries of records, including redeliveries.
     pub delivered: u64,
-    /// Number of these deliveries that were redeliveries.
+    /// Number of redeliveries: deliveries of records that had been delivered before.
     pub redelivered: u64,
-    /// Number of records acked.
+    /// Number of records that consumers have acked.
     pub acked: u64,
-    /// Number of records that became dead letters.
+    /// Number of records moved to the group's dead-letter stream.
     pub dead: u64,
-    /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
+    /// Number of records that failed for good and were dropped, because the group had no dead-letter stream.
     pub dropped: u64,
 }
 
 impl Database {
-    /// Returns the statistics of the first `max` groups by id, and the total number of groups. It reads no pending
-    /// records.
+    /// Returns the statistics of the first `max` consumer groups in the order of ids, and the number of all groups.
+    /// Does not read pending records.
     pub fn group_figures(&self, max: usize) -> Result<(Vec<GroupFigures>, usize), ReadError> {
         let machine = &self.inner.open.machine;
         let (groups, count) = machine.group_counters(max)?;

@@ -1,14 +1,15 @@
-//! Push: deliveries that the engine sends as records arrive, within the receiver's credit.
+//! Push: the engine delivers a consumer group's records as they arrive, within the receiver's credit.
 //!
-//! A receiver states once how many records and bytes it may hold unsettled. A delivery uses this credit; records that
-//! are acked, returned or lapsed restore it. A busy receiver is therefore sent no more records, and a fast receiver
-//! never waits.
+//! A receiver states once how many records and bytes it may hold unsettled: its credit. A delivery uses up credit. The
+//! credit comes back when records are acked or returned, or when their ack deadline passes. A busy receiver is
+//! therefore sent no more records, and a fast receiver never waits.
 //!
-//! Owns: the account ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the handling of a
-//! receiver that goes away: its records lapse at their deadline, unless [`Push::give_back`] is called.
+//! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the
+//! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::give_back`] is called
+//! before.
 //!
 //! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left and carries at
-//! least one record, so the last delivery may exceed the bytes by one record.
+//! least one record, so the last delivery may exceed the bytes of the credit by one record.
 
 use std::{
     future::{self, Future},
@@ -33,12 +34,12 @@ use crate::{
     tails::Waiter,
 };
 
-/// Amount that a receiver may hold unsettled.
+/// Number of records and bytes that a receiver may hold unsettled (neither acked nor returned).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Maximum number of records, between 1 and [`MAX_CREDIT_RECORDS`].
+    /// Maximum number of unsettled records, between 1 and [`MAX_CREDIT_RECORDS`].
     pub records: u32,
-    /// Maximum number of bytes of keys, headers and payloads, at most [`MAX_CREDIT_BYTES`].
+    /// Maximum bytes of keys, headers and payloads of unsettled records, at most [`MAX_CREDIT_BYTES`].
     pub bytes: u64,
 }
 
@@ -48,21 +49,21 @@ impl Default for Credit {
     }
 }
 
-/// Parameters of a push.
+/// Parameters for pushing the records of a consumer group to one receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushRequest {
-    /// Name of the member.
+    /// Name of the member as which the receiver takes part in the group.
     pub member: String,
-    /// Amount that the member may hold unsettled.
+    /// Number of records and bytes that the member may hold unsettled.
     pub credit: Credit,
     /// Maximum number of bytes of one delivery, which bounds its memory.
     pub max_delivery_bytes: u64,
 }
 
-/// A fetch in progress.
+/// Future of a fetch in progress.
 type Fetching = Pin<Box<dyn Future<Output = Result<Delivery, GroupError>> + Send>>;
 
-/// Deliveries to one receiver. See the module's documentation.
+/// Pushed deliveries of a consumer group's records to one receiver. See the module's documentation.
 pub struct Push {
     db: AsyncDatabase,
     group: Group,
@@ -71,30 +72,32 @@ pub struct Push {
     max_delivery_records: u32,
     level: Durability,
     ledger: Ledger,
-    /// Fetch in progress. It is kept when [`next`](Self::next) is cancelled, so that its delivery is not lost.
+    /// Fetch in progress. It is kept if the future of [`next`](Self::next) is dropped, so that its delivery is not
+    /// lost.
     fetching: Option<Fetching>,
 }
 
-/// Reason why a push waits.
+/// Reason why a push does not deliver records now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {
-    /// No records are available.
+    /// The consumer group has no records to deliver.
     ForRecords,
-    /// The receiver holds as much as it may.
+    /// The receiver has no credit left: it holds its maximum of unsettled records or bytes.
     ForCredit,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// Records are available; this number of records and bytes may be delivered.
+    /// The group has records to deliver. The receiver's credit permits this number of records and of bytes.
     Deliver(u32, u64),
-    /// No delivery before this time, unless records are settled, appended or returned.
+    /// No delivery is possible before this time, unless records are settled, appended or returned.
     Wait(Waits, Option<SpaceTime>),
     Closed,
 }
 
 impl AsyncDatabase {
-    /// Begins to push a group's records to a member. Each delivery is a fetch that reaches `level`.
+    /// Begins to push a group's records to a member. Each delivery is a fetch command that reaches the durability
+    /// `level`.
     ///
     /// # Errors
     /// The level is `none`, at which the delivered records would be unknown.
@@ -115,9 +118,9 @@ impl AsyncDatabase {
 }
 
 impl Push {
-    /// Waits for the next delivery; `None` when the database closes. `sleep` creates a timer.
+    /// Waits for the next delivery; returns `None` when the database closes. `sleep` creates a timer.
     ///
-    /// The future may be dropped before it is ready, and `next` called again: no delivery is lost.
+    /// The caller may drop the future before it is ready, and call `next` again: no delivery is lost.
     ///
     /// # Errors
     /// The group or its stream is gone, or a fetch failed.
@@ -151,24 +154,24 @@ impl Push {
         }
     }
 
-    /// Limits the records of later deliveries; a delivery in progress is not affected.
+    /// Limits the number of records in later deliveries; a delivery in progress is not affected.
     pub fn limit_delivery(&mut self, max_records: u64) {
         self.max_delivery_records = u32::try_from(max_records).unwrap_or(u32::MAX).clamp(1, MAX_FETCH_RECORDS);
     }
 
-    /// Limits the bytes of later deliveries, which still carry at least one record; a delivery in progress is not
-    /// affected.
+    /// Limits the bytes of records in later deliveries, which still carry at least one record; a delivery in progress
+    /// is not affected.
     pub fn limit_delivery_bytes(&mut self, max_bytes: u64) {
         self.max_delivery_bytes = max_bytes.max(1);
     }
 
-    /// Amount that the receiver may hold unsettled.
+    /// Number of records and bytes that the receiver may hold unsettled.
     #[must_use]
     pub fn credit(&self) -> Credit {
         self.ledger.credit
     }
 
-    /// Reason why the push waits, if it does.
+    /// Returns the reason why the push waits; `None` if it need not wait.
     pub fn waits(&mut self) -> Result<Option<Waits>, GroupError> {
         Ok(match self.look()? {
             Look::Wait(waits, _) => Some(waits),
@@ -176,9 +179,9 @@ impl Push {
         })
     }
 
-    /// Returns all unsettled records to the group, because the receiver is gone. The deliveries count, so a record
-    /// that crashes its receivers becomes a dead letter. The caller need not wait: records that are not returned
-    /// lapse.
+    /// Returns all unsettled records to the group, because the receiver has disconnected. Their deliveries stay
+    /// counted, so a record that crashes its receivers becomes a dead letter. The caller need not wait for the result:
+    /// records that are not returned can be redelivered after their ack deadline.
     pub fn give_back(&mut self, reason: &str) -> Result<(), GroupError> {
         let held = self.group.held(&self.ledger.attempts())?;
         let settlements: Vec<_> =
@@ -205,7 +208,7 @@ impl Push {
         }
     }
 
-    /// Waits until another look may have a different result.
+    /// Waits until something has changed, so that another look at the group may have a different result.
     async fn wait<S: Future<Output = ()>>(
         &mut self,
         due: Option<SpaceTime>,
@@ -237,13 +240,13 @@ impl std::fmt::Debug for Push {
     }
 }
 
-/// Account of the records that a receiver holds unsettled, and of its credit.
+/// Account of the records that a receiver holds unsettled, compared with its credit.
 #[derive(Debug)]
 struct Ledger {
     credit: Credit,
-    /// Sizes of the unsettled records by offset, for each attempt; no list is empty.
+    /// Offsets and sizes in bytes of the unsettled records of each delivery attempt; no list is empty.
     held: Vec<(Attempt, Vec<(Offset, u64)>)>,
-    /// Number of records in `held`.
+    /// Number of all records in `held`.
     records: u64,
     bytes: u64,
 }
@@ -261,7 +264,7 @@ impl Ledger {
         self.held.iter().map(|(attempt, _)| *attempt).collect()
     }
 
-    /// Returns the number of records and bytes that may still be delivered; `None` if there are none.
+    /// Returns the number of records and of bytes that the credit still permits; `None` if either is used up.
     fn free(&self) -> Option<(u32, u64)> {
         let records = u64::from(self.credit.records).checked_sub(self.records).filter(|records| *records > 0)?;
         let bytes = self.credit.bytes.checked_sub(self.bytes).filter(|bytes| *bytes > 0)?;
@@ -285,7 +288,8 @@ impl Ledger {
         self.held.push((attempt, sizes));
     }
 
-    /// Removes records that the receiver no longer holds. `still` lists the attempts of `held`, in the same order.
+    /// Removes records that the receiver no longer holds, which frees their credit. `still` has the records that each
+    /// attempt of `held` still holds, in the same order.
     fn settle(&mut self, still: &[HeldAttempt]) {
         for ((attempt, sizes), still) in self.held.iter_mut().zip(still) {
             debug_assert_eq!(*attempt, still.attempt);

@@ -1,4 +1,4 @@
-//! The bound of fetches that wait.
+//! The maximum number of fetches that wait for records.
 
 use std::sync::{
     Arc,
@@ -7,12 +7,12 @@ use std::sync::{
 
 use thalweg_types::limits::MAX_WAITING_FETCHES;
 
-/// Number of fetches that wait.
+/// Counter of the fetches that wait for records.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waits(Arc<AtomicUsize>);
 
 impl Waits {
-    /// Counts a waiting fetch; `None` at the bound.
+    /// Counts a fetch that begins to wait; returns `None` if the maximum number waits already.
     pub(crate) fn enter(&self) -> Option<Waiting> {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting(self.clone());
@@ -20,7 +20,7 @@ impl Waits {
     }
 }
 
-/// A fetch that waits. Dropping it decreases the count.
+/// A fetch that waits for records. Dropping it decreases the counter.
 #[derive(Debug)]
 pub(crate) struct Waiting(Waits);
 

@@ -1,34 +1,34 @@
 //! Counts of the work that maintenance has done.
 
-/// Work done by maintenance.
+/// Work that maintenance has done, in one round or since the database was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Maintenance {
     /// Number of expired keys removed.
     pub expired_keys: u64,
-    /// Number of rows forgotten because their key has another expiry by now.
+    /// Number of index rows deleted because their key or lease has another deadline or lease by now.
     pub stale_rows: u64,
     /// Number of streams trimmed.
     pub trimmed_streams: u64,
-    /// Number of index entries forgotten, of trimmed or deleted batches.
+    /// Number of index entries of trimmed or deleted stream batches removed.
     pub reclaimed_entries: u64,
-    /// Number of rows read of deleted prefixes and dropped keyspaces.
+    /// Number of rows that sweeps examined in deleted prefixes and dropped keyspaces.
     pub swept_rows: u64,
-    /// Number of rows of versions read to forget those past their keyspace's bounds.
+    /// Number of rows that pruning examined to forget versions (former values) which their keyspace no longer keeps.
     pub pruned_versions: u64,
-    /// Number of records moved to streams for dead letters.
+    /// Number of dead letters moved from consumer groups to dead-letter streams.
     pub dead_letters: u64,
-    /// Number of records that compaction dropped: superseded by a newer record of the same key, or tombstones past
-    /// their grace.
+    /// Number of stream records that compaction dropped: superseded by a newer record of the same key, or tombstones
+    /// past their grace period.
     pub compacted_records: u64,
-    /// Bytes copied forward.
+    /// Number of live bytes copied from old log segments to the end of the log.
     pub moved_bytes: u64,
-    /// Number of segments freed.
+    /// Number of log segments freed.
     pub freed_segments: u64,
-    /// Number of segments with live data although the state counted none. This is an error in the count; its only cost
-    /// is the walk that found the data.
+    /// Number of log segments in which a walk found live data although the state counted none. This is an error in the
+    /// count; its only cost is the walk that found the data.
     pub undercounted_segments: u64,
-    /// Number of segments with an unreadable record, each counted once: the disk has damaged it. Such a segment is
-    /// kept, and the others are freed; `thalweg log verify` shows the position.
+    /// Number of log segments with a record that cannot be read because the disk has damaged it; each segment counts
+    /// once. Such a segment is kept, and others are freed; `thalweg log verify` shows the position of the damage.
     pub unreadable_segments: u64,
 }
 

@@ -1,11 +1,12 @@
-//! Results of earlier walks over a segment, and the back-off that decides when the next walk is due.
+//! Results of earlier walks over a log segment, and the back-off that decides when the next walk over it is due.
 //!
-//! Owns: the back-off. Does not own: the turns of segments, and the number of walks in a round (see [`super`]).
+//! Owns: the back-off. Does not own: the order in which segments take turns, and the number of walks in a round (see
+//! [`super`]).
 //!
-//! Values die by being overwritten, which the state does not count. Only a walk shows it, and the log must have grown
-//! for the walk to find anything new. A segment with many live bytes is walked again once the log has grown by the
-//! segment's size, then by twice that size, and so on up to the size of all segments. All walks together therefore
-//! read no more than is written, except for the first few walks of each segment.
+//! Values die by being overwritten, which the state does not count. Only a walk shows how many have died, and the log
+//! must have grown for a walk to find anything new. A segment with many live bytes is walked again once the log has
+//! grown by the segment's size, then by twice that size, and so on up to the size of all segments. All walks together
+//! therefore read no more than is written, except for the first few walks of each segment.
 
 use thalweg_log::SegmentInfo;
 use thalweg_state::segments::Liveness;
@@ -13,73 +14,77 @@ use thalweg_types::{Index, Lsn, Term};
 
 use super::walk::Walked;
 
-/// Extent of the log at the start of a round.
+/// Position and size of the log at the start of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogNow {
-    /// End of the log.
+    /// LSN at the end of the log.
     pub(super) end: Lsn,
     /// Bytes written to the log since it was opened.
     pub(super) written_bytes: u64,
-    /// Bytes in the log's segments.
+    /// Bytes of all segments that the log has now.
     pub(super) held_bytes: u64,
     /// True if the log accepts no data because the disk is full.
     pub(super) is_full: bool,
 }
 
-/// Results of the walks over a segment that has not been freed yet.
+/// Results of the walks over one log segment that has not been freed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Number of walks so far that did not free the segment.
     walks: u32,
-    /// Counts of the state at the last walk.
+    /// Live bytes that the state counted in the segment at the last walk.
     liveness: Liveness,
-    /// Extent of the log at the last walk.
+    /// Position and size of the log at the last walk over the segment.
     log: LogNow,
-    /// Counts of the state in the last round.
+    /// Live bytes that the state counted in the segment in the last round.
     pub(super) last: Liveness,
-    /// Set when nothing in the segment is live: the segment is free once the state has persisted this position.
+    /// LSN up to which the state must be persisted before the segment is freed; `None` until a walk has found nothing
+    /// live in the segment.
     pub(super) free_from: Option<Lsn>,
-    /// Last valid entry of the segment; set together with `free_from`.
+    /// Term and index of the last valid entry in the segment; set together with `free_from`.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// True if bytes of the segment were copied forward.
+    /// True if a round has copied bytes of the segment forward.
     pub(super) copied: bool,
-    /// True if live bytes were found although the state counted none.
+    /// True if a walk found live bytes in the segment although the state counted none.
     pub(super) undercounted: bool,
     /// True if a record of the segment could not be read.
     pub(super) unreadable: bool,
-    /// True if the last walk found live bytes and the log could not take the copies.
+    /// True if the last walk found live bytes in the segment that could not be copied.
     pub(super) not_copied: bool,
 }
 
 impl Seen {
-    /// Begins a walk.
+    /// Prepares for another walk (check of which records are live) over a segment in which the state now counts
+    /// `live` bytes. Keeps the results of earlier walks that still matter.
     pub(super) fn begin(&mut self, live: Liveness, log: LogNow) {
         let Self { walks, copied, undercounted, unreadable, .. } = *self;
         *self = Self { walks, liveness: live, log, last: live, copied, undercounted, unreadable, ..Self::default() };
     }
 
-    /// Records a walk after which the segment must stay.
+    /// Stores that a walk did not make the segment free, so that the segment must stay.
     pub(super) fn keep(&mut self) {
         self.walks = self.walks.saturating_add(1);
     }
 
-    /// Records a walk that found nothing live. `applied` is the state's present applied position, `row` its count of
-    /// live bytes.
+    /// Stores that a walk has left nothing live in the segment. `applied` is the position that the state has applied;
+    /// `row` has the live bytes that the state counts in the segment.
     pub(super) fn set_free(&mut self, applied: Lsn, row: Option<Liveness>, walked: &Walked) {
         self.free_from = Some(self.free_from(applied, row, walked));
         self.last_entry = walked.last_entry;
     }
 
-    /// Returns the position up to which the state must be persisted before the segment is freed. A replay must begin
-    /// after all copies, also those of earlier walks. It must also begin after the end of every value that a command
-    /// in the log may have read before. Commands do not read batches of streams while they are applied, so batches
-    /// that are gone need no such wait.
+    /// Returns the LSN up to which the state must be persisted before the segment is freed: the present applied
+    /// position if bytes were copied, or if commands may have read values of the segment, and 0 otherwise. A later
+    /// replay then begins after all copies (also those of earlier walks), and after every command that may have read a
+    /// value in the segment. Commands do not read batches of streams while they are applied, so dead batches do not
+    /// require waiting.
     fn free_from(&self, applied: Lsn, row: Option<Liveness>, walked: &Walked) -> Lsn {
         let held_values = walked.has_long_values && row.is_some();
         if self.copied || held_values { applied } else { Lsn::ZERO }
     }
 
-    /// Returns true once another walk may free the segment: the log has grown enough, or the state counts less in it.
+    /// Returns true if another walk may free the segment: the log has grown enough since the last walk, or the state
+    /// counts fewer live bytes in the segment.
     pub(super) fn is_due(&self, segment: &SegmentInfo, live: Liveness, log: LogNow) -> bool {
         if self.free_from.is_some() {
             return false;

@@ -1,9 +1,10 @@
-//! A walk over the records of one segment, which finds the bytes that the state still points at.
+//! A walk over the records of one log segment, which finds the bytes that the state still points to.
 //!
-//! Owns: the decision, record by record, whether the state's pointer refers to this position. Does not own: the
-//! treatment of the bytes found (see [`super`]).
+//! Owns: the decision, record by record, whether the state still points to this position. Does not own: the treatment
+//! of the bytes found (see [`super`]).
 //!
-//! A walk does not rely on the state's counts. A value or batch is live if the row that would point at it does so.
+//! A walk does not rely on the live bytes that the state counts. It looks up the row of each value and batch in the
+//! segment: the bytes are live if this row points to them.
 //!
 //! Memory: the live bytes, at most half a segment; the batches of streams in the segment; [`MAX_KNOWN_KEYS`] keys.
 
@@ -20,23 +21,24 @@ use thalweg_types::{
 use super::window::{self, Window, failed, lies_at};
 use crate::{error::WriteError, inner::Inner};
 
-/// Maximum number of keys whose versions' positions a walk remembers.
+/// Maximum number of keys for which a walk remembers the log positions of their versions (former values).
 const MAX_KNOWN_KEYS: usize = 4096;
 
-/// Bytes that a copy takes in the log besides the move's own size. Small records have as much overhead again, and a
-/// segment full of them must not be copied forever because the payload is less than half of it.
+/// Bytes of headers that each copy takes in the log in addition to the move record itself. They must be counted: small
+/// records have as much overhead again, and a segment full of them must not be copied forever because its payload is
+/// less than half of it.
 pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
 
-/// Result of a walk.
+/// Result of a walk over a log segment.
 pub(super) struct Walked {
-    /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows; the walk
-    /// ended there.
+    /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows; then the walk
+    /// ended before the end of the segment.
     pub(super) live: Option<Vec<Live>>,
-    /// Last valid entry in the segment.
+    /// Term and index of the last valid entry in the segment.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// True if the segment has values long enough that the state may have pointed at them.
+    /// True if the segment has values so long that rows of the state may have pointed to them.
     pub(super) has_long_values: bool,
-    /// Number of lookups in the state.
+    /// Number of lookups in the state that the walk has made.
     pub(super) lookups: u64,
 }
 
@@ -46,17 +48,17 @@ impl Walked {
     }
 }
 
-/// Live bytes, encoded as a move that copies them forward.
+/// Live bytes of one value or batch, encoded as the move record that copies them forward.
 pub(super) struct Live {
     pub(super) bytes: u64,
     pub(super) payload: Vec<u8>,
 }
 
-/// Reason why a walk ended without a result.
+/// Reason why a walk over a segment ended without a result.
 pub(super) enum WalkError {
     /// A record of the segment could not be read.
     Unreadable,
-    /// A lookup in the state failed.
+    /// A lookup of a row in the state failed.
     State(WriteError),
 }
 
@@ -72,7 +74,7 @@ impl From<WriteError> for WalkError {
     }
 }
 
-/// Returns the last valid entry of a segment.
+/// Returns the term and index of the last valid entry in a segment; `None` if the segment has no entry.
 pub(super) fn last_entry(inner: &Inner, segment: Generation) -> Result<Option<(Term, Index)>, thalweg_log::ReadError> {
     let (valid, mut last) = (Valid::of(&inner.open.log, SpaceId::ZERO), None);
     for record in inner.open.log.segment_records(segment)? {
@@ -111,26 +113,26 @@ pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Wa
     Ok(Walked { live: (total <= most).then_some(live), last_entry, has_long_values, lookups })
 }
 
-/// A walk over the records of one segment.
+/// State of a walk over the records of one segment.
 struct Walk<'a> {
     inner: &'a Inner,
     generation: Generation,
-    /// All values are looked up in one view. A value that is superseded during the walk is found at its position at
-    /// that time, or at its new one.
+    /// View in which the walk looks up all values. A value that is superseded during the walk is still found in this
+    /// view.
     snapshot: ReadView,
-    /// True for keyspaces that have versions of their keys.
+    /// True for each keyspace met so far whose keys may have versions (former values).
     histories: HashMap<KeyspaceId, bool>,
-    /// Positions in the segment of the versions of keys, in keyspaces with history. Cleared when there are too many.
+    /// Positions in this segment of the versions of keys in keyspaces with history. Cleared when it has too many keys.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
-    /// Batches of each stream in the segment, as far as the walk has searched for them.
+    /// Batches of each stream in this segment, as far as the walk has searched for them.
     windows: HashMap<StreamId, Window>,
     live: Vec<Live>,
-    /// Bytes that copies of `live` would take.
+    /// Bytes that copies of all values and batches in `live` would take.
     total: u64,
     last_entry: Option<(Term, Index)>,
     has_long_values: bool,
     lookups: u64,
-    /// Length up to which values of entries were never pointed at.
+    /// Length in bytes up to which values in entries are never live, because the state stores them itself.
     inline_floor: usize,
     valid: Valid,
 }
@@ -201,7 +203,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the pointer to the version of a key whose value lies at a position of the segment.
+    /// Returns the pointer to the version of a key whose value is at position `at` of the segment; `None` if no
+    /// version is there.
     fn version(&mut self, keyspace: KeyspaceId, key: &[u8], at: LogPosition) -> Result<Option<BlobRef>, WriteError> {
         if !self.has_versions(keyspace)? {
             return Ok(None);
@@ -231,8 +234,8 @@ impl Walk<'_> {
         Ok(has)
     }
 
-    /// Keeps the batch of an append if it is live. The record does not contain the batch's offsets, so it is found by
-    /// its time.
+    /// Adds the batch of an append record to the live bytes, if the batch is live. The record does not contain the
+    /// batch's offsets, so the batch is found by its time.
     fn batch(&mut self, stream: StreamId, batch: &[u8], time: SpaceTime, at: LogPosition) -> Result<(), WriteError> {
         let (machine, generation) = (&self.inner.open.machine, self.generation);
         let known = self.known_of(stream)?;
@@ -245,7 +248,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Keeps a batch that was moved into this segment if it is live.
+    /// Adds a batch to the live bytes, if the batch is live. The batch is in a move record: it was copied into this
+    /// segment from an older one.
     fn moved_batch(
         &mut self,
         stream: StreamId,
@@ -265,7 +269,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the window of a stream. It covers the whole stream if that has few batches.
+    /// Returns the batches of a stream in this segment that the walk has looked up so far. On the first call for a
+    /// stream, looks up all its batches if there are few, and none otherwise.
     fn known_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
         match self.windows.entry(stream) {
             Entry::Occupied(known) => Ok(known.into_mut()),

@@ -1,8 +1,9 @@
 //! The batches of one stream that lie in one segment.
 //!
 //! An append in the log does not contain its offsets, so a walk finds its batch by its time: the batches of a stream
-//! are in the order of their times. A window is the result of one such search for a span of time. A walk reads records
-//! in order, so a segment of dead batches, or of live ones, needs one search for many records instead of one for each.
+//! are in the order of their times. A window is the result of one such search, for a span of time. A walk reads
+//! records in order, so it needs one search for many records of a stream instead of one for each, whether the batches
+//! are dead or live.
 //!
 //! Invariant: a window contains all batches that were appended in its span and lay in the segment when it was made. No
 //! batch can be added later, because a segment that is walked is sealed and its entries are applied. If a batch is
@@ -16,28 +17,29 @@ use thalweg_types::{BlobRef, Generation, LogPosition, Offset, SpaceTime, StreamI
 
 use crate::error::WriteError;
 
-/// Maximum number of batches of a stream that are read in one step instead of searched by time. A segment of many
-/// small streams has few batches of each, for which searching by time takes longer.
+/// Maximum number of batches of a stream that are all read in one step instead of being searched by time. A segment of
+/// many small streams has few batches of each stream, for which searching by time takes longer.
 const FEW_BATCHES: usize = 32;
-/// Number of batches that a search reads at a time.
+/// Number of batches that a search for a stream's batches reads at a time.
 const PAGE_BATCHES: usize = 256;
-/// Number of lookups that a search by time counts as, and also a page of batches.
+/// Number of state lookups that a search by time, or the reading of a page of batches, counts as in the budget of a
+/// round.
 const LOOKUPS_PER_SEARCH: u64 = 10;
 
-/// All batches of a stream that lie in a segment and were appended between two times.
+/// All batches of a stream that lie in one log segment and were appended between two times.
 #[derive(Debug)]
 pub(super) struct Window {
     first_time: SpaceTime,
-    /// Inclusive end of the span.
+    /// Latest time (inclusive) at which the batches in the window were appended.
     last_time: SpaceTime,
-    /// Batches sorted by position. They may include batches appended after `last_time`.
+    /// Batches sorted by their position in the segment. They may include batches appended after `last_time`.
     batches: Vec<BatchRef>,
-    /// Number of lookups in the state for building the window.
+    /// Number of lookups in the state that building the window took.
     lookups: u64,
 }
 
 impl Default for Window {
-    /// Creates a window that covers no time.
+    /// Creates a window without batches, which covers no span of time.
     fn default() -> Self {
         Self { first_time: SpaceTime(1), last_time: SpaceTime(0), batches: Vec::new(), lookups: 0 }
     }
@@ -54,7 +56,8 @@ impl Window {
         Self { first_time, last_time, batches, lookups }
     }
 
-    /// Builds a window of the whole stream; `None` if the stream has more than [`FEW_BATCHES`] batches.
+    /// Builds a window with all batches of a stream in the segment; `None` if the stream has more than [`FEW_BATCHES`]
+    /// batches.
     pub(super) fn of_few(machine: &Machine, stream: StreamId, segment: Generation) -> Result<Option<Self>, WriteError> {
         let Some(info) = machine.stream(stream) else { return Ok(Some(Self::whole(Vec::new()))) };
         let mut found = match machine.batches_from(stream, info.start, FEW_BATCHES + 1, u64::MAX) {
@@ -70,7 +73,7 @@ impl Window {
         Ok(Some(Self::whole(found)))
     }
 
-    /// Builds a window of a stream from `time` on.
+    /// Builds a window of a stream's batches that were appended at or after `time`.
     pub(super) fn from_time(
         machine: &Machine,
         stream: StreamId,
@@ -106,29 +109,30 @@ impl Window {
         Ok(Self::new(time, last_time, batches, lookups))
     }
 
-    /// Returns true if the window contains all batches of the segment that were appended at `time`.
+    /// Returns true if the window contains all batches of the stream and segment that were appended at `time`.
     pub(super) fn covers(&self, time: SpaceTime) -> bool {
         self.first_time <= time && time <= self.last_time
     }
 
-    /// Returns the number of lookups that building took, and resets it.
+    /// Returns the number of state lookups that it took to find these batches, and resets the number.
     pub(super) fn take_lookups(&mut self) -> u64 {
         std::mem::take(&mut self.lookups)
     }
 
-    /// Returns true if the window contains all batches of the stream in the segment.
+    /// Returns true if these are all batches that the stream has in the segment.
     pub(super) fn is_whole(&self) -> bool {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }
 
-    /// Returns the batch that begins at a position of the segment.
+    /// Returns the batch that begins at position `at` of the segment; `None` if there is no such batch among those
+    /// looked up.
     pub(super) fn at(&self, at: LogPosition) -> Option<BatchRef> {
         let found = self.batches.binary_search_by_key(&at.offset, |batch| batch.blob.offset).ok()?;
         Some(self.batches[found]).filter(|batch| lies_at(&batch.blob, at))
     }
 }
 
-/// Returns the live batch that contains an offset, if there is one.
+/// Returns the readable batch of a stream that contains an offset, if there is one.
 pub(super) fn batch_with(machine: &Machine, stream: StreamId, offset: Offset) -> Result<Option<BatchRef>, WriteError> {
     let one_from = |from| match machine.batches_from(stream, from, 1, u64::MAX) {
         Ok(found) => Ok(Ok(found.batches.first().copied())),

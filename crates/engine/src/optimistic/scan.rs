@@ -1,8 +1,8 @@
 //! Scans of an optimistic transaction: their results, and the range of keys that they have read.
 //!
-//! A scan returns the view merged with the transaction's own writes. The range that it has read reaches as far as it
-//! looked: with a limit up to the last returned pair. Only pairs of the view count as read, since the transaction's
-//! own writes are invisible to other clients.
+//! A scan returns the pairs of the transaction's view merged with the transaction's own writes. The range that counts
+//! as read reaches as far as the scan looked: with a limit, up to the last returned pair. Only pairs of the view count
+//! as read, because the transaction's own writes are invisible to other clients.
 
 use std::{
     cmp::Ordering,
@@ -19,13 +19,13 @@ use crate::{
     scan_range::{Order, ScanRange},
 };
 
-/// A key and its keyspace.
+/// A key, with the id of its keyspace.
 pub(super) type Key = (KeyspaceId, Vec<u8>);
 
-/// Keys and values.
+/// Pairs of keys and values that a scan returns.
 pub(super) type Pairs = Vec<(Bytes, Bytes)>;
 
-/// A range of keys that was read.
+/// A range of keys that a transaction has read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadRange {
     pub(super) keyspace: KeyspaceId,
@@ -33,17 +33,17 @@ pub(super) struct ReadRange {
     pub(super) start: Vec<u8>,
     /// Exclusive upper bound of the range; `None` for the end of the keyspace.
     pub(super) end: Option<Vec<u8>>,
-    /// Number of pairs of the view in the range.
+    /// Number of pairs that the transaction's view has in the range.
     pub(super) count: u32,
 }
 
 impl ReadRange {
-    /// Converts the range to a condition.
+    /// Converts the range to a condition: the range has not changed since the revision `since`.
     pub(super) fn unchanged(&self, since: Revision) -> UnchangedRange<'_> {
         UnchangedRange { end: self.end.as_deref(), since, count: self.count }
     }
 
-    /// Returns the range for a second scan, without values.
+    /// Returns the range in the form in which it can be scanned again, without values.
     pub(super) fn as_scan(&self) -> ScanRange {
         ScanRange {
             start: Bound::Included(self.start.clone()),
@@ -54,7 +54,8 @@ impl ReadRange {
     }
 }
 
-/// Returns the pairs that a transaction sees, and the range that it has read. `stored` scans the view.
+/// Returns the pairs of `range` that a transaction sees, and the range that it has thereby read. `writes` are the
+/// transaction's own writes; `stored` scans its view.
 pub(super) fn scan(
     keyspace: &Keyspace,
     range: &ScanRange,
@@ -107,13 +108,13 @@ pub(super) fn scan(
     Ok((seen.pairs, Some(read)))
 }
 
-/// Results of a scan so far.
+/// Results that a transaction's scan has collected so far.
 struct Seen {
     pairs: Pairs,
     limit: usize,
-    /// Key at which the limit was reached.
+    /// Key of the pair that reached the limit; `None` before the limit is reached.
     last: Option<Vec<u8>>,
-    /// Number of pairs of the view.
+    /// Number of pairs of the transaction's view that the scan has passed.
     count: u32,
 }
 
@@ -150,7 +151,7 @@ fn bounds(range: &ScanRange) -> (Vec<u8>, Option<Vec<u8>>) {
     }
 }
 
-/// Returns the next key; `None` if there is none.
+/// Returns the lowest possible key above `key`; `None` if there is none.
 fn successor(mut key: Vec<u8>) -> Option<Vec<u8>> {
     if key.len() >= MAX_KEY_BYTES {
         return after_prefix(&key);

@@ -1,8 +1,9 @@
-//! Writing and reading chunks: compression, checksums, and the chain.
+//! Writing and reading the chunks of a snapshot: compression, checksums, and the chain of chunks.
 //!
 //! Owns: [`Packer`] and [`Link`], which build chunks, and [`ChunkReader`], which checks chunks before their contents
-//! are decoded. Invariants: chunks are numbered from 0 without gaps, and each contains the checksum of the previous
-//! one. The first chunk is the only one of kind *begin*, the last the only one of kind *end*, and nothing follows it.
+//! are decoded. Invariants: the chunks of a snapshot are numbered from 0 without gaps, and each contains the checksum
+//! of the previous one. The first chunk is the only one of kind *begin*, the last the only one of kind *end*, and no
+//! bytes follow the last chunk.
 
 use std::io::{self, Read};
 
@@ -15,10 +16,10 @@ use super::{
     format::{ChunkHeader, ChunkKind, Compression, HEADER_BYTES, MAGIC, SnapshotInfo, Totals, VERSION},
 };
 
-/// Compression level of zstd. Higher levels cost a multiple of the time for a few percent of size.
+/// Compression level for zstd. Higher levels take a multiple of the time and make chunks smaller by a few percent.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Position of a snapshot in its sequence of chunks.
+/// Place of the next chunk in a snapshot's sequence of chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Number of the next chunk.
@@ -27,13 +28,13 @@ pub(crate) struct Link {
     pub(crate) chain: u32,
 }
 
-/// Compressor of chunks.
+/// Compressor of the contents of chunks.
 pub(crate) struct Packer {
     compression: Compression,
     zstd: Option<Compressor<'static>>,
 }
 
-/// Compressed contents of a chunk, behind room for its header.
+/// Compressed contents of a chunk, with free space for the header before them.
 #[derive(Debug)]
 pub(crate) struct Packed {
     compression: Compression,
@@ -87,7 +88,7 @@ impl Packer {
 }
 
 impl Link {
-    /// Builds the next chunk.
+    /// Builds the next chunk of the snapshot: puts the header before its packed contents.
     pub(crate) fn seal(&mut self, kind: ChunkKind, packed: Packed) -> Bytes {
         let Packed { compression, plain_len, mut out } = packed;
         let Self { number, chain } = *self;
@@ -100,16 +101,16 @@ impl Link {
     }
 }
 
-/// A verified chunk.
+/// A chunk of a snapshot whose checksum has been verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) kind: ChunkKind,
     pub(crate) number: u64,
-    /// Uncompressed contents.
+    /// Contents of the chunk, uncompressed.
     pub(crate) plain: Vec<u8>,
 }
 
-/// Reader that verifies each chunk. Memory: one chunk, stored and uncompressed.
+/// Reader of a snapshot that verifies each chunk. Memory: one chunk, in stored and in uncompressed form.
 pub(crate) struct ChunkReader<R> {
     from: R,
     link: Link,
@@ -125,22 +126,22 @@ impl<R: Read> ChunkReader<R> {
         Self { from, link: Link::default(), whole_bytes: 0, ended: false, zstd: None, stored: Vec::new() }
     }
 
-    /// Number of the next chunk.
+    /// Returns the number of the chunk that is read next.
     pub(crate) fn next_number(&self) -> u64 {
         self.link.number
     }
 
-    /// Byte offset of the end of the last complete chunk.
+    /// Returns the offset in bytes at which the last complete chunk ends.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole_bytes
     }
 
-    /// Returns the next chunk; `None` after the last one, if nothing follows.
+    /// Returns the next chunk; `None` after the last chunk, if no bytes follow it.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, SnapshotReadError> {
         let mut header = [0; HEADER_BYTES];
         let got = read_up_to(&mut self.from, &mut header)?;
         if self.ended {
-            return if got == 0 { Ok(None) } else { Err(self.corrupt("something follows the last chunk")) };
+            return if got == 0 { Ok(None) } else { Err(self.corrupt("bytes follow the last chunk")) };
         }
         let (header, crc) = self.header(&header[..got])?;
         let stored = u64::from(header.stored);
@@ -154,7 +155,7 @@ impl<R: Read> ChunkReader<R> {
             return Err(self.corrupt("its checksum does not match"));
         }
         if header.number != self.link.number || header.chain != self.link.chain {
-            return Err(self.corrupt("it is not the one that follows the chunk before"));
+            return Err(self.corrupt("it does not follow the previous chunk"));
         }
         if (header.kind == ChunkKind::Begin) != (header.number == 0) {
             return Err(self.corrupt("only the first chunk may describe the snapshot"));
@@ -166,7 +167,7 @@ impl<R: Read> ChunkReader<R> {
         Ok(Some(Chunk { kind: header.kind, number: header.number, plain }))
     }
 
-    /// Checks a header before its contents are read, above all the length that it claims.
+    /// Checks the header of a chunk before its contents are read, above all the length that the header claims.
     fn header(&self, bytes: &[u8]) -> Result<(ChunkHeader, [u8; HEADER_BYTES]), SnapshotReadError> {
         if self.link.number == 0 && !bytes.is_empty() && (bytes.len() < 4 || bytes[..4] != MAGIC) {
             return Err(SnapshotReadError::NotASnapshot);
@@ -219,7 +220,7 @@ impl<R: Read> ChunkReader<R> {
     }
 }
 
-/// Reads until the buffer is full or the input ends.
+/// Reads bytes until the buffer is full or the input ends. Returns the number of bytes read.
 fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -233,7 +234,7 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Reads the payload of the first chunk.
+/// Reads the first chunk of a snapshot, and returns the description in it.
 pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<SnapshotInfo, SnapshotReadError> {
     let first = reader.next()?.ok_or(SnapshotReadError::NotASnapshot)?;
     SnapshotInfo::decode(&first.plain).ok_or_else(|| SnapshotReadError::Corrupt {
@@ -243,7 +244,7 @@ pub(crate) fn begin<R: Read>(reader: &mut ChunkReader<R>) -> Result<SnapshotInfo
     })
 }
 
-/// Decodes the payload of the last chunk.
+/// Decodes the payload of a snapshot's last chunk: the totals.
 pub(crate) fn end<R: Read>(reader: &ChunkReader<R>, last: &Chunk) -> Result<Totals, SnapshotReadError> {
     Totals::decode(&last.plain).ok_or_else(|| reader.corrupt("the last chunk has a wrong length"))
 }

@@ -11,44 +11,47 @@ use crate::error::OpenError;
 /// Error returned when a snapshot cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The log no longer reaches back to the start of the increment.
-    #[error("the log no longer has what was written since LSN {since} (it begins at {oldest}): take a full snapshot")]
+    /// The log no longer reaches back to the LSN at which the requested increment begins.
+    #[error("the log no longer has all records since LSN {since} (it begins at {oldest}): take a full snapshot")]
     Compacted {
-        /// Requested start of the increment.
+        /// LSN at which the requested increment begins.
         since: Lsn,
-        /// Oldest LSN in the log.
+        /// Oldest LSN that the log still has.
         oldest: Lsn,
     },
-    /// The increment would begin behind the last entry that this node has applied.
+    /// The requested increment would begin after the last entry that this node has applied.
     #[error(
-        "LSN {since} lies past what is applied here ({applied}): that backup is of another node, or the log was \
-             repaired; take a full snapshot"
+        "LSN {since} is past the last LSN that this node has applied ({applied}): the backup is from another node, or \
+        the log was repaired; take a full snapshot"
     )]
     PastEnd {
-        /// Requested start of the increment.
+        /// LSN at which the requested increment begins.
         since: Lsn,
-        /// LSN that the node has applied.
+        /// LSN up to which this node has applied the log.
         applied: Lsn,
     },
-    /// The maximum number of snapshots is being taken.
-    #[error("{open} snapshots are being taken already: try again later")]
+    /// The maximum number of snapshots is in progress.
+    #[error("{open} snapshots are already being taken: try again later")]
     TooMany {
         /// Number of snapshots in progress.
         open: usize,
     },
-    /// The disk ran full, and log that the snapshot needed was freed.
+    /// The disk ran full, and log segments that the snapshot needed were freed.
     #[error(
         "the disk is full, and log that the snapshot needed was freed for new writes: make room, then take the snapshot again"
     )]
     Expired,
-    /// The snapshot cannot be rewound that far.
-    #[error("the snapshot can't go on at chunk {chunk}: it is at {next} and can be rewound to {oldest}; retake it")]
+    /// The snapshot cannot be rewound to the requested chunk.
+    #[error(
+        "the snapshot can't continue at chunk {chunk}: it is at chunk {next} and can be rewound to {oldest}; take \
+        a new snapshot"
+    )]
     ChunkGone {
-        /// Requested chunk.
+        /// Number of the requested chunk.
         chunk: u64,
-        /// Oldest chunk that is still available.
+        /// Number of the oldest chunk to which the snapshot can be rewound.
         oldest: u64,
-        /// Next chunk of the snapshot.
+        /// Number of the chunk that the snapshot returns next.
         next: u64,
     },
     /// The state could not be read.
@@ -94,34 +97,34 @@ impl Classified for SnapshotError {
 /// Error returned when bytes are not a valid snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotReadError {
-    /// The bytes could not be read.
+    /// The bytes of the snapshot could not be read.
     #[error("it could not be read: {0}")]
     Io(#[from] io::Error),
     /// The bytes are not a snapshot.
     #[error("it is not a snapshot")]
     NotASnapshot,
     /// The snapshot has another format version.
-    #[error("it is of format {found}, this version reads {supported}")]
+    #[error("it has format {found}, and this version reads {supported}")]
     Version {
-        /// Version found.
+        /// Format version of the snapshot.
         found: u8,
-        /// Version that this program reads.
+        /// Format version that this program reads.
         supported: u8,
     },
-    /// The bytes end early.
-    #[error("it ends after {chunks} whole chunks, {bytes} bytes: what should follow is missing")]
+    /// The bytes end before the snapshot does.
+    #[error("it is truncated after {chunks} whole chunks ({bytes} bytes)")]
     Truncated {
-        /// Number of complete chunks.
+        /// Number of chunks that are complete.
         chunks: u64,
-        /// Bytes of the complete chunks.
+        /// Bytes of the chunks that are complete.
         bytes: u64,
     },
-    /// The bytes are damaged.
+    /// The bytes of the snapshot are damaged.
     #[error("it is damaged in chunk {chunk}, at byte {at}: {what}")]
     Corrupt {
-        /// Number of the damaged chunk.
+        /// Number of the chunk that is damaged.
         chunk: u64,
-        /// Byte offset at which the chunk begins.
+        /// Offset in bytes at which the damaged chunk begins.
         at: u64,
         /// Description of the damage.
         what: String,
@@ -147,80 +150,81 @@ impl Classified for SnapshotReadError {
     }
 }
 
-/// Error returned when a restore fails. If it had begun, the directory is marked as unfinished and cannot be opened.
+/// Error returned when a restore fails. If the restore had begun, its directory is marked as unfinished and cannot be
+/// opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The directory is not empty.
+    /// The destination directory of the restore is not empty.
     #[error("{path} exists and is not empty: restore into a new directory")]
     Exists {
-        /// Path of the directory.
+        /// Path of the destination directory.
         path: String,
     },
-    /// All full snapshots among the parts are newer than the requested position.
+    /// All full snapshots among the given parts (snapshots of a backup) are newer than the requested position.
     #[error("no full snapshot reaches back to {wanted}: the oldest is at LSN {lsn}, {time} µs", time = time.0)]
     TooEarly {
-        /// Requested position.
+        /// Position to which the caller wants to restore.
         wanted: String,
-        /// LSN of the oldest full snapshot.
+        /// LSN of the oldest full snapshot among the parts.
         lsn: Lsn,
-        /// Space time of the oldest full snapshot.
+        /// Space time of the oldest full snapshot among the parts.
         time: SpaceTime,
     },
-    /// The parts contain no full snapshot.
+    /// The given parts (snapshots of a backup) contain no full snapshot.
     #[error("there is no full snapshot among {parts} parts: increments alone can't be restored")]
     NoFull {
-        /// Number of parts given.
+        /// Number of snapshots that the caller gave.
         parts: usize,
     },
-    /// The parts end before the requested position.
+    /// The given parts (snapshots of a backup) end before the requested position.
     #[error("the backup ends at LSN {end}, before {wanted}: restore to the end, or take an increment first")]
     TooLate {
-        /// Requested LSN.
+        /// LSN to which the caller wants to restore.
         wanted: Lsn,
-        /// LSN at which the parts end.
+        /// LSN at which the last of the given snapshots ends.
         end: Lsn,
     },
-    /// The parts have a gap.
+    /// The given parts (snapshots of a backup) have a gap between them.
     #[error("an increment is missing: nothing covers LSN {from} up to {to}, where the next one begins")]
     Missing {
         /// LSN at which the missing increment would begin.
         from: Lsn,
-        /// LSN at which the next part begins.
+        /// LSN at which the next of the given snapshots begins.
         to: Lsn,
     },
-    /// The parts come from different nodes.
-    #[error("{part} is of node {found:016x}, the others of {expected:016x}: restore one node at a time")]
+    /// The given parts (snapshots of a backup) come from different nodes.
+    #[error("{part} is from node {found:016x}, the others are from {expected:016x}: restore one node at a time")]
     OtherNode {
-        /// Name of the part.
+        /// Name of the snapshot that comes from another node.
         part: String,
-        /// Node of the part.
+        /// Id of the node that this snapshot comes from.
         found: u64,
-        /// Node of the other parts.
+        /// Id of the node that the other snapshots come from.
         expected: u64,
     },
-    /// A part does not continue the parts before it.
-    #[error("{part} does not continue what was restored before it: {what}")]
+    /// A part (snapshot of a backup) does not continue the parts before it.
+    #[error("{part} does not continue the previous part: {what}")]
     DoesNotFollow {
-        /// Name of the part.
+        /// Name of the snapshot that does not fit.
         part: String,
-        /// Description of the contradiction.
+        /// Description of the contradiction between this snapshot and those before it.
         what: String,
     },
-    /// A part is damaged.
+    /// A part (snapshot of a backup) is damaged or cannot be read.
     #[error("{part}: {error}")]
     Part {
-        /// Name of the part.
+        /// Name of the damaged snapshot.
         part: String,
-        /// Description of the damage.
+        /// Reason why the snapshot cannot be used.
         error: SnapshotReadError,
     },
-    /// The new directory could not be created.
+    /// The destination directory could not be created or opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The state could not be written.
+    /// The restored state could not be written.
     #[error(transparent)]
     State(#[from] MachineError),
-    /// The log could not be written.
+    /// The log of the restored directory could not be written.
     #[error(transparent)]
     Log(#[from] thalweg_log::AppendError),
 }

@@ -1,14 +1,15 @@
-//! Writing the file of a snapshot without delaying the fsyncs of other writers.
+//! Writing the file of a snapshot in a way that does not delay the fsyncs of other writers.
 //!
-//! Owns: [`SnapshotFile`]: the time and the way in which written bytes reach the disk. Does not own: the file's name
-//! or its contents.
+//! Owns: [`SnapshotFile`]: the time at which written bytes reach the disk, and the way (direct or through the page
+//! cache). Does not own: the file's name or its contents.
 //!
-//! A large file that reaches the disk in one fsync delays all other fsyncs until the disk has taken it: 130 to 155 ms
-//! with 400 MB on the test machine, where a put otherwise waits 0.17 ms. The file is therefore written in pieces that
-//! bypass the page cache. Beside 650 MB/s of such pieces a log's fsyncs had a p99 of 0.4 ms in every run; beside 170
-//! MB/s through the cache, written out piece by piece, the p99 was 3 to 20 ms. After each piece the writer rests for
-//! as long as the piece took, which leaves the disk to others. Chunks that arrive more slowly never wait. If the file
-//! system has no direct writes, the pieces go through the cache and are written out from it.
+//! A large file that reaches the disk in one fsync delays all other fsyncs until the disk has taken the file: 130 to
+//! 155 ms with 400 MB on the test machine, where a put otherwise waits 0.17 ms. The file is therefore written in
+//! pieces that bypass the page cache. While such pieces were written at 650 MB/s, a log's fsyncs had a p99 of 0.4 ms
+//! in every run. While pieces were written at 170 MB/s through the cache, each followed by a write-out, the p99 was 3
+//! to 20 ms. After each piece the writer rests for as long as the piece took, which leaves the disk to others. Chunks
+//! that arrive more slowly never wait. If the file system has no direct writes, the pieces go through the cache and
+//! are written out from it.
 //!
 //! Invariant: the bytes in `piece` begin at offset `at`, a multiple of [`DIRECT_BLOCK_BYTES`]; all bytes before that
 //! are in the file.
@@ -23,28 +24,30 @@ use std::{
 
 use thalweg_disk::{DIRECT_BLOCK_BYTES, set_direct, write_out};
 
-/// Size of a piece in bytes.
+/// Number of bytes that are written to the file at a time.
 const PIECE_BYTES: usize = 128 * 1024;
-/// Longest rest after a piece. If a piece costs a seek, an equally long rest would only halve the speed.
+/// Longest rest after writing a piece. If a piece takes long because the disk must seek, an equally long rest would
+/// only halve the speed.
 const MAX_REST: Duration = Duration::from_millis(5);
 
-/// A file for a snapshot's chunks that leaves the disk to other writers in between.
+/// A file for a snapshot's chunks. It is written in pieces with rests in between, which leave the disk to other
+/// writers.
 #[derive(Debug)]
 pub struct SnapshotFile {
     file: File,
     piece: Piece,
     at: u64,
     mode: Mode,
-    /// Time before which no further piece is written.
+    /// Time before which the next piece is not written; `None` before the first piece.
     rests_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Writes go through the page cache. The next piece switches to direct writes.
+    /// Writes go through the page cache now. The next whole piece switches to direct writes.
     Cached,
     Direct,
-    /// Writes go through the page cache, because the file system has no direct writes.
+    /// Writes go through the page cache from now on, because the file system has no direct writes.
     CachedForGood,
 }
 
@@ -55,13 +58,13 @@ impl SnapshotFile {
         Self { file, piece: Piece::new(), at: 0, mode: Mode::Cached, rests_until: None }
     }
 
-    /// Returns the file for reading. It contains everything written so far.
+    /// Returns the file for reading. Its contents include all bytes written so far.
     pub fn file(&mut self) -> io::Result<&File> {
         self.settle()?;
         Ok(&self.file)
     }
 
-    /// Truncates the file to `bytes` bytes, and continues writing there.
+    /// Truncates the file to `bytes` bytes, and continues to write at this new end.
     pub fn cut(&mut self, bytes: u64) -> io::Result<()> {
         self.settle()?;
         self.file.set_len(bytes)?;
@@ -70,13 +73,14 @@ impl SnapshotFile {
         self.file.read_exact_at(self.piece.refill(within as usize), self.at)
     }
 
-    /// Writes everything and fsyncs the file.
+    /// Writes all bytes that are still in memory, and fsyncs the file.
     pub fn finish(&mut self) -> io::Result<()> {
         self.settle()?;
         self.file.sync_all()
     }
 
-    /// Writes an incomplete piece through the cache. The piece stays in memory, since more bytes may follow.
+    /// Writes the incomplete piece through the page cache. The piece stays in memory, because more bytes may follow in
+    /// it.
     fn settle(&mut self) -> io::Result<()> {
         if self.mode == Mode::Direct {
             set_direct(&self.file, false)?;
@@ -130,11 +134,11 @@ impl Write for SnapshotFile {
     }
 }
 
-/// Memory for a piece, aligned as direct writes require.
+/// Buffer for one piece of the file, aligned as direct writes require.
 #[derive(Debug)]
 struct Piece {
     memory: Vec<u8>,
-    /// Offset of the aligned part.
+    /// Offset in `memory` at which the aligned buffer begins.
     begin: usize,
     filled: usize,
 }
@@ -154,7 +158,7 @@ impl Piece {
         self.filled == PIECE_BYTES
     }
 
-    /// Copies as many bytes as fit, and returns their number.
+    /// Copies as many of the bytes into the buffer as fit, and returns their number.
     fn take(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(PIECE_BYTES - self.filled);
         let to = self.begin + self.filled;
@@ -163,7 +167,7 @@ impl Piece {
         taken
     }
 
-    /// Sets the number of filled bytes, and returns them to be overwritten.
+    /// Sets the number of filled bytes in the buffer, and returns these bytes, which the caller overwrites.
     fn refill(&mut self, bytes: usize) -> &mut [u8] {
         self.filled = bytes;
         &mut self.memory[self.begin..self.begin + bytes]

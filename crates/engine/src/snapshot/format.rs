@@ -1,6 +1,7 @@
-//! Layouts of a snapshot: chunks, and the payloads of the first and the last chunk. See `docs/formats/snapshot.md`.
+//! Binary layouts of a snapshot: its chunks, and the payloads of the first and the last chunk. See
+//! `docs/formats/snapshot.md`.
 //!
-//! Owns: layouts. Does not own: reading files, compression, the meaning of rows.
+//! Owns: the layouts. Does not own: reading files, compression, or the meaning of rows.
 //!
 //! ```text
 //! chunk  := magic "TWSN" | version u8 | kind u8 | compression u8 | 0 u8 | number u64
@@ -19,7 +20,7 @@
 use thalweg_store::Applied;
 use thalweg_types::{
     Index, Lsn, NodeId, Revision, SpaceTime, Term,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 pub(crate) const MAGIC: [u8; 4] = *b"TWSN";
@@ -33,20 +34,20 @@ const _: () = assert!(BEGIN_BYTES == 89);
 /// Compression of a snapshot's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// No compression.
+    /// The contents of chunks are stored uncompressed.
     None,
-    /// LZ4: fast, with about half the compression of zstd.
+    /// LZ4: fast, but saves only about half as much as zstd.
     Lz4,
-    /// zstd at level 1.
+    /// The contents are compressed with zstd at level 1.
     #[default]
     Zstd,
 }
 
 impl Compression {
-    /// All kinds of compression.
+    /// All kinds of compression that a snapshot can have.
     pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
 
-    /// Name of the compression in requests and on the command line.
+    /// Returns the name of the compression in requests and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +57,7 @@ impl Compression {
         }
     }
 
-    /// Returns the compression with this name.
+    /// Returns the compression with this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|compression| compression.name() == name)
@@ -67,16 +68,16 @@ impl Compression {
     }
 }
 
-/// Contents of a snapshot.
+/// Kind of a snapshot: full, or an increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartKind {
-    /// The whole state.
+    /// A full snapshot, with all rows of the state.
     Full,
-    /// The entries of the log from an LSN on.
+    /// An increment, with the entries of the log from an LSN on.
     Increment,
 }
 
-/// Term, index and time of an entry.
+/// Term, index and time of a log entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryId {
     /// Term of the entry.
@@ -90,15 +91,15 @@ pub struct EntryId {
 /// Description of a snapshot, stored in its first chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// Contents of the snapshot.
+    /// Kind of the snapshot: full, or an increment.
     pub kind: PartKind,
-    /// Node that the snapshot was taken from. Parts of different nodes cannot be combined.
+    /// Id of the node from which the snapshot was taken. Snapshots of different nodes cannot be combined.
     pub node: NodeId,
     /// LSN at which an increment begins; 0 for a full snapshot.
     pub since: Lsn,
-    /// Applied position after restoring this part. Its LSN is the start of the next increment.
+    /// Position of the state after this snapshot is restored. Its LSN is the start of the next increment.
     pub applied: Applied,
-    /// Last entry before an increment, if the log still had it; otherwise all 0.
+    /// Last entry before the start of an increment, if the log still had this entry; otherwise all fields are 0.
     pub before: EntryId,
 }
 
@@ -153,18 +154,18 @@ impl SnapshotInfo {
     }
 }
 
-/// Size of a snapshot.
+/// Numbers of rows, entries and bytes in a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Number of rows of the state.
+    /// Number of rows of the state in the snapshot.
     pub rows: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of the keys and values of all rows.
     pub row_bytes: u64,
-    /// Bytes of the log that the rows point at.
+    /// Bytes that were in the log and that rows point to (large values, batches of streams).
     pub carried_bytes: u64,
-    /// Number of entries of the log.
+    /// Number of log entries in the snapshot.
     pub entries: u64,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads of all log entries.
     pub entry_bytes: u64,
 }
 
@@ -185,7 +186,7 @@ impl Totals {
         rest.is_empty().then_some(Self { rows, row_bytes, carried_bytes, entries, entry_bytes })
     }
 
-    /// Total number of bytes before compression.
+    /// Returns the total number of bytes in the snapshot before compression.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.row_bytes + self.carried_bytes + self.entry_bytes
@@ -206,7 +207,7 @@ impl Totals {
     }
 }
 
-/// Kind of a chunk.
+/// Kind of a chunk in a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ChunkKind {
@@ -216,7 +217,7 @@ pub(crate) enum ChunkKind {
     End = 4,
 }
 
-/// Header in front of a chunk's stored bytes.
+/// Header that precedes the stored bytes of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkHeader {
     pub(crate) kind: ChunkKind,
@@ -240,7 +241,7 @@ impl ChunkHeader {
         out
     }
 
-    /// Decodes a header whose magic number and version have been checked.
+    /// Decodes the header of a chunk. The caller has checked its magic number and version.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let kind = match bytes[5] {
@@ -261,7 +262,7 @@ impl ChunkHeader {
         })
     }
 
-    /// Returns the checksum of a header and its stored bytes.
+    /// Returns the CRC-32C of a chunk's header and stored bytes.
     pub(crate) fn checksum(header: &[u8; HEADER_BYTES], stored: &[u8]) -> u32 {
         let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
         digest.update(&header[..HEADER_BYTES - 4]);
@@ -270,17 +271,17 @@ impl ChunkHeader {
     }
 }
 
-/// Meaning of a log entry for a restored state.
+/// Effect of a log entry on a restored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryKind {
-    /// The entry contains commands.
+    /// The entry contains commands, which the restore applies.
     Commands,
-    /// The entry has no effect: it is a membership of a group that the restored node does not belong to, or a leader's
-    /// first entry.
+    /// The entry changes no data: it is a membership of a group that the restored node does not belong to, or a
+    /// leader's first entry.
     Blank,
 }
 
-/// An entry of the log.
+/// A log entry in a chunk of an increment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryItem<'a> {
     pub(crate) kind: EntryKind,
@@ -289,12 +290,12 @@ pub(crate) struct EntryItem<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// Item of a chunk.
+/// One item in the contents of a chunk: a row or a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
-    /// A row of the state, and the bytes that it points at.
+    /// A row of the state, and the bytes in the log that the row points to, if it does.
     Row { key: &'a [u8], value: &'a [u8], bytes: Option<&'a [u8]> },
-    /// An entry of the log.
+    /// A log entry; only in increments (snapshots of the changes since an earlier one).
     Entry(EntryItem<'a>),
 }
 

@@ -1,7 +1,7 @@
-//! Gathering the contents of chunks.
+//! Gathering the rows or entries of which a snapshot's chunks consist.
 //!
-//! Owns: [`Source`], the origin of rows and entries, and [`Gatherer`], which reads it. Does not own: the thread on
-//! which it runs, or the processing of the contents (see `pipeline`).
+//! Owns: [`Source`], the origin of rows and entries, and [`Gatherer`], which reads them. Does not own: the thread on
+//! which a gatherer runs, or the processing of the gathered bytes (see `pipeline`).
 
 use std::{
     io,
@@ -21,18 +21,18 @@ use super::{
 };
 use crate::inner::Inner;
 
-/// Number of records searched for the last entry before an increment.
+/// Number of log records, before the start of an increment, that are searched for the last entry before this start.
 const LOOK_BACK: u64 = 64;
-/// Room in bytes for a row that exceeds the size of a chunk.
+/// Bytes reserved in a chunk's buffer for the last row, which may exceed the size of a chunk.
 const SLACK_BYTES: usize = 64 * 1024;
 
-/// Position of a snapshot in its source, and the totals so far.
+/// Position that a snapshot has reached in its source, and the totals up to this position.
 #[derive(Clone, Debug)]
 pub(super) enum Cursor {
     Begin,
-    /// Rows after this key follow.
+    /// The snapshot continues with the rows after this key; `None` for the first row.
     Rows(Option<Vec<u8>>, Totals),
-    /// Entries from this LSN on follow.
+    /// The snapshot continues with the log entries from this LSN on.
     Entries(Lsn, Totals),
     End(Totals),
     Done(Totals),
@@ -47,14 +47,14 @@ impl Cursor {
     }
 }
 
-/// Origin of a snapshot's contents.
+/// Origin of a snapshot's contents: a view of the state, or the log.
 #[derive(Clone)]
 pub(super) enum Source {
     State {
         view: Arc<dyn View>,
         log: Log,
     },
-    /// The entries from `since` up to `end`, exclusive, that no truncation has undone.
+    /// The log entries from `since` up to but excluding `end`, without entries that a truncation has undone.
     Log {
         log: Log,
         valid: Valid,
@@ -64,7 +64,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Creates a source of the present state. No segment may be freed from before this call until the source is done.
+    /// Creates a source of the present state, with the description of its snapshot. From before this call until the
+    /// source is no longer used, no log segment may be freed.
     pub(super) fn of_state(inner: &Arc<Inner>) -> Result<(Self, SnapshotInfo), SnapshotError> {
         let view = inner.open.backend.view();
         let info = SnapshotInfo {
@@ -105,7 +106,7 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// Returns the entry that an increment continues; empty if the log no longer has it.
+/// Returns the last entry before the start of an increment; all fields are 0 if the log no longer has this entry.
 fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, SnapshotError> {
     let from = Lsn(since.0.saturating_sub(LOOK_BACK)).max(log.start()).min(since);
     let mut last = EntryId::default();
@@ -121,14 +122,14 @@ fn last_entry_before(log: &Log, valid: &Valid, since: Lsn) -> Result<EntryId, Sn
     Ok(last)
 }
 
-/// Contents of a chunk, and the position behind it.
+/// Uncompressed contents of a chunk, and the snapshot's position after this chunk.
 pub(super) struct Gathered {
     pub(super) kind: ChunkKind,
     pub(super) plain: Vec<u8>,
     pub(super) after: Cursor,
 }
 
-/// Reader of a source that returns one chunk at a time.
+/// Reader of a snapshot's source that returns the contents of one chunk at a time.
 pub(super) struct Gatherer {
     source: Source,
     next: Cursor,
@@ -147,14 +148,14 @@ impl Gatherer {
         Ok(Self { source, next, records, chunk_bytes })
     }
 
-    /// The log, to which other threads write in the meantime.
+    /// Returns the log of the database, to which other threads write concurrently.
     pub(super) fn log(&self) -> &Log {
         match &self.source {
             Source::State { log, .. } | Source::Log { log, .. } => log,
         }
     }
 
-    /// Gathers the next chunk into an empty buffer; `None` if no chunk follows.
+    /// Gathers the contents of the next chunk into the empty buffer `plain`; returns `None` if no chunk follows.
     pub(super) fn next(&mut self, mut plain: Vec<u8>) -> Option<Result<Gathered, SnapshotError>> {
         if !matches!(self.next, Cursor::Rows(..) | Cursor::Entries(..)) {
             return None;
@@ -181,7 +182,7 @@ impl Gatherer {
     }
 }
 
-/// Takes rows after a key until the chunk is full.
+/// Appends the rows after a key to the chunk's contents until the chunk is full. Returns the snapshot's new position.
 fn rows(
     view: &dyn View,
     log: &Log,
@@ -230,7 +231,8 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
     Ok(())
 }
 
-/// Takes valid entries from an LSN on until the chunk is full, or there are none below `end`.
+/// Appends the valid log entries from an LSN on to the chunk's contents, until the chunk is full or no entry below
+/// `end` is left. Returns the snapshot's new position.
 fn entries(
     records: &mut Records,
     valid: &Valid,
@@ -263,7 +265,7 @@ fn entries(
     Ok(if next < end && plain.len() >= chunk_bytes { Cursor::Entries(next, totals) } else { Cursor::End(totals) })
 }
 
-/// Error for a thread that has ended without a result.
+/// Creates the error that is reported if a thread of the snapshot has ended without a result.
 pub(super) fn stopped() -> io::Error {
     io::Error::other("a thread of the snapshot has stopped")
 }

@@ -1,4 +1,4 @@
-//! Snapshots: the state, or everything written since an LSN, as bytes from which a new directory can be created.
+//! Snapshots: all of the state, or all changes since an LSN, as bytes from which a new directory can be created.
 //!
 //! Owns: taking snapshots ([`Database::snapshot`]), reading and checking them ([`verify`], [`survey`]), and creating a
 //! directory from them ([`restore`]). Does not own: files, directories of backups, or sockets; the caller writes the
@@ -15,8 +15,8 @@
 //!
 //! There is deliberately no asynchronous interface. Each chunk is a megabyte that is read from disk and compressed,
 //! and beginning a snapshot waits for an fsync, so a future would only move blocking work to a blocking thread. A
-//! [`Snapshot`] may move between threads. In a runtime, begin it and request its chunks on threads for blocking work
-//! (`spawn_blocking`), as the server does.
+//! [`Snapshot`] may move between threads. In an async runtime, begin the snapshot and request its chunks on threads
+//! for blocking work (`spawn_blocking`), as the server does.
 
 mod chunk;
 mod error;
@@ -70,15 +70,15 @@ pub use stats::SnapshotStats;
 /// Options for taking a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// LSN at which an increment begins; `None` takes the whole state.
+    /// LSN at which an increment begins; `None` for a full snapshot of the state.
     pub since: Option<Lsn>,
     /// Compression of the chunks.
     pub compression: Compression,
-    /// Number of bytes that a chunk gathers, at most [`SNAPSHOT_CHUNK_BYTES`].
+    /// Number of bytes of rows or entries in a chunk before compression, at most [`SNAPSHOT_CHUNK_BYTES`].
     pub chunk_bytes: usize,
-    /// Maximum number of bytes read per second, before compression, while other threads write; `None` for no maximum.
-    /// A lower pace uses less processor time and delays the freeing of log for longer. The lowest pace is four chunks
-    /// per second.
+    /// Maximum number of bytes that the snapshot reads per second, before compression, while clients write; `None` for
+    /// no maximum. A lower pace uses less processor time, but the snapshot takes longer, and so delays the freeing of
+    /// log for longer. The lowest pace is four chunks per second.
     pub pace: Option<NonZeroU64>,
 }
 
@@ -90,8 +90,9 @@ impl Default for SnapshotOptions {
 
 /// A snapshot in progress, which returns one chunk after the other.
 ///
-/// It has threads of its own with idle priority, which read and compress ahead. Memory: six chunks, and with
-/// compression six more for each processor after the first, up to the fourth. Dropping it releases everything.
+/// A snapshot has threads of its own with idle priority, which read and compress chunks before the caller requests
+/// them. Memory: six chunks, and six more for each compressing thread after the first, of which there are at most
+/// four. Dropping the snapshot releases all of it.
 pub struct Snapshot {
     info: SnapshotInfo,
     estimated_rows: u64,
@@ -100,13 +101,14 @@ pub struct Snapshot {
     pace: Option<NonZeroU64>,
     source: Source,
     pipeline: Option<Pipeline>,
-    /// Priority of the pipeline's threads.
+    /// Priority of the threads that read and compress.
     priority: Priority,
-    /// Longest time that threads with idle priority may take for a chunk.
+    /// Longest time that the threads may take for a chunk at idle priority. After it they are started again with a low
+    /// priority.
     patience: Duration,
     link: Link,
     next: Cursor,
-    /// Positions before each of the latest chunks, the oldest first.
+    /// Positions before each of the latest chunks, the oldest first, to which the snapshot can be rewound.
     cursors: VecDeque<(Link, Cursor)>,
     counted: Counted,
     _pin: Pin,
@@ -119,7 +121,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Database {
-    /// Begins a snapshot of the present applied state. Writes go on concurrently.
+    /// Begins a snapshot of the present applied state, or of the changes since an LSN. Writes go on concurrently.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
         let mut counted = Counted::begin(&self.inner.snapshot_counters);
         match Snapshot::source(&self.inner, options) {
@@ -173,31 +175,31 @@ impl Snapshot {
         }
     }
 
-    /// Description of the snapshot.
+    /// Description of the snapshot, as stored in its first chunk.
     #[must_use]
     pub fn info(&self) -> &SnapshotInfo {
         &self.info
     }
 
-    /// Approximate number of rows, for a progress bar; 0 if there is no estimate.
+    /// Approximate number of rows that the snapshot will have, for a progress bar; 0 if there is no estimate.
     #[must_use]
     pub fn estimated_rows(&self) -> u64 {
         self.estimated_rows
     }
 
-    /// Totals of the chunks returned so far.
+    /// Numbers of rows, entries and bytes in the chunks returned so far.
     #[must_use]
     pub fn so_far(&self) -> Totals {
         self.next.totals()
     }
 
-    /// Number of the next chunk.
+    /// Number of the chunk that [`next_chunk`](Self::next_chunk) returns next.
     #[must_use]
     pub fn next_number(&self) -> u64 {
         self.link.number
     }
 
-    /// Returns the next chunk; `None` after the last one.
+    /// Returns the next chunk of the snapshot; `None` after the last chunk.
     pub fn next_chunk(&mut self) -> Result<Option<Bytes>, SnapshotError> {
         let made = self.make_next();
         if made.is_err() {
@@ -261,12 +263,13 @@ impl Snapshot {
         }
     }
 
-    /// Builds a chunk of a few bytes.
+    /// Builds the first or the last chunk, which have a few bytes.
     fn seal(&mut self, kind: ChunkKind, plain: &[u8]) -> io::Result<Bytes> {
         Ok(self.link.seal(kind, Packer::new(self.compression)?.pack(plain)?))
     }
 
-    /// Rewinds the snapshot so that this chunk comes next, with the same bytes as the first time.
+    /// Rewinds the snapshot, so that it returns the chunk with this number next, with the same bytes as the first
+    /// time.
     ///
     /// # Errors
     /// [`SnapshotError::ChunkGone`] if the chunk lies further back than [`SNAPSHOT_REWIND_CHUNKS`], or ahead.
@@ -287,7 +290,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Writes all remaining chunks to `out`.
+    /// Writes all remaining chunks to `out`. Calls `progress` after each chunk. Returns the totals of the snapshot.
     pub fn write_to(
         &mut self,
         out: &mut dyn Write,
@@ -301,7 +304,7 @@ impl Snapshot {
         Ok(self.next.totals())
     }
 
-    /// Returns all chunks together. Use it for small snapshots.
+    /// Returns all remaining chunks together. Use it for small snapshots.
     pub fn into_bytes(mut self) -> Result<Vec<u8>, SnapshotError> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes, &mut |_| {})?;

@@ -1,14 +1,15 @@
-//! Pace at which a snapshot reads while other threads write.
+//! Pace at which a snapshot reads while clients write.
 //!
-//! Owns: [`Pacer`], which determines the rest after a chunk. Does not own: the clock, or the sleeping.
+//! Owns: [`Pacer`], which determines how long a snapshot rests after a chunk. Does not own: the clock, or the
+//! sleeping.
 //!
-//! A snapshot uses all processor time that other threads leave. Other threads on the machine do not notice, since the
-//! snapshot's threads have idle priority. However, the provider of a virtual machine may stop the whole machine,
+//! A snapshot uses all processor time that other threads leave. Other threads on the machine do not notice, because
+//! the snapshot's threads have idle priority. However, the provider of a virtual machine may stop the whole machine,
 //! writers included, for the rest of a period in which it used too much processor time. Above a certain rate a
 //! snapshot therefore gains little and costs writers much.
 //!
-//! Invariants: a rest is at most [`MAX_REST`], which is below the pipeline's patience. Delays of chunks and rests are
-//! made up for, up to [`CREDIT`].
+//! Invariants: a rest is at most [`MAX_REST`], which is below the pipeline's patience. If a chunk or a rest took too
+//! long, later rests are shorter until up to [`CREDIT`] of the delay is made up for.
 
 use std::{
     num::NonZeroU64,
@@ -17,20 +18,20 @@ use std::{
 
 use thalweg_types::Lsn;
 
-/// Time after the last write for which the writers count as active.
+/// Time after the last write for which clients count as writing.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// Maximum delay behind the pace that a snapshot makes up for.
+/// Maximum time by which a snapshot that is behind its pace may shorten its next pauses.
 const CREDIT: Duration = Duration::from_millis(100);
-/// Longest rest. A pace slower than one chunk in this time is not kept.
+/// Longest pause after a chunk. A pace slower than one chunk in this time is not kept.
 pub(super) const MAX_REST: Duration = Duration::from_millis(250);
 
-/// Determines the rest after each chunk. See the module's documentation.
+/// Determines how long a snapshot pauses after each chunk. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Pacer {
     bytes_per_second: Option<NonZeroU64>,
-    /// End of the log at the last call, and the time at which it was first seen.
+    /// LSN of the log's end at the last call, and the time at which that end was first seen.
     end: Option<(Lsn, Instant)>,
-    /// Time at which the next chunk should begin.
+    /// Time at which the next chunk should begin to keep the pace.
     due: Instant,
 }
 
@@ -39,7 +40,8 @@ impl Pacer {
         Self { bytes_per_second, end: None, due: now }
     }
 
-    /// Returns the pause to make after a chunk of `bytes` bytes; the log now ends at `end`.
+    /// Returns how long the snapshot must pause after a chunk of `bytes` bytes, given that the log now ends at the LSN
+    /// `end`.
     pub(super) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let wrote = match self.end {

@@ -1,8 +1,8 @@
-//! Open snapshots. While one is open, no segment of the log is freed.
+//! Pins of open snapshots. While a snapshot is open, no segment of the log is freed.
 //!
-//! A view of the state points into the log as it was. Its segments are kept by keeping all segments: freeing moved or
-//! trimmed ones has to wait. Only a full disk takes precedence: then segments are freed, and a snapshot that needs one
-//! of them fails with an error.
+//! A view of the state points into the log as it was when the view was taken. All segments are kept, so these segments
+//! are kept too: freeing moved or trimmed ones has to wait. Only a full disk takes precedence: then segments are
+//! freed, and a snapshot that needs one of them fails with an error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,18 +10,18 @@ use thalweg_types::limits::MAX_OPEN_SNAPSHOTS;
 
 use super::SnapshotError;
 
-/// Number of open snapshots of a database.
+/// Counter of a database's open snapshots.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     open: Mutex<usize>,
 }
 
-/// Keeps the log's segments until it is dropped.
+/// Keeps all segments of the log from being freed until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin(Arc<Pins>);
 
 impl Pins {
-    /// Keeps all segments from now on. Take the view afterwards.
+    /// Keeps all segments of the log from being freed. The caller takes its view of the state afterwards.
     pub(crate) fn pin(self: &Arc<Self>) -> Result<Pin, SnapshotError> {
         let mut open = self.lock();
         if *open >= MAX_OPEN_SNAPSHOTS {
@@ -31,7 +31,8 @@ impl Pins {
         Ok(Pin(self.clone()))
     }
 
-    /// Returns a guard under which segments may be freed; `None` if they may not.
+    /// Returns a guard while which segments may be freed, because no snapshot can begin; `None` if they may not,
+    /// because a snapshot is open and the disk is not full.
     pub(crate) fn may_free(&self, is_disk_full: bool) -> Option<MutexGuard<'_, usize>> {
         Some(self.lock()).filter(|open| **open == 0 || is_disk_full)
     }

@@ -1,17 +1,17 @@
-//! Threads that build chunks ahead of the caller.
+//! Threads that read and compress the chunks of a snapshot before the caller requests them.
 //!
-//! Owns: one thread that gathers, several threads that compress in turns, and the order of their chunks. Does not own:
-//! the contents of a chunk (`gather`), or numbers and checksums (`chunk`).
+//! Owns: one thread that gathers the contents of chunks, several threads that compress (packers) in turns, and the
+//! order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and checksums (`chunk`).
 //!
 //! ```text
 //!             +- packer 0 -+
 //! gatherer ---+- packer 1 -+---> next(): chunks 0, 1, .. from packer 0, 1, .. in turns
 //!             +- ...      -+
 //! ```
-//! All of them have idle priority, so a snapshot uses only processor time that other threads leave. On two cores with
-//! compression at normal priority, one put in ten waited for 2 to 3 ms. If no processor time is left for [`PATIENCE`],
-//! the threads are restarted with a low priority, at a tenth of the share of other threads: a snapshot keeps log from
-//! being freed, so it must end.
+//! All these threads have idle priority, so a snapshot uses only processor time that other threads leave. On two cores
+//! with compression at normal priority, one put in ten waited for 2 to 3 ms. If no processor time is left for
+//! [`PATIENCE`], the threads are restarted with a low priority, at a tenth of the share of other threads: a snapshot
+//! keeps log from being freed, so it must end.
 //!
 //! Bound: one chunk waits before and one after each packer, one is in each packer, and one is being gathered.
 
@@ -32,16 +32,17 @@ use super::{
 };
 use crate::priority::Priority;
 
-/// Maximum number of threads that compress; there is one for two processors. Each holds up to three chunks. With one
-/// for each processor, a snapshot on two processors was a third faster without writers and no faster beside writers,
-/// whose p99 was 2 to 3 times as long.
+/// Maximum number of threads that compress; a machine gets one for every two processors. Each holds up to three
+/// chunks. With one thread for each processor, a snapshot on two processors was a third faster without writers and no
+/// faster while clients wrote, and the p99 of their writes was 2 to 3 times as long.
 const MAX_PACKERS: usize = 4;
-/// Longest time for a chunk, which normally takes a few milliseconds, or some tens from a slow disk.
+/// Longest time that a snapshot waits for a chunk from threads with idle priority. A chunk normally takes a few
+/// milliseconds, or some tens from a slow disk.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(MAX_REST.as_millis() * 2 < PATIENCE.as_millis(), "a rest is shorter than the patience");
 
-/// A chunk without its header, and the position behind it.
+/// Packed contents of a chunk without its header, and the snapshot's position after the chunk.
 pub(super) struct Ready {
     pub(super) kind: ChunkKind,
     pub(super) packed: Packed,
@@ -50,10 +51,11 @@ pub(super) struct Ready {
 
 type Lane<T> = SyncSender<Result<T, SnapshotError>>;
 
-/// The threads. They end when this is dropped, at the end of the snapshot, or at an error.
+/// The threads that gather and compress chunks. They end when this is dropped, at the end of the snapshot, or at an
+/// error.
 pub(super) struct Pipeline {
     lanes: Vec<Receiver<Result<Ready, SnapshotError>>>,
-    /// Index of the packer whose turn it is.
+    /// Index of the compressing thread whose chunk is next.
     turn: usize,
 }
 
@@ -82,7 +84,7 @@ impl Pipeline {
         Ok(Self { lanes, turn: 0 })
     }
 
-    /// Returns the next chunk; `None` if it is not ready in time.
+    /// Returns the next chunk of the snapshot; `None` if it is not ready within `patience`.
     pub(super) fn next(&mut self, patience: Duration) -> Result<Option<Ready>, SnapshotError> {
         match self.lanes[self.turn].recv_timeout(patience) {
             Ok(ready) => {

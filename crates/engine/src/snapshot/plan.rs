@@ -1,7 +1,7 @@
-//! Choice and order of the parts of a backup that lead to a target.
+//! Choice and order of those snapshots of a backup that lead to the target of a restore.
 //!
-//! Owns: [`Part`], which is one snapshot at some location, and the plan made from the descriptions of parts. Does not
-//! own: their contents, which restoring checks again.
+//! Owns: [`Part`], which is one snapshot (full or an increment) at some location, and the plan made from the
+//! descriptions of parts. Does not own: the contents of parts, which restoring checks again.
 //!
 //! ```text
 //! full @100      full @400
@@ -9,7 +9,7 @@
 //!                        |-- 400..600 --|
 //! ```
 //! The plan takes the newest full snapshot at or before the target. Then it repeatedly takes the increment that begins
-//! at or before the covered end and reaches furthest. Parts may be given in any order, and there may be more than
+//! at or before the position reached so far and ends last. Parts may be given in any order, and there may be more than
 //! needed.
 
 use std::{
@@ -24,10 +24,10 @@ use thalweg_types::{Lsn, SpaceTime};
 
 use super::{PartKind, RestoreError, SnapshotInfo, SnapshotReadError, chunk};
 
-/// Function that opens a part, which is read at least twice.
+/// Function that opens the bytes of a backup's snapshot for reading. A restore calls it at least twice.
 type Open = Box<dyn Fn() -> io::Result<Box<dyn Read>> + Send + Sync>;
 
-/// A snapshot at some location, to be restored together with others.
+/// A part of a backup: one snapshot (full or an increment) at some location, to be restored together with others.
 pub struct Part {
     name: String,
     open: Open,
@@ -40,30 +40,30 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// Creates a part from a function that opens it; `name` is used in messages.
+    /// Creates a part of a backup from a function that opens the bytes of its snapshot; `name` is used in messages.
     pub fn new(name: impl Into<String>, open: impl Fn() -> io::Result<Box<dyn Read>> + Send + Sync + 'static) -> Self {
         Self { name: name.into(), open: Box::new(open) }
     }
 
-    /// Creates a part from a file.
+    /// Creates a part of a backup from a file with a snapshot; its name is the path.
     pub fn file(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
         Self::new(path.display().to_string(), move || Ok(Box::new(File::open(&path)?)))
     }
 
-    /// Creates a part from bytes in memory.
+    /// Creates a part of a backup from the bytes of a snapshot in memory; `name` is used in messages.
     pub fn bytes(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::new(name, move || Ok(Box::new(Cursor::new(bytes.clone()))))
     }
 
-    /// Name of the part in messages.
+    /// Returns the name of this snapshot in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads the description of the part.
+    /// Reads the description of the part's snapshot from its first chunk.
     pub fn info(&self) -> Result<SnapshotInfo, SnapshotReadError> {
         chunk::begin(&mut chunk::ChunkReader::new(self.open()?))
     }
@@ -77,16 +77,16 @@ impl Part {
     }
 }
 
-/// Target of a restore.
+/// Position to which a restore brings the new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RestoreTo {
-    /// The end of the parts.
+    /// The restore goes to the end of the last snapshot.
     #[default]
     End,
-    /// The position at which everything below this LSN is applied.
+    /// The restore applies all entries below this LSN and no later ones.
     Lsn(Lsn),
-    /// The last entry of this time or earlier. The parts do not show whether the node had further entries between the
-    /// last one in the parts and this time.
+    /// The restore applies all entries of this time or earlier. The snapshots do not show whether the node had further
+    /// entries between the last one in them and this time.
     Time(SpaceTime),
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for RestoreTo {
 }
 
 impl RestoreTo {
-    /// Returns true if a state with this applied position is not past the target.
+    /// Returns true if restoring this snapshot would not go past the target.
     fn allows(self, info: &SnapshotInfo) -> bool {
         match self {
             Self::End => true,
@@ -111,13 +111,13 @@ impl RestoreTo {
     }
 }
 
-/// Returns the descriptions of the parts that lead to a target, in order, a full one first. This shows whether they
-/// can be restored, as far as that is possible without reading them to the end.
+/// Returns the descriptions of the parts that lead to a target, in order, beginning with a full snapshot. Fails if the
+/// parts cannot be restored, as far as this shows without reading them to the end.
 pub fn chain(parts: &[Part], to: RestoreTo) -> Result<Vec<SnapshotInfo>, RestoreError> {
     Ok(plan(parts, to)?.into_iter().map(|(_, info)| info).collect())
 }
 
-/// Returns the parts to restore with their descriptions, in order, a full one first.
+/// Returns the parts that lead to a target with their descriptions, in order, beginning with a full snapshot.
 pub(crate) fn plan(parts: &[Part], to: RestoreTo) -> Result<Vec<(&Part, SnapshotInfo)>, RestoreError> {
     let mut all = Vec::with_capacity(parts.len());
     for part in parts {

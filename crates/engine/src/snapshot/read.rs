@@ -1,13 +1,13 @@
-//! Reading a snapshot and checking everything in it.
+//! Reading a snapshot, with a check of everything in it.
 //!
 //! Owns: [`Contents`], which visits the items of a snapshot in order, and two functions that inspect a snapshot
-//! without restoring it. A chunk's contents are used only after the whole chunk has been checked.
+//! without restoring it. The contents of a chunk are used only after the whole chunk has been checked.
 
 use std::{convert::Infallible, io::Read};
 
 use thalweg_log::crc32c;
 use thalweg_state::portable::{self, Row};
-use thalweg_types::record::{Malformed, Reader};
+use thalweg_types::codec::{Malformed, Reader};
 
 use super::{
     PartKind, SnapshotInfo, SnapshotReadError, Totals,
@@ -15,14 +15,14 @@ use super::{
     format::{ChunkKind, Item},
 };
 
-/// Contents of a snapshot.
+/// Reader of the items (rows or log entries) in a snapshot.
 pub(crate) struct Contents<R> {
     chunks: ChunkReader<R>,
     info: SnapshotInfo,
     totals: Totals,
 }
 
-/// Error of the visitor, or of the snapshot.
+/// Error while the items of a snapshot are visited: from the snapshot, or from the callback that gets the items.
 pub(crate) enum VisitError<E> {
     Read(SnapshotReadError),
     Visitor(E),
@@ -41,8 +41,8 @@ impl<R: Read> Contents<R> {
         Ok(Self { chunks, info, totals: Totals::default() })
     }
 
-    /// Calls `each` once per chunk, with all items of the chunk, and checks at the end that no item is missing. Returns
-    /// the totals.
+    /// Calls `each` once per chunk, with all items of the chunk, and checks at the end that no item is missing.
+    /// Returns the snapshot's totals.
     pub(crate) fn visit<E>(
         &mut self,
         each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>,
@@ -114,7 +114,8 @@ fn items(chunk: &Chunk) -> Result<Vec<Item<'_>>, Malformed> {
     Ok(items)
 }
 
-/// Checks that a row may be in a snapshot, and that its bytes are those that it points at.
+/// Checks that a row is of a kind that a snapshot may contain, and that the bytes sent with it are those that the row
+/// points to.
 fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), String> {
     match (portable::sort(key, value), bytes) {
         (Err(error), _) => Err(error.to_string()),
@@ -124,28 +125,28 @@ fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), Strin
             if blob.len as usize == bytes.len() && blob.crc == crc32c(bytes) && portable::placeless(&blob) == blob {
                 Ok(())
             } else {
-                Err("a row carries other bytes than it points at".to_owned())
+                Err("a row carries bytes other than those it points to".to_owned())
             }
         }
-        (Ok(Row::Local), _) => Err("it has a row that belongs to one node's log".to_owned()),
-        (Ok(_), _) => Err("a row carries bytes that it does not point at, or lacks bytes that it points at".to_owned()),
+        (Ok(Row::Local), _) => Err("it has a row that is valid only on one node".to_owned()),
+        (Ok(_), _) => Err("a row carries bytes that it does not point to, or lacks bytes that it points to".to_owned()),
     }
 }
 
-/// Result of verifying a whole snapshot.
+/// Result of verifying a snapshot from its beginning to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Description of the snapshot.
+    /// Description of the snapshot from its first chunk.
     pub info: SnapshotInfo,
-    /// Size of the snapshot's contents.
+    /// Numbers of rows, entries and bytes in the snapshot.
     pub totals: Totals,
     /// Number of chunks, including the first and the last.
     pub chunks: u64,
-    /// Size of the snapshot in bytes.
+    /// Size of the snapshot in bytes, as stored.
     pub bytes: u64,
 }
 
-/// Reads a snapshot to its end and checks everything in it.
+/// Reads a snapshot to its end, and checks everything in it.
 pub fn verify(from: impl Read) -> Result<Verified, SnapshotReadError> {
     let mut contents = Contents::open(from)?;
     match contents.visit::<Infallible>(&mut |_| Ok(())) {
@@ -158,16 +159,16 @@ pub fn verify(from: impl Read) -> Result<Verified, SnapshotReadError> {
     }
 }
 
-/// State of a snapshot that may have been cut short.
+/// Extent of a snapshot that may have been cut short, for example by an interrupted transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialSnapshot {
-    /// Description of the snapshot.
+    /// Description of the snapshot from its first chunk.
     pub info: SnapshotInfo,
-    /// Number of complete chunks, which is also the number of the chunk to continue with.
+    /// Number of complete chunks, which is also the number of the next chunk to transfer.
     pub chunks: u64,
-    /// Bytes of the complete chunks.
+    /// Bytes of all complete chunks.
     pub bytes: u64,
-    /// True if the last chunk is complete.
+    /// True if the snapshot is complete, including its last chunk.
     pub is_complete: bool,
 }
 

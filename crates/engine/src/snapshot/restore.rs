@@ -1,6 +1,7 @@
-//! Creating a directory from a backup.
+//! Creating a data directory from a backup.
 //!
-//! Owns: [`restore`]. Does not own: the choice of parts (`plan`), or the check of their contents (`read`).
+//! Owns: [`restore`]. Does not own: the choice of the backup's snapshots (`plan`), or the check of their contents
+//! (`read`).
 //!
 //! ```text
 //! RESTORING    marker: the directory is unfinished and cannot be opened
@@ -8,10 +9,11 @@
 //! state/       rows, as of the full snapshot, then the effects of the entries
 //! IDENTITY     a new node: from here on it is a normal directory, and the marker is removed
 //! ```
-//! Invariants: the log begins above every LSN of the parts. Terms, indexes, revisions, offsets and times continue from
-//! the restored ones, in the next term. The node is a new one: its increments cannot be combined with backups of the
-//! old one. The directory cannot be opened before `IDENTITY` exists, which is written last. If a restore ends before
-//! that, the next restore into the same directory removes its remains.
+//! Invariants: the log of the new directory begins above every LSN of the parts (snapshots of the backup). Terms,
+//! indexes, revisions, offsets and times continue from the restored ones, in the next term. The node is a new one: its
+//! increments cannot be combined with backups of the old node. The directory cannot be opened before `IDENTITY`
+//! exists, which is written last. If a restore ends before that, the next restore into the same directory removes the
+//! remains of the first.
 
 use std::{
     fs,
@@ -48,50 +50,49 @@ use crate::{
     snapshot::unfinished::{MARKER, is_unfinished},
 };
 
-const MARKER_TEXT: &[u8] =
-    b"A restore into this directory has not finished. Start it again, or remove the directory.\n";
-/// Maximum number of rows in a batch.
+const MARKER_TEXT: &[u8] = b"A restore into this directory did not finish. Run it again, or remove the directory.\n";
+/// Maximum number of rows that a restore writes to the backend in one batch.
 const BATCH_ROWS: usize = 10_000;
 const BATCH_BYTES: usize = 1 << 20;
-/// Maximum number of entries that are appended to the log together.
+/// Maximum number of entries that a restore appends to the new log in one call.
 const MAX_TOGETHER: usize = 1000;
 
 /// Progress of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreProgress {
-    /// Number of parts done.
+    /// Number of parts (snapshots of the backup) that are restored completely.
     pub parts: usize,
-    /// Total number of parts.
+    /// Number of all snapshots to be restored.
     pub of: usize,
-    /// Size of the restored contents, over all parts.
+    /// Numbers of rows, entries and bytes restored so far, over all snapshots.
     pub totals: Totals,
 }
 
-/// Result of a restore.
+/// Result of a finished restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Node that the backup is of.
+    /// Id of the node from which the backup was taken.
     pub from: NodeId,
-    /// The new node.
+    /// Id of the new node.
     pub node: NodeId,
-    /// Backend that keeps the state.
+    /// Backend that keeps the restored state.
     pub backend: BackendKind,
-    /// Number of parts restored.
+    /// Number of parts (snapshots of the backup) restored.
     pub parts: usize,
-    /// LSN of the old node below which everything is restored.
+    /// LSN of the old node's log below which all entries are restored.
     pub lsn: Lsn,
-    /// Last restored revision.
+    /// Revision of the last restored command.
     pub revision: Revision,
-    /// Space time of the last entry.
+    /// Space time of the last restored entry.
     pub time: SpaceTime,
-    /// Size of the restored contents.
+    /// Numbers of rows, entries and bytes restored.
     pub totals: Totals,
     /// True if the remains of an earlier, unfinished restore into this directory were removed.
     pub removed_unfinished: bool,
 }
 
-/// Restores into the directory at `path` and creates it. It must not exist, be empty, or contain the remains of an
-/// unfinished restore.
+/// Restores a backup into the directory at `path`. The directory must not exist, be empty, or contain the remains of
+/// an unfinished restore.
 pub fn restore(
     path: impl AsRef<Path>,
     parts: &[Part],
@@ -111,7 +112,7 @@ pub fn restore(
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Err(exists()),
-        Err(error) => return Err(io_error(path, "looking into the directory", &error).into()),
+        Err(error) => return Err(io_error(path, "reading the directory", &error).into()),
     }
     // Plan before creating anything: a backup that does not reach the target leaves nothing behind.
     plan::plan(parts, to)?;
@@ -120,7 +121,7 @@ pub fn restore(
     restore_on(&(Arc::new(disk) as _), &clock, random_seed(), parts, to, options, progress)
 }
 
-/// Like [`restore`], on any disk, with any clock and seed.
+/// Restores a backup like [`restore`], but to any disk, with any clock and seed.
 pub fn restore_on(
     disk: &Arc<dyn Disk>,
     clock: &Arc<dyn Clock>,
@@ -164,13 +165,14 @@ fn mark(disk: &Arc<dyn Disk>) -> io::Result<()> {
     disk.sync_dir("")
 }
 
-/// Removes the remains of an unfinished restore, except for the marker.
+/// Removes the remains of an unfinished restore from a directory, except for the marker file.
 fn clear(disk: &Arc<dyn Disk>) -> io::Result<()> {
     backends::remove_dir(disk, LOG_DIR)?;
     BackendKind::ALL.into_iter().try_for_each(|kind| backends::remove_dir(disk, &backends::dir(kind)))
 }
 
-/// Creates the log and the state. Everything is on disk when it returns.
+/// Creates the log and the state of the new directory from the snapshots of the plan. Both are on disk when this
+/// returns.
 fn fill(
     disk: &Arc<dyn Disk>,
     clock: &Arc<dyn Clock>,
@@ -243,7 +245,7 @@ fn visit(part: &Part, mut each: impl FnMut(&[Item<'_>]) -> Result<(), RestoreErr
     }
 }
 
-/// Loader of the rows of a full snapshot into an empty state, and of the bytes that they point at into the log.
+/// Loader of a full snapshot: puts its rows into an empty state, and the bytes that rows point to into the new log.
 struct Loader<'a> {
     log: &'a Log,
     backend: &'a dyn Backend,
@@ -277,7 +279,8 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Appends bytes to the log as a move, so that the mover later finds their owner before it frees the segment.
+    /// Appends bytes that a row points to to the new log, as a move record. This record names the owner of the bytes,
+    /// so the mover later finds the owner before it frees the segment.
     fn carry(&mut self, pointing: &Pointing<'_>, bytes: &[u8]) -> Result<LogPosition, RestoreError> {
         self.payload.clear();
         Move::encode(&mut self.payload, &portable::placeless(&pointing.blob), &pointing.whose.target(), bytes);
@@ -311,21 +314,21 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Appends the entries of increments to the new log, and applies them.
+/// Replay of increments: appends their entries to the new log, and applies them to the state.
 struct Replay<'a> {
     log: &'a Log,
     machine: &'a Machine,
     to: RestoreTo,
-    /// Maximum number of bytes of entries that are appended together.
+    /// Maximum number of bytes of entries that are appended to the log in one call.
     most_bytes: usize,
-    /// LSN of the old node below which everything is applied.
+    /// LSN of the old node's log below which all entries are applied.
     lsn: Lsn,
-    /// True if the next entry is past the target.
+    /// True if all entries up to the target of the restore are applied, so that later ones are ignored.
     is_done: bool,
 }
 
 impl Replay<'_> {
-    /// Appends a record of the node itself, and applies it.
+    /// Appends a record about the new node itself (a vote or the purged entry) to the log, and applies it.
     fn node_record(&self, kind: RecordKind, term: Term, index: Index, payload: &[u8]) -> Result<(), RestoreError> {
         let time = self.machine.applied().time;
         let payload_parts = [IoSlice::new(payload)];
@@ -345,7 +348,7 @@ impl Replay<'_> {
         let before = (info.before.term, info.before.index, info.before.time);
         if info.since == self.lsn && info.before != super::EntryId::default() && before != here {
             let what = format!(
-                "it was taken after entry {} of {} µs, and here the last is {} of {} µs",
+                "it continues after entry {} (time {} µs), but the last restored entry is {} (time {} µs)",
                 before.1, before.2.0, here.1, here.2.0
             );
             return Err(does_not_follow(part, what));
@@ -427,14 +430,14 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks that terms, indexes and times of entries never go back.
+    /// Checks that the terms, indexes and times of an increment's entries never go back.
     fn check_order(&self, part: &Part, entries: &[EntryItem<'_>]) -> Result<(), RestoreError> {
         let applied = self.machine.applied();
         let (mut term, mut index, mut time) = (applied.term, applied.index, applied.time);
         for entry in entries {
             if entry.id.index.0 != index.0.saturating_add(1) || entry.id.term < term {
                 let what = format!(
-                    "after entry {index} of term {term} it has entry {} of term {}",
+                    "entry {index} of term {term} is followed by entry {} of term {}",
                     entry.id.index, entry.id.term
                 );
                 return Err(does_not_follow(part, what));
@@ -443,7 +446,7 @@ impl Replay<'_> {
             // `mover::window`).
             if entry.id.time < time {
                 let what = format!(
-                    "entry {index} is of {} µs, and entry {} after it of {} µs",
+                    "entry {index} has time {} µs, and entry {} after it has time {} µs",
                     time.0, entry.id.index, entry.id.time.0
                 );
                 return Err(does_not_follow(part, what));
@@ -453,7 +456,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks that an increment replayed to its end has led to the position that it states.
+    /// Checks, after an increment was replayed to its end, that the state has the position that the increment states.
     fn end(&mut self, part: &Part, info: &SnapshotInfo) -> Result<(), RestoreError> {
         if self.is_done {
             return Ok(());
@@ -462,14 +465,14 @@ impl Replay<'_> {
         let (here, there) = ((applied.index, applied.revision), (info.applied.index, info.applied.revision));
         if here != there {
             let what = format!(
-                "it ends at entry {} and revision {}, and its entries led to {} and {}",
+                "it states entry {} and revision {} as its end, but its entries end at {} and {}",
                 there.0, there.1, here.0, here.1
             );
             return Err(does_not_follow(part, what));
         }
         if applied.running_hash != info.applied.running_hash {
             let what = format!(
-                "its entries led to a running hash of {:016x} there, and of {:016x} here",
+                "its entries should produce the running hash {:016x}, but produced {:016x}",
                 info.applied.running_hash, applied.running_hash
             );
             return Err(does_not_follow(part, what));

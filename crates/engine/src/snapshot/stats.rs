@@ -1,4 +1,4 @@
-//! Statistics of snapshots.
+//! Statistics of the snapshots taken from a database.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -7,21 +7,21 @@ use std::{
 
 use thalweg_types::Log2Histogram;
 
-/// Counts since the database was opened.
+/// Statistics of snapshots since the database was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotStats {
-    /// Snapshots in progress. While there are any, no log is freed.
+    /// Number of snapshots in progress. While there are any, no log segment is freed.
     pub open: u64,
-    /// Snapshots whose last chunk was returned.
+    /// Number of completed snapshots: the last chunk was returned.
     pub taken: u64,
-    /// Snapshots that ended with an error, including those that could not begin.
+    /// Number of snapshots that ended with an error, including those that could not begin.
     pub failed: u64,
-    /// Snapshots dropped before their last chunk without an error.
+    /// Number of snapshots that the caller dropped before their last chunk, without an error.
     pub abandoned: u64,
-    /// Bytes of chunks returned. A chunk that is returned again counts again.
+    /// Bytes of all chunks returned. A chunk that is returned again counts again.
     pub bytes: u64,
-    /// Duration of each completed snapshot in milliseconds, from the beginning to the last chunk. Time in which the
-    /// caller did not request chunks counts.
+    /// Histogram of the time that completed snapshots took, in milliseconds, from the beginning to the last chunk.
+    /// Time in which the caller did not request chunks counts.
     pub took_millis: Log2Histogram,
 }
 
@@ -39,7 +39,7 @@ impl Counters {
     }
 }
 
-/// Counter of one snapshot.
+/// Counting of one snapshot's chunks and end.
 #[derive(Debug)]
 pub(crate) struct Counted {
     counters: Arc<Counters>,
@@ -63,7 +63,7 @@ impl Counted {
         self.counters.lock().bytes += bytes as u64;
     }
 
-    /// Counts the last chunk, once even if it is returned several times.
+    /// Counts the snapshot as completed. Only the first call counts, if the last chunk is returned several times.
     pub(crate) fn taken(&mut self) {
         if self.end.is_none() {
             self.end = Some(End::Taken);

@@ -4,23 +4,23 @@ use thalweg_types::{Action, Classified, KeyspaceId, Revision, limits::MAX_WATCHE
 
 use crate::error::ReadError;
 
-/// Error returned when a watch cannot begin, or cannot go on.
+/// Error returned when a watch cannot begin or continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
-    /// The log no longer reaches back that far. A watch that gets this error was too slow, or its client was away for
-    /// too long. Read the present state, and watch from the revision of that read on.
+    /// The log no longer reaches back to the requested revision. The watch was too slow, or its client was away for
+    /// too long. The client should read the present state, and watch from the revision of that read on.
     #[error("revision {requested} is below the history floor: the oldest that can be watched is {oldest}")]
     Compacted {
-        /// Requested revision.
+        /// Revision from which changes were requested.
         requested: Revision,
-        /// First revision that can be watched.
+        /// First revision that a watch can still read from the log.
         oldest: Revision,
     },
-    /// The revision has not been reached: it comes from another directory, or from writes that were lost in a power
-    /// loss.
+    /// The requested revision is above the next one: the client got it from another directory, or it belonged to
+    /// writes that a power loss has undone.
     #[error("revision {requested} has not been reached: the next one is {next}")]
     BeyondEnd {
-        /// Requested revision.
+        /// Revision from which changes were requested.
         requested: Revision,
         /// Revision that the next commit will get.
         next: Revision,
@@ -28,7 +28,7 @@ pub enum WatchError {
     /// The keyspace does not exist. It may have been dropped.
     #[error("no keyspace with id {0}")]
     NoSuchKeyspace(KeyspaceId),
-    /// The maximum number of watches follows the space.
+    /// The maximum number of watches that follow live changes is reached.
     #[error("too many watches: the limit is {MAX_WATCHES}")]
     TooMany,
     /// The log or the state could not be read.

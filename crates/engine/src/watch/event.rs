@@ -11,10 +11,10 @@ pub enum WatchChange {
     Put(Bytes),
     /// The key was deleted. A delete of a key without a value is reported too, since deletes do not read.
     Delete,
-    /// The key expired.
+    /// The key was removed after its deadline or its lease's deadline.
     Expire,
-    /// All keys with a prefix were deleted; the event's key is the prefix. It is reported if the watch observes a key
-    /// that may have the prefix.
+    /// All keys with a prefix were deleted; the event's key is that prefix. A watch gets the event if it observes a
+    /// key that may have the prefix.
     DeletePrefix,
 }
 
@@ -23,11 +23,11 @@ pub enum WatchChange {
 pub struct WatchEvent {
     /// Revision of the commit that made the change.
     pub revision: Revision,
-    /// Space time of the entry that contained the commit.
+    /// Space time of the log entry that contained the commit.
     pub time: SpaceTime,
     /// Key that changed, or the deleted prefix.
     pub key: Bytes,
-    /// Kind of the change.
+    /// Kind of the change, with the new value of a put.
     pub change: WatchChange,
 }
 

@@ -1,10 +1,12 @@
 //! Registered watches, and the dispatcher thread that feeds them.
 //!
-//! One dispatcher reads the log behind the applier, whatever the number of watches, and finds the interested watches
-//! in an index. The applier only wakes it, and at most once per [`LINGER`]: after some work the dispatcher looks again
-//! before it sleeps. Without watches no thread does any work, and the applier pays one atomic load.
+//! One dispatcher thread reads the log behind the applying thread, whatever the number of watches, and finds the
+//! interested watches in an index. The applying thread only wakes the dispatcher, and at most once per [`LINGER`]:
+//! after some work the dispatcher looks again before it sleeps. Without watches no thread does any work, and the
+//! applying thread pays one atomic load.
 //!
-//! Invariant: all changes dispatched up to [`Hub::dispatched`] are in the queues of the watches that were registered.
+//! Invariant: all changes up to the revision [`Hub::dispatched`] are in the queues of the watches that were
+//! registered.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,26 +31,27 @@ use crate::watch::{
     reader::{Reached, Reader, Source},
 };
 
-/// Time for which the dispatcher lets changes gather after a round that found some.
+/// Time for which the dispatcher pauses after a round that found changes, so that further changes gather.
 const LINGER: Duration = Duration::from_millis(1);
-/// Longest sleep. It bounds the cost of a missed wake-up.
+/// Longest sleep of the dispatcher. It bounds the delay that a missed wake-up can cause.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Number of commits, and bytes of commits, after which a round pauses to admit registrations.
+/// Number of commits after which a round of the dispatcher pauses, so that watches can register. It also pauses after
+/// [`ROUND_BYTES`] of commits.
 const ROUND_COMMITS: usize = 4096;
 const ROUND_BYTES: usize = 4 * 1024 * 1024;
 
-/// State shared by the applier, the dispatcher and the watches.
+/// State that the applying thread, the dispatcher and the watches share.
 pub(crate) struct Hub {
     source: Source,
     watching: AtomicUsize,
-    /// True while the dispatcher sleeps until it is woken.
+    /// True while the dispatcher sleeps and must be woken to notice changes.
     idle: AtomicBool,
     closed: AtomicBool,
     dispatched: AtomicU64,
     queued_bytes: Arc<AtomicUsize>,
     registry: Mutex<Registry>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
-    /// The dispatcher's thread, for the applier.
+    /// Handle of the dispatcher's thread, by which the applying thread wakes it.
     sleeper: std::sync::OnceLock<Thread>,
 }
 
@@ -57,9 +60,9 @@ struct Registry {
     next: u64,
     watches: HashMap<u64, Registered>,
     indexes: HashMap<KeyspaceId, IntervalIndex>,
-    /// Keyspaces whose index is out of date.
+    /// Keyspaces whose index of watched intervals is out of date.
     changed: HashSet<KeyspaceId>,
-    /// Position of the dispatcher; `None` while there are no watches.
+    /// The dispatcher's position in the log; `None` while there are no watches.
     reader: Option<Reader>,
 }
 
@@ -70,7 +73,7 @@ struct Registered {
     queue: Arc<Queue>,
 }
 
-/// Registration of a watch. Dropping it ends the registration.
+/// Registration of a watch with the dispatcher. Dropping it ends the registration.
 #[derive(Debug)]
 pub(crate) struct Live {
     hub: Arc<Hub>,
@@ -105,12 +108,12 @@ impl Hub {
         &self.source
     }
 
-    /// Number of watches that follow the space live.
+    /// Number of watches that follow live changes.
     pub(crate) fn watching(&self) -> usize {
         self.watching.load(Ordering::Relaxed)
     }
 
-    /// Returns the last revision whose changes are in the queues. Call it before looking at a queue.
+    /// Returns the last revision whose changes are in the queues of the watches. Call it before looking at a queue.
     pub(crate) fn dispatched(&self) -> Revision {
         Revision(self.dispatched.load(Ordering::Acquire))
     }
@@ -119,7 +122,7 @@ impl Hub {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Notifies the hub that an entry was applied. The applier calls it for every entry.
+    /// Notifies the hub that an entry was applied. The applying thread calls this for every entry.
     #[inline]
     pub(crate) fn notify(&self) {
         if self.watching.load(Ordering::Relaxed) > 0 {
@@ -139,7 +142,7 @@ impl Hub {
         }
     }
 
-    /// Registers a watch: from now on changes of these keys are queued.
+    /// Registers a watch: from now on the dispatcher queues the changes of the keys in `interval` for it.
     pub(crate) fn register(self: &Arc<Self>, keyspace: KeyspaceId, interval: &KeyInterval) -> Result<Live, WatchError> {
         let mut registry = self.registry();
         if self.is_closed() {
@@ -180,7 +183,7 @@ impl Hub {
         }
     }
 
-    /// Ends all watches and the thread.
+    /// Ends all watches and the dispatcher thread.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let mut ended = Vec::new();
@@ -235,7 +238,7 @@ impl Hub {
         self.watching() > 0 && self.source.machine.applied().revision > self.dispatched()
     }
 
-    /// Queues changes applied since the last round, up to the bounds of a round.
+    /// Runs one round of the dispatcher: queues the changes applied since the last round, up to the bounds of a round.
     fn round(&self) -> Work {
         let mut touched = Vec::new();
         let mut registry = self.registry();
@@ -278,7 +281,7 @@ enum Work {
 }
 
 impl Registry {
-    /// Stops following the log, since there are no watches any more.
+    /// Stops following the log. Called when no watch is left.
     fn stop(&mut self) {
         self.reader = None;
         self.indexes.clear();
@@ -328,10 +331,10 @@ impl Registry {
     }
 }
 
-/// Events of a commit by watch.
+/// Events of one commit, each with the number of a watch that wants it.
 #[derive(Default)]
 struct Matches {
-    /// Events in the order of the changes, until they are sorted by watch.
+    /// Number of the watch and event. The events are in the order of the changes until they are sorted by watch.
     found: Vec<(u64, WatchEvent)>,
     events: Vec<WatchEvent>,
 }
@@ -361,7 +364,7 @@ impl Matches {
         visited.map_err(|error| WatchError::Read(crate::error::ReadError::Corrupt(error.to_string())))
     }
 
-    /// Calls `each` once per watch with its events, and clears them.
+    /// Calls `each` once for each watch with the watch's events, and clears all events.
     fn deliver(&mut self, revision: Revision, mut each: impl FnMut(u64, Revision, &[WatchEvent])) {
         // The sort is stable, so the changes of one watch stay in order.
         self.found.sort_by_key(|(id, _)| *id);

@@ -1,8 +1,10 @@
-//! Intervals of keys, and an index that finds the intervals containing a key without checking each.
+//! Intervals of keys that watches observe, and an index that finds the intervals containing a key without checking
+//! each.
 
 use std::ops::Bound;
 
-/// Half-open interval of keys, from `start` to `end`; without an upper bound if `end` is `None`.
+/// Half-open interval of keys, from `start` up to and excluding `end`. If `end` is `None`, the interval has no upper
+/// bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyInterval {
     start: Vec<u8>,
@@ -36,7 +38,7 @@ impl KeyInterval {
         *self.start <= *key && self.is_before_end(key)
     }
 
-    /// Returns true if a key with this prefix may lie in the interval.
+    /// Returns true if the interval can contain a key with this prefix.
     pub(crate) fn meets_prefix(&self, prefix: &[u8]) -> bool {
         self.contains(prefix) || (self.start.starts_with(prefix) && self.is_before_end(&self.start))
     }
@@ -46,7 +48,7 @@ impl KeyInterval {
     }
 }
 
-/// Returns the lowest key above `key`.
+/// Returns the lowest possible key above `key`.
 fn successor(key: &[u8]) -> Vec<u8> {
     [key, b"\0"].concat()
 }
@@ -58,11 +60,12 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
-/// Index over numbered intervals. A search takes `O(log n)` for each interval found: the intervals are sorted by their
-/// start and form a balanced tree in place, in which each node stores the highest end beneath it.
+/// Index over numbered intervals of keys. A search takes `O(log n)` for each interval found: the intervals are sorted
+/// by their start and form a balanced tree in place, in which each node stores the highest end beneath it.
 #[derive(Debug, Default)]
 pub(crate) struct IntervalIndex {
-    /// Nodes sorted by start. The root of `from..to` is the one in the middle.
+    /// Nodes of the tree, sorted by the start of their interval. The root of the subtree `from..to` is the node in the
+    /// middle.
     nodes: Vec<Node>,
 }
 
@@ -70,7 +73,7 @@ pub(crate) struct IntervalIndex {
 struct Node {
     interval: KeyInterval,
     number: u64,
-    /// Highest end of this node and all nodes beneath it; `None` for no upper bound.
+    /// Highest end of the intervals in this node and all nodes beneath it; `None` for no upper bound.
     highest_end: Option<Vec<u8>>,
 }
 
@@ -83,12 +86,12 @@ impl IntervalIndex {
         Self { nodes }
     }
 
-    /// Calls `found` with the number of every interval that contains the key.
+    /// Calls `found` with the number of every interval that contains this key.
     pub(crate) fn containing(&self, key: &[u8], found: &mut dyn FnMut(u64)) {
         search(&self.nodes, key, &|start| start <= key, found);
     }
 
-    /// Calls `found` with the number of every interval that may contain a key with the prefix.
+    /// Calls `found` with the number of every interval that can contain a key with this prefix.
     pub(crate) fn meeting_prefix(&self, prefix: &[u8], found: &mut dyn FnMut(u64)) {
         search(&self.nodes, prefix, &|start| start <= prefix || start.starts_with(prefix), &mut |number| found(number));
     }
@@ -114,7 +117,8 @@ fn set_highest_ends(nodes: &mut [Node]) {
     }
 }
 
-/// Visits the nodes that begin early enough (`begins` is true up to some start) and end above `lowest`.
+/// Visits the nodes of a subtree whose interval begins early enough (`begins` returns true up to some start) and ends
+/// above `lowest`.
 fn search(nodes: &[Node], lowest: &[u8], begins: &dyn Fn(&[u8]) -> bool, found: &mut dyn FnMut(u64)) {
     let middle = nodes.len() / 2;
     let Some(node) = nodes.get(middle) else { return };
@@ -135,7 +139,7 @@ fn search(nodes: &[Node], lowest: &[u8], begins: &dyn Fn(&[u8]) -> bool, found: 
 mod tests {
     use super::*;
 
-    /// SplitMix64.
+    /// Random number generator SplitMix64, for the test.
     fn next(state: &mut u64) -> u64 {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = *state;

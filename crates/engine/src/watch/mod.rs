@@ -1,19 +1,19 @@
-//! Watching keys: every change from a revision on, past or future.
+//! Watches: deliver every change of some keys from a revision on, past or future.
 //!
 //! Owns: the watches, and their transitions between history and live changes. A watch that begins in the past, or
-//! falls behind, reads the log itself (`reader`). A watch that has caught up is fed by the dispatcher through a
-//! bounded queue (`hub`, `queue`, `interval`). Writers never wait for either.
+//! falls behind, reads the log itself (`reader`). A watch that has caught up gets live changes from the dispatcher
+//! thread through a bounded queue (`hub`, `queue`, `interval`). Writers never wait for a watch.
 //!
 //! ```text
 //!  log ──► reader of a watch that is behind ──┐
 //!   └────► dispatcher ──► index ──► queue ────┴──► watch: batches of whole commits, in order, none missing
 //! ```
-//! Joining without a gap: the watch registers first and learns the revision from which on its queue is fed. It then
-//! reads the log up to that revision, and takes later changes from the queue. A full queue is abandoned at some
-//! revision, and the watch reads the log from that revision on.
+//! A watch goes from the log to its queue without a gap: it registers first and learns the revision from which on its
+//! queue gets changes. It then reads the log up to that revision, and takes later changes from the queue. If the queue
+//! becomes full, it ends at some revision, and the watch reads the log from that revision on.
 //!
-//! Invariant: a watch delivers the changes of its keys in the order of their revisions, each commit's together.
-//! [`Watch::position`] is above everything delivered and not above anything to come.
+//! Invariant: a watch delivers the changes of its keys in the order of their revisions, all changes of a commit
+//! together. [`Watch::position`] is above the revision of every delivered change and not above that of any later one.
 
 mod error;
 mod event;
@@ -56,19 +56,19 @@ pub(crate) use hub::Hub;
 pub(crate) use observers::Observers;
 pub(crate) use reader::Source;
 
-/// Number of commits, and bytes of commits, that a watch reads at a time while it is behind, wanted or not. They bound
-/// the time of one look.
+/// Number of commits that a watch reads from the log at a time while it is behind, whether or not they change its
+/// keys. This and the limit on bytes bound the time of one call.
 const PAGE_COMMITS: usize = 16 * 1024;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// Selection of the keys of a keyspace that a watch observes.
+/// Selection of the keys of one keyspace that a watch observes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchKeys {
-    /// A single key.
+    /// The watch observes a single key.
     Key(Vec<u8>),
-    /// All keys that begin with a prefix; the empty prefix selects all keys.
+    /// The watch observes all keys that begin with a prefix; the empty prefix selects all keys.
     Prefix(Vec<u8>),
-    /// All keys between two bounds.
+    /// The watch observes all keys between two bounds.
     Range(Bound<Vec<u8>>, Bound<Vec<u8>>),
 }
 
@@ -84,16 +84,18 @@ impl WatchKeys {
     }
 }
 
-/// A batch of events, and the revision that it reaches.
+/// A batch of events from a watch, and the revision that the watch has reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchBatch {
-    /// Events in order. All events of a commit are in one batch. Empty if none of the changes read was wanted.
+    /// Events in order. All events of a commit are in one batch. Empty if none of the changes that were read is of an
+    /// observed key.
     pub events: Vec<WatchEvent>,
-    /// Revision below which nothing is missing: a watch from here on continues without a gap.
+    /// Revision below which all changes have been delivered: a new watch from this revision on continues without a
+    /// gap.
     pub next: Revision,
 }
 
-/// A watch; see [`Keyspace::watch`](crate::Keyspace::watch).
+/// A watch on keys of a keyspace; see [`Keyspace::watch`](crate::Keyspace::watch).
 #[derive(Debug)]
 pub struct Watch {
     db: Database,
@@ -101,14 +103,14 @@ pub struct Watch {
     interval: KeyInterval,
     next: Revision,
     live: Option<Live>,
-    /// Reader of the log, while the watch is behind.
+    /// Reader of the log, while the watch is behind live changes; `None` otherwise.
     reader: Option<Reader>,
-    /// True if the last event reported was the deletion of all keys, perhaps together with the keyspace.
+    /// True if the last delivered event was the deletion of all keys, which also happens when the keyspace is dropped.
     cleared: bool,
 }
 
 impl Watch {
-    /// Creates a watch. `from` is the first revision wanted; `None` begins with the next one.
+    /// Creates a watch. `from` is the first revision whose changes it delivers; `None` means the next revision.
     pub(crate) fn new(
         db: &Database,
         keyspace: KeyspaceId,
@@ -137,20 +139,21 @@ impl Watch {
         Ok(watch)
     }
 
-    /// First revision of which nothing has been delivered. A later watch can continue here.
+    /// Returns the first revision whose changes have not been delivered. A later watch can continue at this revision.
     #[must_use]
     pub fn position(&self) -> Revision {
         self.next
     }
 
-    /// Returns true if the next look may read the log from disk.
+    /// Returns true if the next call of [`try_next`](Self::try_next) may read the log from disk.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.live.as_ref().is_none_or(|live| live.joined >= self.next)
     }
 
-    /// Returns the available events; `None` if all have been delivered. It may read from disk if the watch [is
-    /// behind](Self::is_behind). In that case it returns a batch after some time even if nothing in it was wanted.
+    /// Returns the available events; `None` if all have been delivered. May read from disk if the watch [is
+    /// behind](Self::is_behind). In that case it returns a batch after some time even if none of the changes read is
+    /// of an observed key.
     ///
     /// # Errors
     /// [`WatchError::Compacted`] if the watch was so far behind that the log no longer has the changes. After an error
@@ -203,8 +206,8 @@ impl Watch {
         }
     }
 
-    /// Reads on in the log. At the end of the log it registers the watch, and drops the reader when that leaves no
-    /// gap.
+    /// Reads further changes from the log. At the end of the log it registers the watch with the dispatcher, and drops
+    /// the reader if that leaves no gap.
     fn read_history(&mut self) -> Result<WatchBatch, WatchError> {
         self.check_keyspace()?;
         let hub = &self.db.inner.open.watches;
@@ -236,8 +239,8 @@ impl Watch {
         Ok(WatchBatch { events, next: self.next })
     }
 
-    /// Blocks until events are available or the time is up. In the latter case the batch is empty and reports
-    /// progress.
+    /// Blocks until events are available or the timeout passes. After the timeout the batch is empty and only reports
+    /// the revision reached.
     ///
     /// # Errors
     /// The errors of [`try_next`](Self::try_next).
@@ -263,8 +266,8 @@ impl Watch {
         }
     }
 
-    /// Resolves when [`try_next`](Self::try_next) has a result. It has no timer: race it against one of the caller's.
-    /// The future may be dropped at any time.
+    /// Resolves when [`try_next`](Self::try_next) has a result. The future has no timeout: race it against a timer of
+    /// the caller. It may be dropped at any time.
     pub fn ready(&self) -> impl Future<Output = ()> + Send + use<> {
         let queue: Option<Arc<Queue>> = self.live.as_ref().map(|live| Arc::clone(&live.queue));
         future::poll_fn(move |context| {
@@ -282,7 +285,8 @@ impl Watch {
     }
 }
 
-/// Events read from the log: at most as many as a queue would hold, or those of one commit.
+/// Events that a watch has read from the log in one step: at most as many as a queue would hold, or those of one
+/// commit.
 struct Page<'a> {
     keyspace: KeyspaceId,
     interval: &'a KeyInterval,

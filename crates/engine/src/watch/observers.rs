@@ -1,4 +1,4 @@
-//! Notification of tails and watches that entries were applied.
+//! Notification of waiting stream readers and of watches that entries were applied.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use thalweg_types::command::Outcome;
 
 use crate::{tails::Tails, watch::hub::Hub};
 
-/// Receivers of the notification that entries were applied.
+/// The two receivers of the notification that an entry was applied: waiting stream readers, and watches.
 #[derive(Debug)]
 pub(crate) struct Observers {
     pub(crate) tails: Arc<Tails>,

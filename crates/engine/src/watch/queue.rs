@@ -1,8 +1,8 @@
-//! Queue of events for one watch.
+//! Queue of events for one watch that follows live changes.
 //!
-//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, [`MAX_WATCH_QUEUES_BYTES`] for
-//! all. At a bound neither the commit nor any later one is queued: the queue reports the first lost revision, and the
-//! watch continues from the log. Commits are queued completely or not at all.
+//! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, [`MAX_WATCH_QUEUES_BYTES`] for all
+//! queues together. If a commit would exceed a bound, neither this commit nor any later one is queued: the queue
+//! reports the first lost revision, and the watch continues from the log. Commits are queued completely or not at all.
 
 use std::{
     collections::VecDeque,
@@ -22,12 +22,12 @@ use crate::{
     watch::{error::WatchError, event::WatchEvent},
 };
 
-/// End of a queue.
+/// Reason why a watch's queue gets no more events.
 #[derive(Clone, Debug)]
 pub(crate) enum Ended {
-    /// The queue was full; this is the first revision that was not queued.
+    /// The queue was full; contains the first revision that was not queued.
     Lost(Revision),
-    /// The log or the state cannot be read any more.
+    /// The dispatcher has stopped, because of an error or because the database was closed.
     Failed(WatchError),
 }
 
@@ -39,15 +39,15 @@ struct Inner {
     waiter: Option<Waiter>,
 }
 
-/// Queue filled by the dispatcher and emptied by its watch.
+/// Queue of events that the dispatcher fills and one watch empties.
 #[derive(Debug)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
-    /// Bytes in all queues.
+    /// Sum of the bytes in the queues of all watches.
     total: Arc<AtomicUsize>,
 }
 
-/// Result of queueing a commit.
+/// Result of queueing the events of a commit for one watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Queued,
@@ -59,7 +59,7 @@ impl Queue {
         Self { inner: Mutex::default(), total }
     }
 
-    /// Queues a commit's events, or ends the queue before them.
+    /// Queues the events of a commit. If they do not fit, ends the queue before this commit.
     pub(crate) fn push(&self, revision: Revision, events: &[WatchEvent]) -> Pushed {
         let bytes = events.iter().map(WatchEvent::memory).sum::<usize>();
         let mut inner = self.lock();
@@ -77,12 +77,12 @@ impl Queue {
         Pushed::Lost
     }
 
-    /// Ends the queue, without waking the waiter.
+    /// Ends the queue, unless it has ended already. Does not wake the watch.
     pub(crate) fn end(&self, how: Ended) {
         self.lock().ended.get_or_insert(how);
     }
 
-    /// Takes all queued events. Also returns the end of the queue, if it has ended.
+    /// Takes all queued events. Also returns the reason of the end, if the queue has ended.
     pub(crate) fn take(&self) -> (Vec<WatchEvent>, Option<Ended>) {
         let mut inner = self.lock();
         self.total.fetch_sub(inner.bytes, Ordering::Relaxed);
@@ -95,7 +95,8 @@ impl Queue {
         inner.events.is_empty() && inner.ended.is_none()
     }
 
-    /// Sets the waiter that the next [`wake`](Self::wake) wakes. Look at the queue again afterwards.
+    /// Sets the thread or task that the next [`wake`](Self::wake) wakes. The caller must look at the queue again
+    /// afterwards.
     pub(crate) fn set_waiter(&self, waiter: Waiter) {
         self.lock().waiter = Some(waiter);
     }

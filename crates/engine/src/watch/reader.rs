@@ -1,8 +1,9 @@
-//! Reading changes from the log, from any revision that it still has.
+//! Reading the changes of commits from the log, from any revision that the log still has.
 //!
-//! Owns: finding the position, pairing entries with their verdicts, and counting revisions. Bound: the log's read
-//! buffer (about 1 MiB, or one entry) and [`VERDICT_BYTES`]. Invariants: only applied entries are read, and none that
-//! a truncation has undone. The revisions counted must match those of the state; otherwise the data is corrupt.
+//! Owns: finding the position of a revision, pairing entries with their verdicts (rows about facts that an entry's
+//! bytes do not determine), and counting revisions. Bound: the log's read buffer (about 1 MiB, or one entry) and
+//! [`VERDICT_BYTES`]. Invariants: only applied entries are read, and none that a truncation has undone. The revisions
+//! counted must match those of the state; otherwise the data is corrupt.
 
 use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
 
@@ -17,12 +18,12 @@ use thalweg_types::{Index, Lsn, Revision, SpaceId, SpaceTime};
 
 use crate::{error::ReadError, watch::error::WatchError};
 
-/// Number of verdicts fetched at a time.
+/// Number of verdicts (rows about single log entries) fetched from the state at a time.
 const VERDICT_ROWS: usize = 256;
-/// Number of bytes of verdicts after which no more are fetched.
+/// Number of bytes after which a fetch of verdicts (rows about single log entries) from the state ends.
 const VERDICT_BYTES: usize = 1024 * 1024;
 
-/// Log and state of a space.
+/// The log and the state of a space, from which changes are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) log: Log,
@@ -31,7 +32,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Returns the first readable revision.
+    /// Returns the first revision whose changes can be read from the log.
     pub(crate) fn oldest(&self) -> Result<Revision, WatchError> {
         let begin = self.machine.history_begin(self.log.start())?;
         Ok(begin.map_or_else(|| self.machine.applied().revision, |mark| mark.revision).next())
@@ -45,43 +46,44 @@ impl Source {
     }
 }
 
-/// Reason why a read ended.
+/// Reason why reading changes from the log ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
-    /// It reached the end of everything that was applied when it began.
+    /// The reader reached the end of the entries that were applied when the read began.
     End,
-    /// The visitor stopped it.
+    /// The callback that visits commits requested the stop.
     Stop,
 }
 
-/// Function that is called with each commit and the time of its entry.
+/// Callback that receives each commit and the time of its log entry.
 pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<ControlFlow<()>, WatchError> + 'a;
 
-/// Position in the log. Reading continues where it stopped.
+/// Reader of the changes in the log. The next read continues where the previous one stopped.
 #[derive(Debug)]
 pub(crate) struct Reader {
     source: Source,
     records: Records,
-    /// Valid records, according to all truncations in the log since the reader was opened that it has not passed.
+    /// Decides which records are valid: takes account of all truncations in the log since the reader was opened that
+    /// the reader has not passed.
     valid: Valid,
-    /// LSN of the last record read, or of the first one to read.
+    /// LSN of the last record read; before the first read, of the first record to read.
     position: Lsn,
-    /// Record that was read before it was applied.
+    /// Record that was read from the log before the state had applied it, kept for the next read.
     held: Option<LogRecord>,
-    /// Entry in which the visitor stopped, and its verdict.
+    /// Log entry in which the callback stopped the last read, and the state's row about this entry, if there is one.
     pending: Option<(LogRecord, Option<Bytes>)>,
-    /// Last revision used before `pending`, or before the next record.
+    /// Last revision used before the entry `pending`, or before the next record if there is no such entry.
     counted: Revision,
-    /// Revision up to which everything has been visited or was not wanted. `counted <= done`, unless the position was
-    /// just found: a mark lies before the wanted revision.
+    /// Revision up to which all commits have been visited or were not wanted. `counted <= done`, unless the position
+    /// was just found, which lies before the wanted revision.
     done: Revision,
     verdicts: VecDeque<(Index, Bytes)>,
-    /// Index up to which verdicts have been fetched.
+    /// Index of the last log entry for which the state's row about it has been fetched.
     known: Option<Index>,
 }
 
 impl Reader {
-    /// Opens a reader that visits `from` first.
+    /// Opens a reader whose first visited commit is that of the revision `from`.
     pub(crate) fn open(source: &Source, from: Revision) -> Result<Self, WatchError> {
         let done = Revision(from.0.saturating_sub(1));
         let Some(mark) = source.machine.history_mark(done)? else { return Err(source.compacted(from)) };
@@ -113,12 +115,12 @@ impl Reader {
         })
     }
 
-    /// Revision up to which everything has been visited.
+    /// Returns the revision up to which all commits have been visited.
     pub(crate) fn done(&self) -> Revision {
         self.done
     }
 
-    /// Visits commits in order until `visit` stops it, or everything applied at the time of the call has been visited.
+    /// Visits commits in order until `visit` stops, or all commits applied at the time of the call have been visited.
     pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<Reached, WatchError> {
         let applied = self.source.machine.applied();
         let extended = self.source.log.extend_records(&mut self.records);
@@ -149,7 +151,8 @@ impl Reader {
         Ok(Reached::End)
     }
 
-    /// Returns the next valid entry below `end`, with its verdict if it has one.
+    /// Returns the next valid log entry below the LSN `end`, with the state's row about it if there is one; `None` if
+    /// no such entry follows.
     fn next_entry(&mut self, end: Lsn) -> Result<Option<(LogRecord, Option<Bytes>)>, WatchError> {
         if let Some(pending) = self.pending.take() {
             return Ok(Some(pending));
@@ -174,7 +177,8 @@ impl Reader {
         }
     }
 
-    /// Returns the verdict of an applied entry. Call it in the order of entries.
+    /// Returns the state's row about an applied log entry (its verdict); `None` if there is none. Must be called in
+    /// the order of entries.
     fn verdict_of(&mut self, index: Index) -> Result<Option<Bytes>, WatchError> {
         if self.known.is_none_or(|known| known < index) {
             let found = self.source.machine.verdicts(index, VERDICT_ROWS, VERDICT_BYTES)?;
@@ -200,6 +204,6 @@ fn explain(source: &Source, done: Revision, error: thalweg_log::ReadError) -> Wa
     }
 }
 
-fn corrupt(record: &LogRecord, error: &thalweg_types::record::Malformed) -> WatchError {
+fn corrupt(record: &LogRecord, error: &thalweg_types::codec::Malformed) -> WatchError {
     ReadError::Corrupt(format!("the state's verdict on entry {} does not match it: {error}", record.index)).into()
 }

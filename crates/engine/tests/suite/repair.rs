@@ -67,7 +67,7 @@ fn repair_keeps_the_state(backend: BackendKind) {
     damage(&disk);
     let db = open(&disk, backend, Repair::CutAtCorruption).unwrap_or_else(|error| panic!("{error}"));
     let said = db.report().repaired.clone().expect("something was given up");
-    assert!(said.contains("what it holds is kept"), "{said}");
+    assert!(said.contains("the state is kept"), "{said}");
     let check = |db: &Database| {
         let keyspace = db.find_keyspace("k").unwrap();
         for number in 0..KEYS {

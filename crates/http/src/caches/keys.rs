@@ -25,8 +25,13 @@ use super::{PREFIX, find};
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{
+        BINARY, Binary, Done, EntryAdd, EntryHead, EntryPath, EntryPut, EntryReply, MatchCondition, ReadConditions,
+        TimeToLive, WriteConditions,
+    },
     parse::{Freshness, Media, Params, ParseError, decode, name_segment, read_freshness, write_condition},
     reply,
+    shapes::EntryAdded,
     ttl::{TTL, TTL_EXPECTED, deadline_of},
 };
 
@@ -127,11 +132,13 @@ pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
 }
 
 /// Handles `GET /v1/caches/{cache}/keys/{key}`: returns an entry of a cache.
+#[utoipa::path(get, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, ReadConditions), responses(EntryReply))]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |value| reply::counted_body(app, Bytes::copy_from_slice(value)))
 }
 
 /// Handles `HEAD /v1/caches/{cache}/keys/{key}`: returns the version and size of an entry of a cache.
+#[utoipa::path(head, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, ReadConditions), responses(EntryHead))]
 pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     read(app, call, |_| Ok(Body::empty()))
 }
@@ -163,6 +170,10 @@ fn read(app: &Arc<App>, call: &Call, body: impl FnOnce(&[u8]) -> Result<Body, Ap
 }
 
 /// Handles `PUT /v1/caches/{cache}/keys/{key}`. Creates the cache if it does not exist.
+#[utoipa::path(
+    put, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, TimeToLive, WriteConditions),
+    request_body(content = Binary, content_type = BINARY), responses(EntryPut)
+)]
 pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     let (terms, condition) = (Terms::without_add(call)?, condition(call)?);
     let value = body::read(app, call.body.get_mut()).await?;
@@ -180,6 +191,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `DELETE /v1/caches/{cache}/keys/{key}`. Returns 204 also if the entry did not exist.
+#[utoipa::path(delete, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, MatchCondition), responses(Done))]
 pub(crate) fn delete(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let condition = condition(call)?;
@@ -193,6 +205,7 @@ pub(crate) fn delete(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `PATCH /v1/caches/{cache}/keys/{key}?ttl=30`. Changes the deadline; value and version stay.
+#[utoipa::path(patch, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, TimeToLive), responses(Done))]
 pub(crate) fn touch(app: &Arc<App>, call: &Call) -> Answer {
     let terms = Terms::without_add(call)?;
     let (name, key) = path(call)?;
@@ -207,6 +220,10 @@ pub(crate) fn touch(app: &Arc<App>, call: &Call) -> Answer {
 
 /// Handles `POST /v1/caches/{cache}/keys/{key}?add=5`. Creates the cache if it does not exist. An existing entry keeps
 /// its deadline unless the request states another.
+#[utoipa::path(
+    post, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, EntryAdd, TimeToLive),
+    responses((status = 200, description = "The new value.", body = EntryAdded))
+)]
 pub(crate) fn add(app: &Arc<App>, call: &Call) -> Answer {
     let terms = Terms::of(call)?;
     let delta = terms.add.ok_or(ParseError::Missing { name: "add" })?;

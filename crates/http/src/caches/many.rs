@@ -19,6 +19,7 @@ use thalweg_types::{
     Action,
     limits::{MAX_CACHE_ENTRIES_AT_ONCE, MAX_CACHE_SCAN_KEYS, MAX_TRANSACTION_RESULT_BYTES},
 };
+use utoipa::ToSchema;
 
 use super::{
     find,
@@ -28,20 +29,24 @@ use super::{
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{CachePath, Done},
     json::{self, push_bytes, push_number, required_bytes},
-    parse::{ListQuery, Media},
+    parse::{CacheKeysQuery, Cursor, Media},
     reply,
+    shapes::{CacheEntries, CacheKeys, Put},
     ttl::JsonTtl,
 };
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CacheGet)]
 struct JsonGet {
     keys: Vec<JsonKey>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = CacheKeyName)]
 enum JsonKey {
     Text(String),
     Base64 { key_base64: String },
@@ -60,11 +65,18 @@ fn too_many(entries: usize) -> Result<(), ApiError> {
     if entries <= MAX_CACHE_ENTRIES_AT_ONCE {
         return Ok(());
     }
-    let message = format!("at most {MAX_CACHE_ENTRIES_AT_ONCE} entries at once, not {entries}: send several requests");
+    let message = format!(
+        "at most {MAX_CACHE_ENTRIES_AT_ONCE} entries per request, not {entries}: send several \
+                           requests"
+    );
     Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many_entries", Action::Fix, message))
 }
 
 /// Handles `POST /v1/caches/{cache}/get`: reads several entries of a cache.
+#[utoipa::path(
+    post, path = "/v1/caches/{cache}/get", params(CachePath), request_body = JsonGet,
+    responses((status = 200, description = "The entries.", body = CacheEntries))
+)]
 pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -87,7 +99,10 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
         };
         bytes += entry.value.len();
         if bytes > MAX_TRANSACTION_RESULT_BYTES {
-            let message = format!("the values come to more than {MAX_TRANSACTION_RESULT_BYTES} bytes: ask for fewer");
+            let message = format!(
+                "the values are larger than {MAX_TRANSACTION_RESULT_BYTES} bytes together: request \
+                                   fewer keys"
+            );
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "result_too_large", Action::Fix, message));
         }
         out.extend_from_slice(b",\"found\":true,");
@@ -109,15 +124,17 @@ fn json_body(body: Body) -> Response<Body> {
     response
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CachePut)]
 struct JsonPut {
     items: Vec<JsonItem>,
     ttl_seconds: Option<JsonTtl>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CacheItem)]
 struct JsonItem {
     key: Option<String>,
     key_base64: Option<String>,
@@ -127,6 +144,10 @@ struct JsonItem {
 
 /// Handles `POST /v1/caches/{cache}/put`. Creates the cache if it does not exist. If one item is too large for the
 /// cache, none is put.
+#[utoipa::path(
+    post, path = "/v1/caches/{cache}/put", params(CachePath), request_body = JsonPut,
+    responses((status = 200, description = "The number of stored entries.", body = Put))
+)]
 pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     call.require_json()?;
@@ -147,11 +168,16 @@ pub(crate) async fn multi_put(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `GET /v1/caches/{cache}/keys`: lists keys of a cache.
+#[utoipa::path(
+    get, path = "/v1/caches/{cache}/keys", params(CachePath, CacheKeysQuery),
+    responses((status = 200, description = "A page of keys.", body = CacheKeys))
+)]
 pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
-    let query = ListQuery::<u64>::parse(call.head.uri.query())?;
+    let query = CacheKeysQuery::parse(call.head.uri.query())?;
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
     let cache = find(app, &name(call, "/keys")?)?.cache;
-    let page = cache.scan(app.views.now(), query.cursor.map(ScanCursor), count, SCAN_PAGE_BYTES);
+    let page =
+        cache.scan(app.views.now(), query.cursor.map(|Cursor(cursor)| ScanCursor(cursor)), count, SCAN_PAGE_BYTES);
     let mut out = b"{\"keys\":[".to_vec();
     for (at, key) in page.keys.iter().enumerate() {
         out.extend_from_slice(if at == 0 { b"{" } else { b",{" });
@@ -167,6 +193,7 @@ pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Handles `POST /v1/caches/{cache}/clear`. The counters of the cache stay.
+#[utoipa::path(post, path = "/v1/caches/{cache}/clear", params(CachePath), responses(Done))]
 pub(crate) fn clear(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     find(app, &name(call, "/clear")?)?.cache.clear();

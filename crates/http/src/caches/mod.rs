@@ -4,27 +4,25 @@
 //! several. The first put creates a cache with the configured bound, or a `PUT` creates it with a bound of its own.
 //! After a restart a cache and its content are gone.
 
-mod keys;
-mod many;
+pub(crate) mod keys;
+pub(crate) mod many;
 
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use thalweg_broker::{CacheStats, NamedCache};
 use thalweg_serving::{
     app::App,
     error::{ApiError, no_such_cache},
 };
+use utoipa::ToSchema;
 
-pub(crate) use self::{
-    keys::{add, delete, get, head, put, touch},
-    many::{clear, multi_get, multi_put, scan},
-};
 use crate::{
     body,
     call::{Answer, Call},
+    describe::{CachePath, Done},
     json,
     parse::name_segment,
     reply,
@@ -42,38 +40,85 @@ fn find(app: &App, name: &str) -> Result<NamedCache, ApiError> {
     app.views.caches.get(name).ok_or_else(|| no_such_cache(name))
 }
 
-/// Returns a cache and its figures as JSON.
-fn shown(named: &NamedCache) -> Value {
+/// A cache and its figures in JSON.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Cache)]
+struct CacheShown {
+    name: String,
+    id: u32,
+    max_bytes: u64,
+    entries: u64,
+    bytes: u64,
+    hits: u64,
+    misses: u64,
+    /// Null before the first read.
+    hit_ratio: Option<f64>,
+    puts: u64,
+    deletes: u64,
+    evictions: u64,
+    expirations: u64,
+}
+
+/// All caches in JSON.
+#[derive(Serialize, ToSchema)]
+struct CacheList {
+    caches: Vec<CacheShown>,
+}
+
+/// Returns a cache and its figures.
+fn shown(named: &NamedCache) -> CacheShown {
     let stats = named.cache.stats();
     let CacheStats { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = stats;
-    json!({
-        "name": &*named.name, "id": named.id.0, "max_bytes": named.max_bytes, "entries": entries, "bytes": bytes,
-        "hits": hits, "misses": misses, "hit_ratio": stats.hit_ratio(), "puts": puts, "deletes": deletes,
-        "evictions": evictions, "expirations": expired,
-    })
+    CacheShown {
+        name: named.name.to_string(),
+        id: named.id.0,
+        max_bytes: named.max_bytes,
+        entries,
+        bytes,
+        hits,
+        misses,
+        hit_ratio: stats.hit_ratio(),
+        puts,
+        deletes,
+        evictions,
+        expirations: expired,
+    }
 }
 
 /// Handles `GET /v1/caches`: lists caches with their figures.
+#[utoipa::path(
+    get, path = "/v1/caches", responses((status = 200, description = "The caches by name.", body = CacheList))
+)]
 pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
-    let all: Vec<_> = app.views.caches.list().iter().map(shown).collect();
-    Ok(reply::json(StatusCode::OK, &json!({ "caches": all })))
+    let caches = app.views.caches.list().iter().map(shown).collect();
+    Ok(reply::json(StatusCode::OK, &json!(CacheList { caches })))
 }
 
 /// Handles `GET /v1/caches/{cache}`: returns the figures of a cache.
+#[utoipa::path(
+    get, path = "/v1/caches/{cache}", params(CachePath),
+    responses((status = 200, description = "The cache.", body = CacheShown))
+)]
 pub(crate) fn stat(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
-    Ok(reply::json(StatusCode::OK, &shown(&find(app, &name(call, "")?)?)))
+    Ok(reply::json(StatusCode::OK, &json!(shown(&find(app, &name(call, "")?)?))))
 }
 
 /// A cache's configuration in JSON.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = CacheConfig)]
 struct JsonConfig {
     max_bytes: Option<u64>,
 }
 
 /// Handles `PUT /v1/caches/{cache}`: creates a cache.
+#[utoipa::path(
+    put, path = "/v1/caches/{cache}", params(CachePath), request_body = Option<JsonConfig>,
+    responses((status = 201, description = "The cache is created.", body = CacheShown),
+        (status = 200, description = "The cache exists and is unchanged.", body = CacheShown))
+)]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let body = body::read(app, call.body.get_mut()).await?;
@@ -84,10 +129,11 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
         json::parse(&body)?
     };
     let (named, created) = app.views.cache(&name(call, "")?, config.max_bytes)?;
-    Ok(reply::json(if created { StatusCode::CREATED } else { StatusCode::OK }, &shown(&named)))
+    Ok(reply::json(if created { StatusCode::CREATED } else { StatusCode::OK }, &json!(shown(&named))))
 }
 
 /// Handles `DELETE /v1/caches/{cache}`: drops a cache.
+#[utoipa::path(delete, path = "/v1/caches/{cache}", params(CachePath), responses(Done))]
 pub(crate) fn drop_cache(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;
     let name = name(call, "")?;

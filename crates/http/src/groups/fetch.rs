@@ -11,11 +11,18 @@ use super::{
 };
 use crate::{
     call::{Answer, Call},
+    describe::{GroupPath, Level},
     parse::Media,
     reply,
+    shapes::Delivery,
 };
 
 /// Handles `POST /v1/streams/{stream}/groups/{group}/fetch`: delivers records to a member.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/groups/{group}/fetch", params(GroupPath, Level),
+    request_body = Option<JsonFetch>,
+    responses((status = 200, description = "The delivered records.", body = Delivery))
+)]
 pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonFetch = sent(app, call).await?;
     let group = find(app, call)?;

@@ -10,6 +10,7 @@ use thalweg_types::{
     Attempt, Offset, SpaceTime,
     command::groups::{Again, GroupConfig, GroupOrder, Lapsed, OffsetRun, Settlement},
 };
+use utoipa::ToSchema;
 
 use crate::{
     json::{given, push_number, push_text, span_of_seconds},
@@ -63,30 +64,38 @@ pub(super) fn describe_config(config: &GroupConfig) -> Value {
 }
 
 /// A group's configuration in JSON. A missing field keeps its value, or is the default of a new group.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = GroupConfig)]
 pub(super) struct JsonConfig {
+    /// Order of delivery. Only for a new group.
     order: Option<JsonOrder>,
     ack_deadline_seconds: Option<f64>,
+    /// Number of deliveries after which a record is a dead letter; null: no limit.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<u32>)]
     max_deliveries: Option<Option<u32>>,
     max_pending: Option<u32>,
+    /// Stream that receives records that were delivered too often.
     #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
     dead_letters: Option<Option<String>>,
     /// Start position of a new group; an error for an existing one.
     pub start: Option<JsonStart>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = GroupOrder)]
 enum JsonOrder {
     Competing,
     PerKey,
 }
 
 /// Position in a stream: an offset, `start` or `end`, or a time in microseconds.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = GroupStart)]
 pub(super) enum JsonStart {
     Start,
     End,
@@ -131,8 +140,9 @@ impl JsonConfig {
 }
 
 /// A fetch request in JSON.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Fetch)]
 pub(super) struct JsonFetch {
     member: Option<String>,
     max_records: Option<u32>,
@@ -187,10 +197,12 @@ pub(super) fn delivered(delivery: &Delivery) -> Result<Vec<u8>, ApiError> {
 }
 
 /// Records of an attempt: ranges of first and last offset, inclusive, or all records that the attempt still holds.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Settlement)]
 pub(crate) struct JsonSettlement {
     attempt: u64,
+    /// First and last offset of each range, inclusive; if empty, all records that the attempt holds.
     #[serde(default)]
     ranges: Vec<(u64, u64)>,
 }
@@ -201,8 +213,7 @@ impl JsonSettlement {
         let run = |&(first, last): &(u64, u64)| {
             let count =
                 last.checked_sub(first).and_then(|more| u32::try_from(more).ok()).and_then(|more| more.checked_add(1));
-            let bad =
-                || ApiError::bad_request("bad_json", "a range is [first, last], and holds less than 2^32 offsets");
+            let bad = || ApiError::bad_request("bad_json", "a range is [first, last] with fewer than 2^32 offsets");
             Ok(OffsetRun { first: Offset(first), count: count.ok_or_else(bad)? })
         };
         let runs = self.ranges.iter().map(run).collect::<Result<_, ApiError>>()?;
@@ -213,28 +224,33 @@ impl JsonSettlement {
 /// Converts all settlements of a request. A request without any is an error.
 pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError> {
     if sent.is_empty() {
-        return Err(ApiError::bad_request("bad_json", "name at least one attempt"));
+        return Err(ApiError::bad_request("bad_json", "attempts is empty: name at least one attempt"));
     }
     sent.iter().map(JsonSettlement::settlement).collect()
 }
 
 /// An ack request in JSON.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Ack)]
 pub(super) struct JsonAck {
     /// Attempts and records to ack.
     pub attempts: Vec<JsonSettlement>,
 }
 
 /// A nack request in JSON.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Nack)]
 pub(super) struct JsonNack {
     /// Attempts and records to nack.
     pub attempts: Vec<JsonSettlement>,
+    /// Time until the records are delivered again.
     delay_seconds: Option<f64>,
+    /// True to deliver the records never again.
     #[serde(default)]
     reject: bool,
+    /// True if the delivery does not count towards `max_deliveries`.
     #[serde(default)]
     uncounted: bool,
     /// Reason that is stored with dead letters.
@@ -273,8 +289,9 @@ pub(super) fn settled_json(settled: &Settled) -> Value {
 }
 
 /// An extension of deadlines in JSON.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Extend)]
 pub(super) struct JsonExtend {
     attempts: Vec<u64>,
     by_seconds: f64,
@@ -297,8 +314,9 @@ pub(super) fn extended_json(extended: &Extended) -> Value {
 }
 
 /// A seek request in JSON.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Seek)]
 pub(super) struct JsonSeek {
     /// Position to which the cursor moves.
     pub to: JsonStart,

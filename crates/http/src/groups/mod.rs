@@ -1,13 +1,11 @@
 //! Handlers of `/v1/streams/{stream}/groups`: consumer groups.
 //!
-//! Owns: the handlers, and in its modules the JSON of requests and answers (`json`), waiting fetches (`fetch`), push
-//! with credit (`push`), and the same requests without a server (`local`). Does not own: the choice of records to
-//! deliver, which the engine makes.
+//! Owns: the handlers, and in its modules the JSON of requests and answers (`json`), waiting fetches (`fetch`), and
+//! push with credit (`push`). Does not own: the choice of records to deliver, which the engine makes.
 
-mod fetch;
+pub(crate) mod fetch;
 mod json;
-mod local;
-mod push;
+pub(crate) mod push;
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -24,16 +22,14 @@ use thalweg_serving::{
 };
 use thalweg_types::{Action, Durability, GroupId, StreamId, command::groups::GroupConfig};
 
-pub(crate) use fetch::fetch;
 pub(crate) use json::{JsonSettlement, again, settlements};
-pub use local::{GroupCall, group_json};
-pub(crate) use push::push;
 
 use self::json::{JsonAck, JsonConfig, JsonExtend, JsonNack, JsonSeek, JsonStart, describe, describe_config};
 use crate::{
     body,
     call::{Answer, Call},
-    parse::{ListQuery, name_segment},
+    describe::{Acked, GroupPath, Level, StreamPath},
+    parse::{Cursor, ListQuery, name_segment},
     reply,
 };
 
@@ -82,21 +78,29 @@ fn shown(status: StatusCode, value: &Value, level: Durability) -> Response<Body>
 }
 
 /// Handles `GET /v1/streams/{stream}/groups`: lists a stream's consumer groups.
+#[utoipa::path(
+    get, path = "/v1/streams/{stream}/groups", params(StreamPath, ListQuery),
+    responses((status = 200, description = "The consumer groups.", body = Object))
+)]
 pub(crate) async fn list(app: &Arc<App>, call: &Call) -> Answer {
     let stream = app.find_stream(&names(call)?.0)?.id();
     listed(app, call, Some(stream)).await
 }
 
 /// Handles `GET /v1/groups`: lists the consumer groups of all streams.
+#[utoipa::path(
+    get, path = "/v1/groups", params(ListQuery),
+    responses((status = 200, description = "The consumer groups.", body = Object))
+)]
 pub(crate) async fn list_all(app: &Arc<App>, call: &Call) -> Answer {
     listed(app, call, None).await
 }
 
 /// Lists a page of groups by id. Runs on a blocking thread, because it loads each group and its pending records.
 async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer {
-    let query = ListQuery::<u32>::parse(call.head.uri.query())?;
+    let query = ListQuery::parse(call.head.uri.query())?;
     let limit = query.limit.unwrap_or(DEFAULT_LISTED).clamp(1, MAX_LISTED) as usize;
-    let (db, after) = (app.db.blocking().clone(), GroupId(query.cursor.unwrap_or_default()));
+    let (db, after) = (app.db.blocking().clone(), GroupId(query.cursor.map_or(0, |Cursor(id)| id)));
     let made = tokio::task::spawn_blocking(move || {
         let (groups, more) = db.groups_after(stream, after, limit)?;
         let mut page = json!({ "groups": groups.iter().map(describe).collect::<Vec<_>>() });
@@ -112,6 +116,10 @@ async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer
 }
 
 /// Handles `GET /v1/streams/{stream}/groups/{group}`: returns the figures and configuration of a consumer group.
+#[utoipa::path(
+    get, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath),
+    responses((status = 200, description = "The consumer group.", body = Object))
+)]
 pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let info = find(app, call)?.info()?;
     Ok(shown(StatusCode::OK, &describe(&info), app.db.blocking().visible_durability()))
@@ -119,6 +127,11 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 
 /// Handles `PUT /v1/streams/{stream}/groups/{group}`. Creates the group, and the stream if needed. An existing group
 /// stays unchanged.
+#[utoipa::path(
+    put, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath, Level), request_body = Option<JsonConfig>,
+    responses((status = 201, description = "The group is created.", body = Object),
+        (status = 200, description = "The group exists and is unchanged.", body = Object))
+)]
 pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let sent: JsonConfig = sent(app, call).await?;
@@ -140,6 +153,10 @@ fn created_json(group: &Group, created: bool) -> Result<Value, ApiError> {
 }
 
 /// Handles `PATCH /v1/streams/{stream}/groups/{group}`: changes a consumer group's configuration.
+#[utoipa::path(
+    patch, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath, Level), request_body = JsonConfig,
+    responses((status = 200, description = "The configuration is changed.", body = Object))
+)]
 pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonConfig = sent(app, call).await?;
     let group = find(app, call)?;
@@ -151,12 +168,16 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 /// Returns a group's configuration with the sent fields applied.
 fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
     if sent.start.is_some() {
-        return Err(ApiError::bad_request("bad_json", "start is for a new group: POST to seek moves this one"));
+        return Err(ApiError::bad_request(
+            "bad_json",
+            "start is only for a new group: POST to seek to move the cursor",
+        ));
     }
     sent.over(group.info()?.config)
 }
 
 /// Handles `DELETE /v1/streams/{stream}/groups/{group}`: deletes a consumer group.
+#[utoipa::path(delete, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath, Level), responses(Acked))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find(app, call)?;
     let ack = app.db.delete_group(&group, call.level(app)?).await?;
@@ -164,6 +185,12 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `POST /v1/streams/{stream}/groups/{group}/ack`: acks records.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/groups/{group}/ack", params(GroupPath, Level), request_body = JsonAck,
+    responses((status = 200,
+            description = "`settled`: the number of records; `lapsed`: the attempts that did not hold them any more.",
+            body = Object))
+)]
 pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
     let settlements = settlements(&required::<JsonAck>(app, call).await?.attempts)?;
     let group = find(app, call)?;
@@ -172,6 +199,12 @@ pub(crate) async fn ack(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `POST /v1/streams/{stream}/groups/{group}/nack`: nacks records.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/groups/{group}/nack", params(GroupPath, Level), request_body = JsonNack,
+    responses((status = 200,
+            description = "`settled`: the number of records; `lapsed`: the attempts that did not hold them any more.",
+            body = Object))
+)]
 pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     let sent: JsonNack = required(app, call).await?;
     let (settlements, again) = (settlements(&sent.attempts)?, sent.again()?);
@@ -181,6 +214,10 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of attempts.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/groups/{group}/extend", params(GroupPath, Level), request_body = JsonExtend,
+    responses((status = 200, description = "The new deadline, and the attempts that lapsed before.", body = Object))
+)]
 pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
     let (attempts, by) = required::<JsonExtend>(app, call).await?.parts()?;
     let group = find(app, call)?;
@@ -189,6 +226,10 @@ pub(crate) async fn extend(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `POST /v1/streams/{stream}/groups/{group}/seek`: moves a consumer group's cursor.
+#[utoipa::path(
+    post, path = "/v1/streams/{stream}/groups/{group}/seek", params(GroupPath, Level), request_body = JsonSeek,
+    responses((status = 200, description = "The new cursor.", body = Object))
+)]
 pub(crate) async fn seek(app: &Arc<App>, call: &mut Call) -> Answer {
     let to = required::<JsonSeek>(app, call).await?.to.place();
     let group = find(app, call)?;

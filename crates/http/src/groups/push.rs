@@ -22,14 +22,22 @@ use thalweg_types::command::groups::check_member;
 use super::{find_named, names};
 use crate::{
     call::{Answer, Call},
+    describe::{EVENTS, GroupPath, Level, NDJSON},
     following::{Follower, Format, Woken},
     json::{push_number, push_text},
     pages::Running,
     parse::PushQuery,
     record_json::push_json,
+    shapes::Delivered,
 };
 
 /// Handles `GET /v1/streams/{stream}/groups/{group}/push`: pushes deliveries to a receiver.
+#[utoipa::path(
+    get, path = "/v1/streams/{stream}/groups/{group}/push", params(GroupPath, PushQuery, Level),
+    responses((status = 200,
+            description = "One Delivered per event or line, within the credit, as `Accept` requests.",
+            content((String = EVENTS), (Delivered = NDJSON))))
+)]
 pub(crate) fn push(app: &Arc<App>, call: &Call) -> Answer {
     let query = PushQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "deliveries")?;

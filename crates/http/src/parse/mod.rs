@@ -21,8 +21,11 @@ pub use path::{KvPath, kv_path, name_segment};
 pub(crate) use percent::text;
 pub use percent::{decode, decode_query, encode};
 pub(crate) use push::PushQuery;
+pub(crate) use query::{
+    AddQuery, CacheKeysQuery, Cursor, LeaseQuery, LeasesQuery, ListQuery, PrefixQuery, Required, RevisionQuery,
+    VersionsQuery, parameter,
+};
 pub use query::{AppendQuery, Key, PairRange, Params, RecordsQuery, ScanQuery, Since, pair_range};
-pub(crate) use query::{ListQuery, RevisionQuery, VersionsQuery};
 pub(crate) use snapshot::SnapshotQuery;
 pub(crate) use subjects::{PublishQuery, SubscribeQuery};
 pub use thalweg_serving::time::{parse_time, rfc3339};

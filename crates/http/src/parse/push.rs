@@ -1,59 +1,42 @@
 //! Query parameters of a push.
 
+use std::borrow::Cow;
+
 use super::{
     ParseError,
-    query::{Params, number, once, unknown},
+    query::{number, positive, query},
 };
 
-/// Query parameters of `GET /v1/streams/{stream}/groups/{group}/push`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PushQuery {
-    /// Name of the member that receives.
-    pub member: Option<String>,
-    /// Credit in records: how many the member may hold unsettled.
-    pub credit_records: Option<u32>,
-    /// Credit in bytes of unsettled records.
-    pub credit_bytes: Option<u64>,
-    /// Number of records after which the push ends.
-    pub limit: Option<u64>,
-    /// True if the server nacks unsettled records when the connection ends.
-    pub release: bool,
-}
-
-impl PushQuery {
-    /// Parses a query string.
-    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let (mut member, mut records, mut bytes, mut limit, mut release) = (None, None, None, None, None);
-        for pair in Params::new(query) {
-            let (name, value) = pair?;
-            match &*name {
-                "member" => {
-                    let text = String::from_utf8(value.into_owned());
-                    let bad = |_| ParseError::BadParameter { name: "member", expected: "text" };
-                    once(&mut member, "member", text.map_err(bad)?)?;
-                }
-                "credit_records" => once(&mut records, "credit_records", positive("credit_records", &value)?)?,
-                "credit_bytes" => once(&mut bytes, "credit_bytes", positive("credit_bytes", &value)?)?,
-                "limit" => once(&mut limit, "limit", number("limit", &value)?)?,
-                "release" => once(&mut release, "release", truth(&value)?)?,
-                other => return unknown(other),
-            }
-        }
-        let credit_records = records.map(|records| u32::try_from(records).unwrap_or(u32::MAX));
-        Ok(Self { member, credit_records, credit_bytes: bytes, limit, release: release.unwrap_or(false) })
+query! {
+    /// Query parameters of `GET /v1/streams/{stream}/groups/{group}/push`.
+    #[derive(Default)]
+    pub(crate) struct PushQuery {
+        /// Name of the member that receives; `default` if missing.
+        member: Option<String> = name_of_member,
+        /// Number of records that the member may hold unsettled; 100 if missing, 4,000 at most.
+        credit_records: Option<u32> = positive_u32,
+        /// Bytes that the member may hold unsettled; 4 MiB if missing, 64 MiB at most.
+        credit_bytes: Option<u64> = positive,
+        /// Number of records after which the push ends.
+        limit: Option<u64> = number,
+        /// True if the server nacks unsettled records immediately when the connection ends.
+        release: bool = truth,
     }
 }
 
-fn positive(name: &'static str, value: &[u8]) -> Result<u64, ParseError> {
-    let number: u64 = number(name, value)?;
-    if number == 0 { Err(ParseError::BadParameter { name, expected: "at least 1" }) } else { Ok(number) }
+fn name_of_member(name: &'static str, value: Cow<'_, [u8]>) -> Result<String, ParseError> {
+    String::from_utf8(value.into_owned()).map_err(|_| ParseError::BadParameter { name, expected: "text" })
 }
 
-fn truth(value: &[u8]) -> Result<bool, ParseError> {
-    match value {
+fn positive_u32(name: &'static str, value: impl AsRef<[u8]>) -> Result<u32, ParseError> {
+    positive(name, value).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+fn truth(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError> {
+    match value.as_ref() {
         b"true" => Ok(true),
         b"false" => Ok(false),
-        _ => Err(ParseError::BadParameter { name: "release", expected: "true or false" }),
+        _ => Err(ParseError::BadParameter { name, expected: "true or false" }),
     }
 }
 

@@ -1,10 +1,16 @@
 //! Parsing of query strings. Parameters may hold any bytes, may be given once at most, and unknown ones are errors.
+//!
+//! [`query!`] declares the parameters of a request. The parser and the part of the OpenAPI document follow from it.
 
 use std::{borrow::Cow, ops::Bound};
 
 use thalweg_types::{
     Offset, SpaceTime,
     command::{AppendTerms, ExpectedOffset, ProducerStamp},
+};
+use utoipa::openapi::{
+    ObjectBuilder, RefOr, Required as Requirement, Schema,
+    path::{Parameter, ParameterBuilder, ParameterIn},
 };
 
 use super::{ParseError, decode_query, parse_time, text};
@@ -63,126 +69,326 @@ pub(super) fn once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Res
     Ok(())
 }
 
-pub(super) fn number(name: &'static str, value: &[u8]) -> Result<u64, ParseError> {
+/// Returns the bytes of a parameter.
+#[allow(clippy::unnecessary_wraps, reason = "the signature of the parsers in `query!`")]
+pub(super) fn bytes(_: &'static str, value: Cow<'_, [u8]>) -> Result<Vec<u8>, ParseError> {
+    Ok(value.into_owned())
+}
+
+/// Parses a whole number.
+pub(super) fn number(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, ParseError> {
+    let value = value.as_ref();
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let parsed = digits.then(|| std::str::from_utf8(value).ok()?.parse().ok()).flatten();
     parsed.ok_or(ParseError::BadParameter { name, expected: "a whole number" })
 }
 
+/// Parses a number that is not 0.
+pub(super) fn positive(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, ParseError> {
+    match number(name, value)? {
+        0 => Err(ParseError::BadParameter { name, expected: "at least 1" }),
+        number => Ok(number),
+    }
+}
+
+/// Parses a number that may be negative.
+fn signed(name: &'static str, value: impl AsRef<[u8]>) -> Result<i64, ParseError> {
+    let parsed = std::str::from_utf8(value.as_ref()).ok().and_then(|text| text.parse().ok());
+    parsed.ok_or(ParseError::BadParameter { name, expected: "a whole number between -2^63 and 2^63-1" })
+}
+
 /// Parses a boolean: an empty value, `1` and `true` are true; `0` and `false` are false.
-fn flag(name: &'static str, value: &[u8]) -> Result<bool, ParseError> {
-    match value {
+fn flag(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError> {
+    match value.as_ref() {
         b"" | b"1" | b"true" => Ok(true),
         b"0" | b"false" => Ok(false),
         _ => Err(ParseError::BadParameter { name, expected: "true or false" }),
     }
 }
 
-/// Query parameters of `GET /v1/kv/{keyspace}`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScanQuery {
-    /// Prefix of the keys to return.
-    pub prefix: Vec<u8>,
-    /// Lowest key, inclusive.
-    pub start: Option<Vec<u8>>,
-    /// Highest key, exclusive.
-    pub end: Option<Vec<u8>>,
-    /// Maximum number of pairs; `None`: no limit.
-    pub limit: Option<u64>,
-    /// True for descending order.
-    pub reverse: bool,
-    /// True if the reply omits values.
-    pub keys_only: bool,
-    /// Revision to read at; `None`: the current state.
-    pub revision: Option<u64>,
-    /// Cursor from the last line of an earlier scan, as received; not validated yet.
-    pub cursor: Option<Vec<u8>>,
+/// A cursor of a list: text for clients, a number for the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor<C>(pub C);
+
+impl<C> Scalar for Cursor<C> {
+    fn schema() -> ObjectBuilder {
+        String::schema()
+    }
+}
+
+fn cursor_of<C: TryFrom<u64>>(name: &'static str, value: impl AsRef<[u8]>) -> Result<Cursor<C>, ParseError> {
+    let cursor = number(name, value).ok().and_then(|cursor| C::try_from(cursor).ok());
+    cursor.map(Cursor).ok_or(ParseError::BadParameter { name, expected: "a cursor from an earlier reply" })
+}
+
+fn lease_cursor(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, ParseError> {
+    cursor_of(name, value).map(|Cursor(lease)| lease)
+}
+
+/// Schema of a parameter's values in the OpenAPI document.
+pub(super) trait Scalar {
+    /// True if the request must have the parameter.
+    const REQUIRED: bool = false;
+    /// Returns the schema.
+    fn schema() -> ObjectBuilder;
+}
+
+/// Implements [`Scalar`]: the type in JSON, and the valid words if there are some.
+macro_rules! scalars {
+    ($($type:ty: $json:ident $($words:expr)?;)+) => {$(
+        impl $crate::parse::query::Scalar for $type {
+            fn schema() -> utoipa::openapi::ObjectBuilder {
+                utoipa::openapi::ObjectBuilder::new().schema_type(utoipa::openapi::Type::$json)
+                    $(.enum_values(Some($words)))?
+            }
+        }
+    )+};
+}
+pub(super) use scalars;
+
+scalars! {
+    bool: Boolean;
+    i64: Integer;
+    u32: Integer;
+    u64: Integer;
+    String: String;
+    Vec<u8>: String;
+}
+
+impl<T: Scalar> Scalar for Option<T> {
+    fn schema() -> ObjectBuilder {
+        T::schema()
+    }
+}
+
+/// A parameter that a request must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Required<T>(pub T);
+
+impl<T: Scalar> Scalar for Required<T> {
+    const REQUIRED: bool = true;
+
+    fn schema() -> ObjectBuilder {
+        T::schema()
+    }
+}
+
+/// A field of a query, made from the value of its parameter.
+pub(super) trait Field<T>: Sized {
+    /// Returns the field's value; `given` is `None` if the request does not have the parameter `name`.
+    fn of(name: &'static str, given: Option<T>) -> Result<Self, ParseError>;
+}
+
+impl<T> Field<T> for Option<T> {
+    fn of(_: &'static str, given: Self) -> Result<Self, ParseError> {
+        Ok(given)
+    }
+}
+
+impl<T> Field<T> for Required<T> {
+    fn of(name: &'static str, given: Option<T>) -> Result<Self, ParseError> {
+        given.map(Self).ok_or(ParseError::Missing { name })
+    }
+}
+
+impl Field<bool> for bool {
+    fn of(_: &'static str, given: Option<bool>) -> Result<Self, ParseError> {
+        Ok(given.unwrap_or_default())
+    }
+}
+
+impl Field<Vec<u8>> for Vec<u8> {
+    fn of(_: &'static str, given: Option<Self>) -> Result<Self, ParseError> {
+        Ok(given.unwrap_or_default())
+    }
+}
+
+/// Creates a parameter for the OpenAPI document.
+pub(crate) fn parameter(
+    place: ParameterIn,
+    name: &str,
+    text: &str,
+    required: bool,
+    schema: impl Into<RefOr<Schema>>,
+) -> Parameter {
+    let required = if required { Requirement::True } else { Requirement::False };
+    let parameter = ParameterBuilder::new().name(name).parameter_in(place).required(required);
+    parameter.description(Some(text.trim())).schema(Some(schema)).build()
+}
+
+/// Declares the query parameters of a request: a struct, its parser, and the parameters in the OpenAPI document. Each
+/// parameter names the function that parses its value.
+macro_rules! query {
+    ($(
+        $(#[$meta:meta])*
+        $visibility:vis struct $query:ident {
+            $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $parser:expr,)+
+        }
+    )+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        $visibility struct $query {
+            $($(#[doc = $doc])+ $visibility $name: $type,)+
+        }
+
+        impl $query {
+            /// Parses a query string.
+            $visibility fn parse(query: Option<&str>) -> Result<Self, $crate::parse::ParseError> {
+                use $crate::parse::query::{Field, Params, once, unknown};
+                $(let mut $name = None;)+
+                for pair in Params::new(query) {
+                    let (name, value) = pair?;
+                    match &*name {
+                        $(stringify!($name) => {
+                            once(&mut $name, stringify!($name), $parser(stringify!($name), value)?)?;
+                        })+
+                        other => return unknown(other),
+                    }
+                }
+                Ok(Self { $($name: Field::of(stringify!($name), $name)?,)+ })
+            }
+        }
+
+        impl utoipa::IntoParams for $query {
+            fn into_params(
+                _: impl Fn() -> Option<utoipa::openapi::path::ParameterIn>,
+            ) -> Vec<utoipa::openapi::path::Parameter> {
+                use $crate::parse::query::{Scalar, parameter};
+                vec![$(parameter(
+                    utoipa::openapi::path::ParameterIn::Query,
+                    stringify!($name),
+                    concat!($($doc),+),
+                    <$type as Scalar>::REQUIRED,
+                    <$type as Scalar>::schema(),
+                ),)+]
+            }
+        }
+    )+};
+}
+pub(super) use query;
+
+/// Describes the parameters of a query by those of another type: of the query as sent.
+macro_rules! described {
+    ($query:ty as $sent:ty) => {
+        impl utoipa::IntoParams for $query {
+            fn into_params(
+                place: impl Fn() -> Option<utoipa::openapi::path::ParameterIn>,
+            ) -> Vec<utoipa::openapi::path::Parameter> {
+                <$sent as utoipa::IntoParams>::into_params(place)
+            }
+        }
+    };
+}
+pub(super) use described;
+
+query! {
+    /// Query parameters of `GET /v1/kv/{keyspace}`.
+    #[derive(Default)]
+    pub struct ScanQuery {
+        /// Prefix of the keys to return.
+        prefix: Vec<u8> = bytes,
+        /// Lowest key, inclusive.
+        start: Option<Vec<u8>> = bytes,
+        /// Highest key, exclusive.
+        end: Option<Vec<u8>> = bytes,
+        /// Maximum number of pairs; no limit if missing.
+        limit: Option<u64> = number,
+        /// True for descending order.
+        reverse: bool = flag,
+        /// True if the reply omits values.
+        keys_only: bool = flag,
+        /// Revision to read at, in keyspaces with history; the current state if missing. The error `compacted` has the
+        /// oldest revision that is kept.
+        revision: Option<u64> = number,
+        /// Cursor from the last line of an earlier scan with the same parameters, at which this scan resumes: in
+        /// keyspaces with history at the revision of that scan, otherwise with the current state. The error is
+        /// `bad_cursor` if it does not fit.
+        cursor: Option<Vec<u8>> = bytes,
+    }
+
+    /// Query parameters of `GET /v1/kv/{keyspace}/{key}`.
+    #[derive(Copy)]
+    pub(crate) struct RevisionQuery {
+        /// Revision to read at, in keyspaces with history; the current value if missing. The error `compacted` has the
+        /// oldest revision that is kept.
+        revision: Option<u64> = number,
+    }
+
+    /// Query parameters of `GET /v1/versions/{keyspace}/{key}`.
+    #[derive(Copy)]
+    pub(crate) struct VersionsQuery {
+        /// Exclusive upper bound of the revisions to return: `next` of an earlier reply.
+        before: Option<u64> = number,
+        /// Maximum number of versions; 10 if missing, 1,000 at most. A reply also ends after about 4 MiB of values.
+        limit: Option<u64> = positive,
+    }
+
+    /// Query parameters of `POST /v1/kv/{keyspace}/{key}`.
+    #[derive(Copy)]
+    pub(crate) struct AddQuery {
+        /// Number to add; may be negative.
+        add: Required<i64> = signed,
+    }
+
+    /// Query parameters of `DELETE /v1/kv/{keyspace}`.
+    pub(crate) struct PrefixQuery {
+        /// Prefix of the keys to remove; empty for all keys.
+        prefix: Required<Vec<u8>> = bytes,
+    }
+
+    /// Query parameters `start`, `end`, `limit` of the simple range requests.
+    #[derive(Default)]
+    pub struct PairRange {
+        /// Lowest key, inclusive.
+        start: Option<Vec<u8>> = bytes,
+        /// Highest key, exclusive.
+        end: Option<Vec<u8>> = bytes,
+        /// Maximum number of pairs.
+        limit: Option<u64> = number,
+    }
+
+    /// Query parameters of a list of streams or groups.
+    #[derive(Copy)]
+    pub(crate) struct ListQuery {
+        /// Maximum number of items; 1,000 if missing, 10,000 at most.
+        limit: Option<u64> = number,
+        /// Cursor from an earlier reply; the page begins after it.
+        cursor: Option<Cursor<u32>> = cursor_of,
+    }
+
+    /// Query parameters of `GET /v1/leases`.
+    #[derive(Copy)]
+    pub(crate) struct LeasesQuery {
+        /// Maximum number of leases; 1,000 if missing, 10,000 at most.
+        limit: Option<u64> = number,
+        /// Id of the last lease of an earlier reply; the page begins after it.
+        cursor: Option<u64> = lease_cursor,
+    }
+
+    /// Query parameters of `GET /v1/caches/{cache}/keys`.
+    #[derive(Copy)]
+    pub(crate) struct CacheKeysQuery {
+        /// Maximum number of keys; 1,000 if missing, 10,000 at most.
+        limit: Option<u64> = number,
+        /// Cursor from an earlier reply; the page begins after it.
+        cursor: Option<Cursor<u64>> = cursor_of,
+    }
+
+    /// Query parameters of `GET /v1/leases/{lease}`.
+    #[derive(Copy)]
+    pub(crate) struct LeaseQuery {
+        /// Maximum number of keys; 100 if missing, 1,000 at most.
+        limit: Option<u64> = number,
+    }
 }
 
 impl ScanQuery {
-    /// Parses a query string.
-    pub fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let (mut prefix, mut start, mut end, mut limit) = (None, None, None, None);
-        let (mut reverse, mut keys_only, mut cursor, mut revision) = (None, None, None, None);
-        for pair in Params::new(query) {
-            let (name, value) = pair?;
-            match &*name {
-                "prefix" => once(&mut prefix, "prefix", value.into_owned())?,
-                "start" => once(&mut start, "start", value.into_owned())?,
-                "end" => once(&mut end, "end", value.into_owned())?,
-                "limit" => once(&mut limit, "limit", number("limit", &value)?)?,
-                "reverse" => once(&mut reverse, "reverse", flag("reverse", &value)?)?,
-                "keys_only" => once(&mut keys_only, "keys_only", flag("keys_only", &value)?)?,
-                "revision" => once(&mut revision, "revision", number("revision", &value)?)?,
-                "cursor" => once(&mut cursor, "cursor", value.into_owned())?,
-                other => return unknown(other),
-            }
-        }
-        Ok(Self {
-            prefix: prefix.unwrap_or_default(),
-            start,
-            end,
-            limit,
-            reverse: reverse.unwrap_or_default(),
-            keys_only: keys_only.unwrap_or_default(),
-            revision,
-            cursor,
-        })
-    }
-
     /// Returns the bounds of the keys.
     #[must_use]
     pub fn bounds(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let start = self.start.clone().map_or(Bound::Unbounded, Bound::Included);
         let end = self.end.clone().map_or(Bound::Unbounded, Bound::Excluded);
         (start, end)
-    }
-}
-
-/// Query parameters of `GET /v1/kv/{keyspace}/{key}`: the revision to read at, or `None` for the current value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RevisionQuery(pub Option<u64>);
-
-impl RevisionQuery {
-    /// Parses a query string.
-    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let mut revision = None;
-        for pair in Params::new(query) {
-            let (name, value) = pair?;
-            match &*name {
-                "revision" => once(&mut revision, "revision", number("revision", &value)?)?,
-                other => return unknown(other),
-            }
-        }
-        Ok(Self(revision))
-    }
-}
-
-/// Query parameters of `GET /v1/versions/{keyspace}/{key}`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct VersionsQuery {
-    /// Exclusive upper bound of the revisions to return.
-    pub before: Option<u64>,
-    /// Maximum number of versions.
-    pub limit: Option<u64>,
-}
-
-impl VersionsQuery {
-    /// Parses a query string.
-    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let mut parsed = Self::default();
-        for pair in Params::new(query) {
-            let (name, value) = pair?;
-            match &*name {
-                "before" => once(&mut parsed.before, "before", number("before", &value)?)?,
-                "limit" => once(&mut parsed.limit, "limit", number("limit", &value)?)?,
-                other => return unknown(other),
-            }
-        }
-        if parsed.limit == Some(0) {
-            return Err(ParseError::BadParameter { name: "limit", expected: "at least 1" });
-        }
-        Ok(parsed)
     }
 }
 
@@ -331,59 +537,7 @@ fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
     u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }
 
-/// Query parameters of a page of a list (`GET /v1/streams`, `GET /v1/caches/{cache}/keys`). Cursors are numbers of type
-/// `C`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ListQuery<C = u32> {
-    /// Maximum number of items.
-    pub limit: Option<u64>,
-    /// Cursor from the previous page; the page begins after it.
-    pub cursor: Option<C>,
-}
-
-impl<C: Default + TryFrom<u64>> ListQuery<C> {
-    /// Parses a query string.
-    pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let mut parsed = Self::default();
-        for pair in Params::new(query) {
-            let (name, value) = pair?;
-            match &*name {
-                "limit" => once(&mut parsed.limit, "limit", number("limit", &value)?)?,
-                "cursor" => {
-                    let cursor = number("cursor", &value).ok().and_then(|cursor| C::try_from(cursor).ok());
-                    let expected = "a cursor as an earlier reply gave it";
-                    let cursor = cursor.ok_or(ParseError::BadParameter { name: "cursor", expected })?;
-                    once(&mut parsed.cursor, "cursor", cursor)?;
-                }
-                other => return unknown(other),
-            }
-        }
-        Ok(parsed)
-    }
-}
-
-/// Query parameters `start`, `end`, `limit` of the simple range requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PairRange {
-    /// Lowest key, inclusive.
-    pub start: Option<Vec<u8>>,
-    /// Highest key, exclusive.
-    pub end: Option<Vec<u8>>,
-    /// Maximum number of pairs.
-    pub limit: Option<u64>,
-}
-
 /// Parses the query string of a simple range request.
 pub fn pair_range(query: Option<&str>) -> Result<PairRange, ParseError> {
-    let mut range = PairRange::default();
-    for pair in Params::new(query) {
-        let (name, value) = pair?;
-        match &*name {
-            "start" => once(&mut range.start, "start", value.into_owned())?,
-            "end" => once(&mut range.end, "end", value.into_owned())?,
-            "limit" => once(&mut range.limit, "limit", number("limit", &value)?)?,
-            other => return unknown(other),
-        }
-    }
-    Ok(range)
+    PairRange::parse(query)
 }

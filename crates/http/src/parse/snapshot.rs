@@ -5,8 +5,32 @@ use thalweg_types::Lsn;
 
 use super::{
     ParseError,
-    query::{Params, number, once, unknown},
+    query::{described, number, query, scalars},
 };
+
+scalars! {
+    Compression: String Self::ALL.map(Self::name);
+    Name: String;
+}
+
+/// Name of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Name(u64);
+
+query! {
+    /// Query parameters of `GET /v1/snapshot`, as sent.
+    struct Sent {
+        /// LSN after which data is included; all data if missing.
+        since: Option<u64> = number,
+        /// Compression of the chunks; zstd if missing.
+        compress: Option<Compression> = method,
+        /// Name of a snapshot to resume, from the header `Thalweg-Snapshot`. Requires `chunk`, and excludes `since` and
+        /// `compress`.
+        resume: Option<Name> = hexadecimal,
+        /// First chunk of the resumed snapshot to send; at most 64 chunks back.
+        chunk: Option<u64> = number,
+    }
+}
 
 /// Query parameters of `GET /v1/snapshot`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,20 +54,10 @@ pub(crate) enum SnapshotQuery {
 impl SnapshotQuery {
     /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let (mut since, mut compression, mut resume, mut chunk) = (None, None, None, None);
-        for pair in Params::new(query) {
-            let (name, value) = pair?;
-            match &*name {
-                "since" => once(&mut since, "since", Lsn(number("since", &value)?))?,
-                "compress" => once(&mut compression, "compress", method(&value)?)?,
-                "resume" => once(&mut resume, "resume", hexadecimal(&value)?)?,
-                "chunk" => once(&mut chunk, "chunk", number("chunk", &value)?)?,
-                other => return unknown(other),
-            }
-        }
-        match (resume, chunk, since, compression) {
+        let Sent { since, compress, resume, chunk } = Sent::parse(query)?;
+        match (resume, chunk, since.map(Lsn), compress) {
             (None, None, since, compression) => Ok(Self::Take { since, compression: compression.unwrap_or_default() }),
-            (Some(name), Some(chunk), None, None) => Ok(Self::Resume { name, chunk }),
+            (Some(Name(name)), Some(chunk), None, None) => Ok(Self::Resume { name, chunk }),
             _ => {
                 let expected = "given with chunk, and without since and compress";
                 Err(ParseError::BadParameter { name: "resume", expected })
@@ -52,16 +66,19 @@ impl SnapshotQuery {
     }
 }
 
-fn method(value: &[u8]) -> Result<Compression, ParseError> {
-    let known = std::str::from_utf8(value).ok().and_then(Compression::from_name);
-    known.ok_or(ParseError::BadParameter { name: "compress", expected: "zstd, lz4 or none" })
+described!(SnapshotQuery as Sent);
+
+fn method(name: &'static str, value: impl AsRef<[u8]>) -> Result<Compression, ParseError> {
+    let known = std::str::from_utf8(value.as_ref()).ok().and_then(Compression::from_name);
+    known.ok_or(ParseError::BadParameter { name, expected: "zstd, lz4 or none" })
 }
 
-fn hexadecimal(value: &[u8]) -> Result<u64, ParseError> {
+fn hexadecimal(name: &'static str, value: impl AsRef<[u8]>) -> Result<Name, ParseError> {
+    let value = value.as_ref();
     let digits = (1..=16).contains(&value.len()) && value.iter().all(u8::is_ascii_hexdigit);
     let text = std::str::from_utf8(value).ok().filter(|_| digits);
     let number = text.and_then(|text| u64::from_str_radix(text, 16).ok());
-    number.ok_or(ParseError::BadParameter { name: "resume", expected: "what Thalweg-Snapshot said" })
+    number.map(Name).ok_or(ParseError::BadParameter { name, expected: "a name from the header Thalweg-Snapshot" })
 }
 
 #[cfg(test)]

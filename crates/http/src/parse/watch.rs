@@ -7,8 +7,26 @@ use thalweg_types::Revision;
 
 use super::{
     ParseError,
-    query::{Params, number, once, unknown},
+    query::{bytes, described, number, query},
 };
+
+query! {
+    /// Query parameters of `GET /v1/watch/{keyspace}`, as sent.
+    struct Sent {
+        /// Key to watch. Exclusive with the other ways to name keys.
+        key: Option<Vec<u8>> = bytes,
+        /// Prefix of the keys to watch; all keys if missing.
+        prefix: Option<Vec<u8>> = bytes,
+        /// Lowest key to watch, inclusive.
+        start: Option<Vec<u8>> = bytes,
+        /// Highest key to watch, exclusive.
+        end: Option<Vec<u8>> = bytes,
+        /// First revision to return; only changes from now on if missing.
+        from: Option<u64> = number,
+        /// Number of changes after which the watch ends.
+        limit: Option<u64> = number,
+    }
+}
 
 /// Query parameters of `GET /v1/watch/{keyspace}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,19 +42,7 @@ pub(crate) struct WatchQuery {
 impl WatchQuery {
     /// Parses a query string.
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, ParseError> {
-        let (mut key, mut prefix, mut start, mut end, mut from, mut limit) = (None, None, None, None, None, None);
-        for pair in Params::new(query) {
-            let (name, value) = pair?;
-            match &*name {
-                "key" => once(&mut key, "key", value.into_owned())?,
-                "prefix" => once(&mut prefix, "prefix", value.into_owned())?,
-                "start" => once(&mut start, "start", value.into_owned())?,
-                "end" => once(&mut end, "end", value.into_owned())?,
-                "from" => once(&mut from, "from", Revision(number("from", &value)?))?,
-                "limit" => once(&mut limit, "limit", number("limit", &value)?)?,
-                other => return unknown(other),
-            }
-        }
+        let Sent { key, prefix, start, end, from, limit } = Sent::parse(query)?;
         let keys = match (key, prefix, start, end) {
             (None, prefix, None, None) => WatchKeys::Prefix(prefix.unwrap_or_default()),
             (Some(key), None, None, None) => WatchKeys::Key(key),
@@ -49,9 +55,11 @@ impl WatchQuery {
                 return Err(ParseError::BadParameter { name: "key", expected });
             }
         };
-        Ok(Self { keys, from, limit })
+        Ok(Self { keys, from: from.map(Revision), limit })
     }
 }
+
+described!(WatchQuery as Sent);
 
 #[cfg(test)]
 mod tests {

@@ -20,18 +20,30 @@ use super::{messages, publish_within, subject_after};
 use crate::{
     batch, body,
     call::{Answer, Call},
+    describe::{AskParameters, BINARY, Binary, NDJSON, SubjectPath},
     parse::{Media, PublishQuery, negotiate},
+    shapes::Message,
 };
 
 /// Handles `POST /v1/ask/{subject}`: publishes a message and waits for an answer to it.
+#[utoipa::path(
+    post, path = "/v1/ask/{subject}", params(SubjectPath, AskParameters),
+    request_body(content((Binary = BINARY), (String = NDJSON), (batch::Messages = "application/json"))),
+    responses((status = 200,
+            description = "The first answer: its payload or, if `Accept` requests JSON, the message.",
+            content((Binary = BINARY), (Message = "application/json"))))
+)]
 pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     if query.reply.is_some() {
-        return Err(ApiError::bad_request("bad_parameter", "?reply= goes with a publish; here the server chooses it"));
+        return Err(ApiError::bad_request(
+            "bad_parameter",
+            "?reply= is only for a publish: the server chooses the reply subject of a request",
+        ));
     }
     let media = batch::media(call)?;
     let shown = negotiate(call.header(&header::ACCEPT), &[Media::Binary, Media::Json]).ok_or_else(|| {
-        let message = "answers come as application/octet-stream or application/json";
+        let message = "Accept must allow application/octet-stream or application/json for answers";
         ApiError::new(StatusCode::NOT_ACCEPTABLE, "not_acceptable", Action::Fix, message)
     })?;
     let subject = subject_after(call, "/v1/ask/")?;
@@ -41,7 +53,11 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
         messages::encode(&subject, Some(&reply_to), media, &body, query.key.as_deref())?
     };
     if batch.messages() != 1 {
-        return Err(ApiError::bad_request("too_many_messages", "one message is answered by one: send one at a time"));
+        return Err(ApiError::bad_request(
+            "too_many_messages",
+            "a request has one message and one answer: send \
+                                          messages one by one",
+        ));
     }
     let bell = Bell::new();
     let link = app.views.broker.open_link(Arc::clone(&bell) as _)?;

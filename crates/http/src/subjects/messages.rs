@@ -5,6 +5,7 @@ use thalweg_broker::{Batch, Subject};
 use thalweg_serving::error::ApiError;
 use thalweg_types::record::{RecordBatch, Records};
 use thalweg_wire::{self as wire, BatchWriter, Checksum, Message};
+use utoipa::ToSchema;
 
 use crate::{
     batch::{self, JsonRecord, push_records},
@@ -45,13 +46,20 @@ fn writer(subject: &Subject, reply_to: Option<&Subject>, bytes: usize) -> Result
 
 fn finish(subject: &Subject, writer: BatchWriter) -> Result<Batch, ApiError> {
     let shared = writer.into_shared(Checksum::Without);
-    let shared = shared.ok_or_else(|| ApiError::bad_request("no_records", "the body holds no message"))?;
+    let shared = shared.ok_or_else(|| {
+        ApiError::bad_request(
+            "no_records",
+            "the body has no message: send at least \
+        one",
+        )
+    })?;
     Ok(Batch::new(subject.clone(), shared.bytes, shared.count)?)
 }
 
 /// Messages to one subject, published with a commit.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Publish)]
 pub(crate) struct JsonPublish {
     subject: Option<String>,
     subject_base64: Option<String>,

@@ -6,13 +6,14 @@
 //! A publish waits while a subscription with the policy to block has no room, but not longer than its timeout. A
 //! publish is all or nothing, so a client can retry it unchanged.
 
-mod ask;
+pub(crate) mod ask;
 mod messages;
-mod subscribe;
+pub(crate) mod subscribe;
 
 use std::{sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
+use serde::Serialize;
 use serde_json::json;
 use thalweg_broker::{Batch, Notify, Published, Subject, WouldBlock};
 use thalweg_serving::{
@@ -21,11 +22,13 @@ use thalweg_serving::{
     limits::DEFAULT_WAIT,
     views::{Bell, Views},
 };
+use utoipa::ToSchema;
 
-pub(crate) use self::{ask::ask, messages::JsonPublish, subscribe::subscribe};
+pub(crate) use self::messages::JsonPublish;
 use crate::{
     batch, body,
     call::{Answer, Call},
+    describe::{BINARY, Binary, NDJSON, SubjectPath},
     parse::{PublishQuery, decode},
     reply,
 };
@@ -38,6 +41,13 @@ fn subject_after(call: &Call, prefix: &str) -> Result<Subject, ApiError> {
 }
 
 /// Handles `POST /v1/subjects/{subject}`: publishes messages to a subject.
+#[utoipa::path(
+    post, path = "/v1/subjects/{subject}", params(SubjectPath, PublishQuery),
+    request_body(content((Binary = BINARY), (String = NDJSON), (batch::Messages = "application/json"))),
+    responses((status = 200,
+            description = "The number of messages, and of subscriptions that got them or had no room.",
+            body = PublishedShown))
+)]
 pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     let query = PublishQuery::parse(call.head.uri.query())?;
     let media = batch::media(call)?;
@@ -49,8 +59,19 @@ pub(crate) async fn publish(app: &Arc<App>, call: &mut Call) -> Answer {
     };
     let published = publish_within(&app.views, &batch, query.timeout.unwrap_or(DEFAULT_WAIT)).await?;
     let Published { delivered, missed } = published;
-    let object = json!({ "messages": batch.messages(), "delivered": delivered, "missed": missed });
-    Ok(reply::json(StatusCode::OK, &object))
+    let shown = PublishedShown { messages: batch.messages(), delivered, missed };
+    Ok(reply::json(StatusCode::OK, &json!(shown)))
+}
+
+/// Result of a publish in JSON.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Published)]
+struct PublishedShown {
+    messages: u32,
+    /// Number of subscriptions that got the messages.
+    delivered: u64,
+    /// Number of subscriptions whose queues had no room.
+    missed: u64,
 }
 
 /// Publishes a batch. Waits at most `patience` for subscriptions whose policy blocks publishers.

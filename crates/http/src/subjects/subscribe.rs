@@ -22,22 +22,29 @@ use thalweg_wire as wire;
 use super::{PREFIX, messages::push_message};
 use crate::{
     call::{Answer, Call},
+    describe::{EVENTS, NDJSON, PatternPath},
     following::{Follower, Format, LAST_EVENT_ID, Woken},
     json::push_number,
     pages::Running,
     parse::{ParseError, SubscribeQuery, decode},
+    shapes::Message,
 };
 
 /// Maximum number and size of batches that one take removes from the queue.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
 
 /// Handles `GET /v1/subjects/{pattern}`: streams messages of subjects as they are published.
+#[utoipa::path(
+    get, path = "/v1/subjects/{subject}", params(PatternPath, SubscribeQuery),
+    responses((status = 200,
+            description = "One Message per event or line, by `Accept`. A `gap` is the number of missed messages.",
+            content((String = EVENTS), (Message = NDJSON))))
+)]
 pub(crate) fn subscribe(app: &Arc<App>, call: &Call) -> Answer {
     let query = SubscribeQuery::parse(call.head.uri.query())?;
     let format = Format::asked(call, "messages")?;
     if call.header(&LAST_EVENT_ID).is_some() {
-        let expected =
-            "left out: a subject stores nothing to go on from; what must not be missed belongs into a stream";
+        let expected = "left out: a subject stores no messages to resume; use a stream if none may be missed";
         return Err(ParseError::BadHeader { name: "Last-Event-ID", expected }.into());
     }
     let pattern = Pattern::parse(&decode(call.path_after(PREFIX).as_bytes())?)?;

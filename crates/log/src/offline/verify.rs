@@ -210,7 +210,7 @@ impl Report {
             self.findings.push(Finding::new(Severity::Redundant, Corruption::at(file, place, damage)));
         }
         if next.header.previous == kept.found.header.generation && next.header.base != kept.extent.next {
-            let damage = Damage::new("LSN that follows the segment before", kept.extent.next.0, next.header.base.0);
+            let damage = Damage::new("LSN that follows the previous segment", kept.extent.next.0, next.header.base.0);
             let corruption = Corruption::at(next.path(), DATA_START, damage);
             self.findings.push(Finding::new(Severity::Data, corruption));
         }

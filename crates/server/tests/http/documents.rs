@@ -14,7 +14,7 @@ fn documented(path: &str) -> String {
 
 #[test]
 fn the_document_and_the_routes_are_the_same_set() {
-    let document: Value = serde_json::from_str(OPENAPI).unwrap();
+    let document: Value = serde_json::from_str(&OPENAPI).unwrap();
     let mut in_document = BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -31,7 +31,7 @@ fn the_document_and_the_routes_are_the_same_set() {
 
 #[test]
 fn every_reference_in_the_document_leads_somewhere() {
-    let document: Value = serde_json::from_str(OPENAPI).unwrap();
+    let document: Value = serde_json::from_str(&OPENAPI).unwrap();
     fn walk<'a>(value: &'a Value, references: &mut Vec<&'a str>) {
         match value {
             Value::Object(object) => {
@@ -51,6 +51,143 @@ fn every_reference_in_the_document_leads_somewhere() {
         let pointer = reference.strip_prefix('#').unwrap();
         assert!(document.pointer(pointer).is_some(), "{reference}");
     }
+}
+
+#[test]
+fn every_part_of_the_document_has_a_description() {
+    let document: Value = serde_json::from_str(&OPENAPI).unwrap();
+    let described = |part: &Value, what: &str| {
+        let text = part["description"].as_str().unwrap_or_default();
+        assert!(text.len() > 5 && !text.contains("Handles `"), "{what}: {text:?}");
+    };
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let summary = operation["summary"].as_str().unwrap();
+            assert!(summary.split(' ').count() > 1, "{method} {path}: {summary:?}");
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                described(parameter, &format!("{method} {path} {}", parameter["name"]));
+                let inserted = path.contains(&format!("{{{}}}", parameter["name"].as_str().unwrap()));
+                assert_eq!(parameter["in"] == "path", inserted, "{method} {path} {parameter}");
+            }
+            assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Error", "{method} {path}");
+            for (status, reply) in operation["responses"].as_object().unwrap() {
+                if reply.get("$ref").is_none() {
+                    described(reply, &format!("{method} {path} {status}"));
+                }
+            }
+        }
+    }
+}
+
+/// Checks that a JSON value has the form that a schema of the document describes.
+fn conforms(document: &Value, schema: &Value, value: &Value) -> Result<(), String> {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return conforms(document, document.pointer(reference.strip_prefix('#').unwrap()).unwrap(), value);
+    }
+    if let Some(options) = schema["oneOf"].as_array() {
+        let errors: Vec<_> = options.iter().map_while(|option| conforms(document, option, value).err()).collect();
+        return if errors.len() < options.len() { Ok(()) } else { Err(errors.join("; ")) };
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let allowed = |name: &str| name == kind || (name == "number" && kind == "integer");
+    let fits = match &schema["type"] {
+        Value::Array(names) => names.iter().any(|name| allowed(name.as_str().unwrap())),
+        name => allowed(name.as_str().unwrap()),
+    };
+    let listed = schema["enum"].as_array().is_none_or(|words| words.contains(value));
+    if !fits || !listed {
+        return Err(format!("{value} is not {schema}"));
+    }
+    for item in value.as_array().into_iter().flatten() {
+        conforms(document, &schema["items"], item)?;
+    }
+    let (Some(fields), Some(properties)) = (value.as_object(), schema["properties"].as_object()) else { return Ok(()) };
+    if let Some(name) =
+        schema["required"].as_array().into_iter().flatten().find(|name| value[name.as_str().unwrap()].is_null())
+    {
+        return Err(format!("{value} has no {name}"));
+    }
+    for (name, field) in fields {
+        let property = properties.get(name).ok_or_else(|| format!("{name} is not in the document: {value}"))?;
+        conforms(document, property, field).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn replies_have_the_form_that_the_document_describes() {
+    let document: Value = serde_json::from_str(&OPENAPI).unwrap();
+    let node = Node::start().await;
+    let (fetch, ndjson) = (json!({ "member": "m" }).to_string(), "application/x-ndjson");
+    let record =
+        json!([{ "key": "k", "headers": [{ "name": "n", "value": "v" }], "payload_base64": "/w==" }]).to_string();
+    for (method, path, target, body) in [
+        ("put", "/v1/keyspaces/{keyspace}", "/v1/keyspaces/past", r#"{"history":{"revisions":4}}"#),
+        ("put", "/v1/kv/{keyspace}/{key}", "/v1/kv/past/k", "one"),
+        ("put", "/v1/kv/{keyspace}/{key}", "/v1/kv/past/k", "two"),
+        ("get", "/v1/versions/{keyspace}/{key}", "/v1/versions/past/k", ""),
+        ("post", "/v1/kv/{keyspace}/{key}", "/v1/kv/a/count?add=5", ""),
+        ("delete", "/v1/kv/{keyspace}", "/v1/kv/a?prefix=", ""),
+        ("put", "/keys/{key}", "/keys/a", "v"),
+        ("get", "/keys/{key}", "/keys/a", ""),
+        ("get", "/keys/range", "/keys/range?limit=1", ""),
+        ("get", "/keys/range", "/keys/range", ""),
+        ("post", "/v1/leases", "/v1/leases", r#"{"ttl_seconds":60,"id":7}"#),
+        ("put", "/v1/kv/{keyspace}/{key}", "/v1/kv/a/leased?lease=7", "v"),
+        ("get", "/v1/leases", "/v1/leases?limit=1", ""),
+        ("get", "/v1/leases/{lease}", "/v1/leases/7", ""),
+        ("post", "/v1/leases/{lease}/keep-alive", "/v1/leases/7/keep-alive", ""),
+        ("put", "/v1/streams/{stream}", "/v1/streams/s", r#"{"max_records":9,"compaction":{}}"#),
+        ("post", "/v1/streams/{stream}/records", "/v1/streams/s/records", &record),
+        ("post", "/v1/streams/{stream}/records", "/v1/streams/s/records?producer=p&sequence=0", &record),
+        ("post", "/v1/streams/{stream}/records", "/v1/streams/s/records?producer=p&sequence=0", &record),
+        ("get", "/v1/streams", "/v1/streams?limit=1", ""),
+        ("get", "/v1/streams/{stream}", "/v1/streams/s", ""),
+        ("put", "/v1/streams/{stream}/groups/{group}", "/v1/streams/s/groups/g", ""),
+        ("post", "/v1/streams/{stream}/groups/{group}/fetch", "/v1/streams/s/groups/g/fetch", &fetch),
+        ("post", "/v1/streams/{stream}/groups/{group}/fetch", "/v1/streams/s/groups/g/fetch", &fetch),
+        ("post", "/v1/subjects/{subject}", "/v1/subjects/a.b", "message"),
+        ("put", "/v1/caches/{cache}/keys/{key}", "/v1/caches/c/keys/a?ttl=60", "v"),
+        ("get", "/v1/caches", "/v1/caches", ""),
+        ("get", "/v1/caches/{cache}", "/v1/caches/c", ""),
+        ("post", "/v1/caches/{cache}/get", "/v1/caches/c/get", r#"{"keys":["a","b"]}"#),
+        ("post", "/v1/caches/{cache}/put", "/v1/caches/c/put", r#"{"items":[{"key":"b","value":"v"}]}"#),
+        ("get", "/v1/caches/{cache}/keys", "/v1/caches/c/keys?limit=1", ""),
+        ("post", "/v1/caches/{cache}/keys/{key}", "/v1/caches/c/keys/n?add=1", ""),
+        ("post", "/v1/state/digest", "/v1/state/digest", ""),
+        ("get", "/v1/state/version", "/v1/state/version", ""),
+        ("get", "/v1/caches/{cache}", "/v1/caches/none", ""),
+        ("get", "/v1/watch/{keyspace}", "/v1/watch/past?from=0&limit=2", ""),
+    ] {
+        let headers: &[_] = if body.starts_with(['{', '[']) { &[("content-type", "application/json")] } else { &[] };
+        let headers = if path.contains("/watch/") { &[("accept", ndjson)] } else { headers };
+        let reply = node.call(&method.to_uppercase(), target, headers, body.as_bytes()).await;
+        let replies = &document["paths"][path][method]["responses"];
+        let described = replies.get(reply.status.to_string());
+        assert!(described.is_some() || reply.status >= 400, "{method} {target}: status {}", reply.status);
+        let described = described.unwrap_or(&document["components"]["responses"]["Error"]);
+        let media = if path.contains("/watch/") { ndjson } else { "application/json" };
+        let schema = &described["content"][media]["schema"];
+        if schema.is_null() {
+            assert!(reply.body.is_empty(), "{method} {target}");
+            continue;
+        }
+        for line in reply.body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let value: Value = serde_json::from_slice(line).unwrap();
+            if value.get("progress").is_none() {
+                conforms(&document, schema, &value).unwrap_or_else(|error| panic!("{method} {target}: {error}"));
+            }
+        }
+    }
+    node.stop().await;
 }
 
 #[tokio::test]

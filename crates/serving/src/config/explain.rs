@@ -36,7 +36,7 @@ impl Config {
         let mut parts = vec![
             ("block cache: cache_bytes".to_owned(), self.cache_bytes.0),
             ("memtables: 4 x memtable_bytes".to_owned(), self.memtable_bytes.0.saturating_mul(4)),
-            ("commands that wait: max_queue_bytes".to_owned(), self.max_queue_bytes.0),
+            ("queued commands: max_queue_bytes".to_owned(), self.max_queue_bytes.0),
             (
                 "request bodies: 3 x max_body_bytes_in_flight".to_owned(),
                 self.max_body_bytes_in_flight.0.saturating_mul(3),
@@ -64,15 +64,15 @@ impl Config {
                 ),
             ),
             (
-                format!("replies that wait for native clients: max_connections x {}", ByteSize(NATIVE_REPLIES_BYTES)),
+                format!("queued replies to native clients: max_connections x {}", ByteSize(NATIVE_REPLIES_BYTES)),
                 times(self.max_connections, NATIVE_REPLIES_BYTES),
             ),
             (
-                "large replies that wait, of all protocols: max_reply_bytes_in_flight".to_owned(),
+                "queued large replies, all protocols: max_reply_bytes_in_flight".to_owned(),
                 self.max_reply_bytes_in_flight.0,
             ),
             (
-                format!("reads of much under way: 2 x {}", ByteSize(MAX_READING_BYTES.into())),
+                format!("large reads in progress: 2 x {}", ByteSize(MAX_READING_BYTES.into())),
                 2 * u64::from(MAX_READING_BYTES),
             ),
             (
@@ -90,28 +90,28 @@ impl Config {
                 ),
                 times(self.max_tails, TAIL_BYTES + PUSH_LEDGER_BYTES),
             ),
-            ("changes that wait for watches".to_owned(), MAX_WATCH_QUEUES_BYTES as u64),
+            ("queued changes for watches".to_owned(), MAX_WATCH_QUEUES_BYTES as u64),
             (
-                format!("snapshots being taken: {MAX_OPEN_SNAPSHOTS} x {}", ByteSize(SNAPSHOT_BYTES)),
+                format!("snapshots in progress: {MAX_OPEN_SNAPSHOTS} x {}", ByteSize(SNAPSHOT_BYTES)),
                 MAX_OPEN_SNAPSHOTS as u64 * SNAPSHOT_BYTES,
             ),
-            ("keys of a stream that is being compacted".to_owned(), MAX_COMPACTION_KEY_BYTES as u64),
+            ("keys of a stream during compaction".to_owned(), MAX_COMPACTION_KEY_BYTES as u64),
             (
                 format!("subscriptions: max_subscriptions x {SUBSCRIPTION_BYTES}"),
                 times(self.max_subscriptions, SUBSCRIPTION_BYTES),
             ),
             (
-                "messages being gathered: max_connections x batch_bytes".to_owned(),
+                "message batches: max_connections x batch_bytes".to_owned(),
                 times(self.max_connections, self.batch_bytes.0),
             ),
-            ("messages that wait for subscribers: max_queued_bytes".to_owned(), self.max_queued_bytes.0),
+            ("queued messages for subscribers: max_queued_bytes".to_owned(), self.max_queued_bytes.0),
             (
-                format!("subjects remembered: {DEFAULT_CACHED_SUBJECTS} x {CACHED_SUBJECT_BYTES}"),
+                format!("cached subjects: {DEFAULT_CACHED_SUBJECTS} x {CACHED_SUBJECT_BYTES}"),
                 DEFAULT_CACHED_SUBJECTS as u64 * CACHED_SUBJECT_BYTES,
             ),
             ("caches: max_caches_bytes".to_owned(), self.max_caches_bytes.0),
             (
-                "scans of Redis clients under way".to_owned(),
+                "scans of Redis clients in progress".to_owned(),
                 if self.resp == RespAddress::Off { 0 } else { RESP_CURSORS_BYTES },
             ),
         ];
@@ -130,15 +130,15 @@ impl Resolved {
             let value = self.config.get(knob.name).unwrap_or_default();
             let _ = writeln!(out, "{:<26} {:<22} {source}", knob.name, value);
         }
-        out.push_str("\nmemory at worst, without the page cache:\n");
+        out.push_str("\nworst-case memory, without the page cache:\n");
         for (what, bytes) in self.config.memory() {
             let _ = writeln!(out, "  {:>10.1} MiB  {what}", bytes.0 as f64 / (1024.0 * 1024.0));
         }
         out.push_str(
-            "  and with what is stored: up to 300 bytes for each stream, 100 for each record that waits in a consumer group\n",
+            "  plus memory for stored data: up to 300 bytes per stream, 100 per pending record of a consumer group\n",
         );
         if self.config.backend.0 == Some(thalweg_engine::BackendKind::Memory) {
-            out.push_str("  and everything stored: the memory backend keeps it all\n");
+            out.push_str("  plus all stored data: the memory backend keeps it in memory\n");
         }
         out
     }

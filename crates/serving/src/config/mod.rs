@@ -3,6 +3,7 @@
 //! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file follow),
 //! layering, defaults ([`DEFAULTS`]), validation, the explanation of every value.
 //! Does not own: reading the command line (the command does, and passes a [`Given`]).
+//! `docs/decisions.md` compares this module with the library figment.
 //! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that has not been
 //! checked; every knob has an effect.
 
@@ -123,168 +124,184 @@ impl Default for Config {
 const MIB: u64 = 1024 * 1024;
 
 knobs! {
-    /// Directory of the database, created if missing. Costs what you store, plus the segments below.
+    /// Directory of the database. The server creates it if it is missing. Cost: disk space for the stored data and for
+    /// the log segments below.
     data: PathBuf = |_| PathBuf::from("thalweg-data");
-    /// Address and port of HTTP. Port 0 lets the system choose. Costs one listening socket.
+    /// Address and port for HTTP. With port 0 the system chooses a port. Cost: one listening socket.
     http: SocketAddr = |_| SocketAddr::from(([127, 0, 0, 1], 7070));
-    /// Address and port of the native protocol; `next` is HTTP's address and the port after its own, `off` serves none.
-    /// Costs one listening socket.
+    /// Address and port for the native protocol. `next` is the address of HTTP with the next port; `off` disables the
+    /// protocol. Cost: one listening socket.
     native: NativeAddress = |_| NativeAddress::Next;
-    /// Speak TLS on the native protocol's TCP port, and nothing else; QUIC always does. Costs about three times
-    /// the CPU for each byte, and a signature for each connection.
+    /// Require TLS on the TCP port of the native protocol. QUIC always uses TLS. Cost: about three times the CPU per
+    /// byte, and one signature per connection.
     native_tls: bool = |_| false;
-    /// Threads that serve native clients over plain TCP, each its share of the connections; 0: half as many as there are
-    /// processors. (TLS and QUIC are served by as many threads as there are processors, with HTTP.) Each costs 190 KiB, and
-    /// more of them a wake more often than not for a request that fewer would have taken along with others.
+    /// Threads that serve native clients over plain TCP; the connections are divided among them. 0 starts one thread
+    /// for every two processors. TLS and QUIC connections share the threads of HTTP, one per processor. Cost: 190 KiB
+    /// per thread, and more wakeups, because each thread then handles fewer requests at a time.
     native_threads: u32 = |_| 0;
-    /// PEM file with the certificate of the native protocol, and those between it and its authority; development: one that
-    /// the server makes and keeps in its data directory, for clients that know its fingerprint. Costs a SIGHUP to replace;
-    /// the log warns two weeks before it expires.
+    /// PEM file with the certificate of the native protocol and its intermediate certificates. `development` is a
+    /// certificate that the server creates in its data directory, for clients that pin its fingerprint. Send SIGHUP to
+    /// reload a changed file; the log warns two weeks before the certificate expires. Cost: none.
     native_certificate: PemFile = |_| PemFile::Development;
-    /// PEM file with the private key of `native_certificate`; both are files, or none is. Costs nothing by itself.
+    /// PEM file with the private key of `native_certificate`. Set both to files, or neither. Send SIGHUP to reload a
+    /// changed file. Cost: none.
     native_key: PemFile = |_| PemFile::Development;
-    /// UDP sockets for QUIC on the native protocol's port, each served by a task of its own; as many as there are cores
-    /// that may serve QUIC, 0 for no QUIC. Each costs 2 MiB, and up to 8 MiB in the kernel.
+    /// UDP sockets for QUIC on the port of the native protocol, each with its own task. Use the number of cores that
+    /// may serve QUIC; 0 disables QUIC. Cost: 2 MiB per socket, and up to 8 MiB in the kernel.
     native_quic_sockets: u32 = |_| 4;
-    /// Bytes of a QUIC connection that may be on their way, each way; a channel gets half. Costs twice that much
-    /// memory for each connection whose side does not read; less slows down far clients: a round trip each.
+    /// Maximum number of bytes in flight per QUIC connection and direction; one channel gets half of it. Smaller
+    /// windows slow down distant clients, by one round trip per window. Cost: twice this much memory for each
+    /// connection whose peer does not read.
     native_quic_window: ByteSize = |_| ByteSize(2 * MIB);
-    /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` serves none. Costs one listening
-    /// socket, and 5 MiB for scans under way.
+    /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` disables the protocol. Cost:
+    /// one listening socket, and 5 MiB for scans in progress.
     resp: RespAddress = |_| RespAddress::Off;
-    /// Databases of Redis clients by number: `keyspace:NAME`, durable, created with exact counts if missing, or `cache:NAME`,
-    /// for strings, created if missing. Costs what you store; a cache costs `new_cache_bytes` once it is full.
+    /// Databases of Redis clients by number. `keyspace:NAME` is durable and has exact counts; `cache:NAME` holds
+    /// strings in memory; `streams` holds the native streams. The server creates missing keyspaces and caches. Cost:
+    /// the stored data; a full cache costs `new_cache_bytes` of memory.
     resp_databases: RespDatabases = |_| RespDatabases(vec![
         (0, RespDatabase::Keyspace("redis".to_owned())),
         (1, RespDatabase::Cache("redis".to_owned())),
     ]);
-    /// Threads that serve Redis clients, each its share of the connections; 0: half as many as there are processors. A
-    /// thread commits what its clients write, so that all of them wait for that fsync and for each other's long commands: more
-    /// threads keep that apart. Each costs 190 KiB, and groups of its own where fewer would share fsyncs.
+    /// Threads that serve Redis clients; the connections are divided among them. 0 starts one thread for every two
+    /// processors. A thread commits the writes of its clients together, so its clients wait for the same fsync, and for
+    /// each other's long commands. Cost: 190 KiB per thread; more threads share fewer fsyncs.
     resp_threads: u32 = |_| 0;
-    /// Password of Redis clients (`AUTH`, `HELLO`); empty asks for none. Costs nothing; it travels in the clear, and a flag is
-    /// seen by whoever lists processes: prefer the environment or the file.
+    /// Password for Redis clients (`AUTH`, `HELLO`); empty requires none. Set it in the environment or in the file: a
+    /// flag is visible in the list of processes, and the protocol sends the password in the clear. Cost: none.
     resp_password: Password = |_| Password::default();
-    /// Permit an address that other machines reach, although there is no authentication, and no TLS for HTTP:
-    /// costs the confidentiality of everything stored unless the network is trusted.
+    /// Permit addresses that other machines can reach, although clients are not authenticated and HTTP has no TLS.
+    /// Cost: on an untrusted network, the confidentiality of all stored data.
     allow_unprotected: bool = |_| false;
-    /// Level of writes that name none: none, os, interval, disk or quorum. The stronger, the longer an
-    /// ack takes: `disk` costs a shared fsync, about 0.1 ms here.
+    /// Durability level of writes that state none: none, os, interval, disk or quorum. Stronger levels take longer to
+    /// acknowledge. Cost: `disk` waits for a shared fsync, about 0.1 ms on a fast disk.
     durability: Durability = |engine| engine.durability;
-    /// What keeps the state: lsm, memory, redb or sqlite; auto is what the directory has, and lsm for a new
-    /// one. Another one than the directory has is refused: `thalweg migrate` moves it. memory costs RAM for
-    /// everything stored; redb and sqlite cost more disk writes and slower reads than lsm.
+    /// Backend that stores the state: lsm, memory, redb or sqlite. `auto` uses the backend of an existing directory,
+    /// and lsm for a new one. The server refuses to open a directory with another backend; `thalweg migrate` converts
+    /// it. Cost: memory needs RAM for all stored data; redb and sqlite write more to disk and read more slowly than
+    /// lsm.
     backend: Backend = |engine| Backend(engine.backend);
-    /// Bytes of a log segment file. Costs that much disk per segment; larger ones are freed later. A write for which a segment
-    /// has no room is refused; with 32MiB or more none is.
+    /// Size of a log segment file in bytes. A write that does not fit into an empty segment is rejected; from 32MiB on
+    /// every write fits. Cost: this much disk per segment; the disk space of large segments is freed later.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
-    /// Prepared, zero-filled segments kept ready. Each costs `segment_bytes` of disk; too few stall writes.
-    /// Up to 64 more, or 2GiB, are kept for reuse while segments are used as fast.
+    /// Prepared, zero-filled segments that are kept ready. Too few make writes wait. While writes use segments quickly,
+    /// the server keeps up to 64 more for reuse, or 2GiB. Cost: `segment_bytes` of disk per spare segment.
     spare_segments: u32 = |engine| engine.spare_segments;
-    /// Longest time until an `interval` write is fsynced: what a power loss may cost at that level.
+    /// Maximum time between a write at level `interval` and its fsync. Cost: a power failure can lose this much time of
+    /// acknowledged `interval` writes.
     sync_interval: Span = |engine| Span(engine.sync_interval);
-    /// Free disk bytes below which new data is refused, kept for deletes and trims. Costs that much disk.
-    reserve_bytes: ByteSize = |engine| ByteSize(engine.reserve_bytes);
-    /// History kept for watches and snapshots, at most so many bytes of log; a full disk gives up the oldest. Costs that
+    /// Free disk space below which the server rejects new data, so that deletes and trims still succeed. Cost: this
     /// much disk.
+    reserve_bytes: ByteSize = |engine| ByteSize(engine.reserve_bytes);
+    /// Maximum size of the log that is kept as history for watches and snapshots. If the disk is full, the oldest
+    /// history is removed. Cost: this much disk.
     history_bytes: ByteSize = |engine| ByteSize(engine.history_bytes);
-    /// History kept, at most so old. Costs disk for what was written in that time.
+    /// Maximum age of the history. Cost: disk for everything written in this time.
     history_age: Span = |engine| Span(engine.history_age);
-    /// Wait before an fsync for more writers to join. Costs its length in every durable ack; 0s is off.
+    /// Time that an fsync waits for more writers to join; 0s disables the wait. Cost: every durable acknowledgement
+    /// takes this much longer.
     commit_delay: Span = |engine| Span(engine.commit_delay);
-    /// Values up to this size live in the state, larger ones stay in the log. Larger costs write
-    /// amplification in compaction, smaller an extra read per get.
+    /// Maximum size of values that are stored in the state; larger values stay in the log. Cost: larger limits add
+    /// write amplification in compaction, smaller ones add a read to a get.
     inline_value_bytes: ByteSize = |engine| ByteSize(engine.inline_value_bytes as u64);
-    /// Block cache of the state. Costs that much memory; less costs disk reads.
+    /// Size of the block cache of the state. Smaller caches read more from disk. Cost: this much memory.
     cache_bytes: ByteSize = |engine| ByteSize(engine.cache_bytes);
-    /// Memtable size of the state. Costs up to four times that in memory while flushes catch up.
+    /// Size of a memtable of the state. Cost: up to four times this much memory while flushes catch up.
     memtable_bytes: ByteSize = |engine| ByteSize(engine.memtable_bytes as u64);
-    /// Bytes of commands that may wait for the writer; beyond it requests are shed. Costs that much memory.
+    /// Maximum size of the commands that wait for the writer thread; the server rejects requests above it. Cost: this
+    /// much memory.
     max_queue_bytes: ByteSize = |engine| ByteSize(engine.max_queue_bytes as u64);
-    /// Log that a crash may have to replay before the state is flushed. More costs a longer start after a
-    /// crash, less costs more and smaller flushes.
+    /// Maximum size of the log that is replayed after a crash; the state is flushed before that. Cost: larger limits
+    /// lengthen the start after a crash, smaller ones cause more and smaller flushes.
     max_replay_bytes: ByteSize = |engine| ByteSize(engine.max_replay_bytes);
-    /// How often retention, moving and freeing run. Shorter costs CPU, longer disk.
+    /// Time between runs of retention, of moving values out of old segments, and of freeing segments. Cost: shorter
+    /// intervals use more CPU, longer ones more disk.
     maintenance_interval: Span = |engine| Span(engine.maintenance_interval);
-    /// Open connections, over HTTP and native ones; one more is told so (503, goodbye) and closed. Each costs up to 160 KiB of
-    /// buffers, a native one 256 KiB of waiting replies more.
+    /// Maximum number of connections over HTTP and the native protocol. Further clients get 503 or a goodbye, and are
+    /// disconnected. Cost: up to 160 KiB of buffers per connection; a native one up to 256 KiB more for pending
+    /// replies.
     max_connections: u32 = |_| 4096;
-    /// Open QUIC connections, which are among those; one more is refused. Each costs up to twice `native_quic_window`
-    /// and 64 KiB.
+    /// Maximum number of QUIC connections, which also count as connections. Further clients are rejected. Cost: up to
+    /// twice `native_quic_window` and 64 KiB per connection.
     max_quic_connections: u32 = |_| 256;
-    /// Native connections that have not said who they are yet; one more is refused, and from half of it on QUIC clients
-    /// must first prove their address. Each costs up to 128 KiB; fewer shed sooner when many connect at once.
+    /// Maximum number of native connections whose handshake is not finished. Further clients are rejected; above half
+    /// of it, QUIC clients must first prove their address. Smaller limits reject clients sooner when many connect at
+    /// the same time. Cost: up to 128 KiB per handshake.
     max_handshakes: u32 = |_| 512;
-    /// Requests being worked on; beyond it requests are shed with 503. Each costs about 4 KiB.
+    /// Maximum number of requests in progress; the server answers further ones with 503. Cost: about 4 KiB per request.
     max_requests_in_flight: u32 = |_| 4096;
-    /// Largest request body; larger is 413. Costs nothing by itself.
+    /// Maximum size of a request body; larger ones get 413. Cost: none; `max_body_bytes_in_flight` bounds the memory.
     max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
-    /// Bytes of request bodies held at a time, with native frames and Redis requests above 64 KiB, and what Redis clients
-    /// queue above 64 KiB behind MULTI; beyond it requests are shed, with 503 over HTTP. Costs up to three times that in
-    /// memory: the body, its decoded form and the encoded command.
+    /// Maximum size of all request bodies in memory. Native frames and Redis requests above 64 KiB count, and commands
+    /// above 64 KiB that Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up
+    /// to three times this much memory, for the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
-    /// Bytes of replies above 128 KiB that wait for native clients, clients over HTTP (values; pages of scans, reads and tails
-    /// that are large because a value is) and Redis clients, with native ones above 4 KiB that were read on another thread
-    /// and wait for their turn; beyond it reads that would be answered with so much are shed, `overloaded`, with 503 over HTTP
-    /// and `BUSY` to Redis clients. Costs that much memory.
+    /// Maximum size of the large replies that wait for clients. Replies above 128 KiB count in all protocols, and
+    /// native replies above 4 KiB that another thread has read. Above it, reads with large replies are rejected as
+    /// `overloaded`: with 503 over HTTP, with `BUSY` for Redis clients. Cost: this much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
-    /// Scans and record reads being streamed; beyond it they are shed. Each costs up to two pages of 512 KiB as they are sent;
-    /// what is more, because a single value is, counts above.
+    /// Maximum number of scans and record reads in progress; further ones are rejected. Cost: up to two pages of 512
+    /// KiB per scan; a larger page, which holds one large value, counts in `max_reply_bytes_in_flight`.
     max_scans: u32 = |_| 64;
-    /// Open tails, pushes and watches, and subscribers over HTTP; beyond it they are shed. Each costs up to two pages, of
-    /// 64 KiB over HTTP and 256 KiB for native clients.
+    /// Maximum number of tails, pushes and watches, and of subscribers over HTTP; further ones are rejected. Cost: up
+    /// to two pages each, of 64 KiB over HTTP and 256 KiB for native clients.
     max_tails: u32 = |_| 1024;
-    /// What the keys below up to `max_queued_bytes` are, unless they are given: balanced, latency (short queues, small
-    /// batches) or throughput (long queues, large batches, single messages wait for others). Costs what those keys cost.
+    /// Defaults of the keys from here to `max_queued_bytes`: balanced, latency (short queues, small batches) or
+    /// throughput (long queues, large batches; single messages wait for more). Cost: that of these keys.
     profile: Profile = |_| Profile::Balanced;
-    /// Messages of which a server makes one batch if they come one by one and want no reply; 1 gathers none. More costs
-    /// the first ones time, fewer costs CPU for each.
+    /// Maximum number of messages in a batch that the server gathers from messages published one by one without a
+    /// reply; 1 disables batches. Cost: larger batches delay their first messages, smaller ones use more CPU per
+    /// message.
     batch_messages: u32 = |_| Batching::BALANCED.max_messages;
-    /// Bytes of such a batch. Costs that much memory for each channel that publishes one by one.
+    /// Maximum size of such a batch in bytes. Cost: this much memory for each channel that publishes one by one.
     batch_bytes: ByteSize = |_| ByteSize(Batching::BALANCED.max_bytes as u64);
-    /// Age of such a batch's first message at which it goes out, be it full or not. Costs its length in latency: of every
-    /// such message if `batch_when_idle` is wait, else only while more comes all the time.
+    /// Maximum age of such a batch; then it is published even if it is not full. Cost: this much latency, for every
+    /// such message if `batch_when_idle` is wait, otherwise only while more messages keep arriving.
     batch_delay: Span = |_| Span(Batching::BALANCED.max_delay);
-    /// Whether such a batch goes out when its channel has nothing more to read: flush or wait. wait costs latency, and
-    /// saves CPU where many connections publish a few messages each.
+    /// Action when the channel of such a batch has no more input: `flush` publishes the batch, `wait` keeps it until it
+    /// is full or old enough. Cost: wait adds latency; it saves CPU if many connections publish a few messages each.
     batch_when_idle: WhenIdle = |_| WhenIdle(Batching::BALANCED.when_idle);
-    /// Subscriptions to subjects, of all connections. Each costs about 400 bytes, and what waits for it.
+    /// Maximum number of subscriptions to subjects, over all connections. Cost: about 400 bytes per subscription, and
+    /// its queued messages.
     max_subscriptions: u32 = |_| 100_000;
-    /// Messages that wait for a subscription that asks for nothing else; at the bound its policy decides. Costs
-    /// nothing by itself: bytes are bounded below.
+    /// Maximum number of messages queued for a subscription that states no limit. At the limit its policy applies.
+    /// Cost: none; the limits in bytes bound the memory.
     subscription_messages: u32 = |_| DEFAULT_SUBSCRIPTION_MESSAGES as u32;
-    /// Bytes that wait for a subscription that asks for nothing else; at the bound its policy decides. Costs that much
-    /// memory for each that does not keep up; less drops sooner.
+    /// Maximum size of the messages queued for a subscription that states no limit. At the limit its policy applies;
+    /// smaller limits apply it sooner. Cost: this much memory for each slow subscription.
     subscription_bytes: ByteSize = |_| ByteSize(DEFAULT_SUBSCRIPTION_BYTES);
-    /// Bytes that wait for all subscriptions of one connection; at the bound the policy of whichever would get more
-    /// decides. Costs that much memory for each connection that does not keep up.
+    /// Maximum size of the messages queued for all subscriptions of one connection. At the limit, the policy of the
+    /// subscription that would get the next message applies. Cost: this much memory for each slow connection.
     max_link_bytes: ByteSize = |_| ByteSize(DEFAULT_LINK_BYTES);
-    /// Bytes of messages that wait for all connections, counted for each; at the bound as for one. Costs that
-    /// much memory at worst; less sheds sooner when many subscribers are slow at once.
+    /// Maximum size of the messages queued for all connections; a message counts once per connection. At the limit the
+    /// policies apply, sooner if it is small and many subscribers are slow. Cost: at most this much memory.
     max_queued_bytes: ByteSize = |_| ByteSize(256 * MIB);
-    /// Bytes of all caches together, by their bounds; one more than fits is refused. Costs that much memory once
-    /// they are full.
+    /// Maximum size of all caches together, by their own limits. A new cache that does not fit is rejected. Cost: this
+    /// much memory when the caches are full.
     max_caches_bytes: ByteSize = |_| ByteSize(256 * MIB);
-    /// Bytes of a cache that is created without a bound of its own. Costs that much of `max_caches_bytes`.
+    /// Size of a cache that is created without one. Cost: this much of `max_caches_bytes`.
     new_cache_bytes: ByteSize = |_| ByteSize(32 * MIB);
-    /// Longest time for a request's head to arrive. Shorter costs slow clients, longer lets them hold
-    /// connections.
+    /// Maximum time until the head of a request has arrived. Cost: short timeouts disconnect slow clients; long ones
+    /// let them hold connections.
     header_timeout: Span = |_| Span::seconds(10);
-    /// Longest time for a request's body to arrive.  Shorter costs slow clients, longer lets them hold
-    /// admitted bytes.
+    /// Maximum time until the body of a request has arrived. Cost: short timeouts disconnect slow clients; long ones
+    /// let them hold admitted bytes.
     body_timeout: Span = |_| Span::seconds(30);
-    /// A connection on which nothing happens for so long is closed. Longer costs memory for idle clients.
+    /// Time after which an idle connection is closed. Cost: long timeouts keep the memory of idle clients.
     idle_timeout: Span = |_| Span::seconds(75);
-    /// A client that accepts no byte of a reply for so long is cut off. Longer costs the view and pages that it holds meanwhile.
+    /// Time after which a client that accepts no byte of its reply is disconnected. Cost: long timeouts keep the views
+    /// and pages that slow clients hold.
     write_timeout: Span = |_| Span::seconds(30);
-    /// Silence after which a tail sends a comment, so that proxies keep it open. Shorter costs traffic.
+    /// Time of silence after which a tail sends a comment, so that proxies keep the connection open. Cost: short times
+    /// cause more traffic.
     tail_keep_alive: Span = |_| Span::seconds(15);
-    /// Longest wait at a stop for requests in progress; then they are cut. At most 8s, so that a stop
-    /// ends within 10 s. Costs its length in restarts under load.
+    /// Maximum time that a stopping server waits for requests in progress before it cancels them; at most 8s, so that a
+    /// stop takes at most 10 s. Cost: restarts under load take this much longer.
     drain_timeout: Span = |_| Span::seconds(5);
-    /// Format of log lines on standard error: text or json. Costs nothing measurable.
+    /// Format of log lines on standard error: text or json. Cost: not measurable.
     log_format: LogFormat = |_| LogFormat::Text;
-    /// Least severe log level shown: error, warn, info, debug or trace. debug costs about 2 us a request.
+    /// Least severe level of log lines that are written: error, warn, info, debug or trace. Cost: debug adds about 2 us
+    /// per request.
     log_level: units::LogLevel = |_| units::LogLevel::Info;
 }
 
@@ -372,19 +389,27 @@ impl Config {
             }
         }
         if self.max_body_bytes_in_flight < self.max_body_bytes {
-            return wrong("max_body_bytes_in_flight", "at least max_body_bytes, or the largest body is never admitted");
+            return wrong(
+                "max_body_bytes_in_flight",
+                "at least max_body_bytes; otherwise the largest body is never \
+                          admitted",
+            );
         }
         if self.max_reply_bytes_in_flight.0 < MAX_REDIS_REPLY_BYTES as u64 {
-            return wrong("max_reply_bytes_in_flight", "at least 64MiB, or the largest reply is never admitted");
+            return wrong("max_reply_bytes_in_flight", "at least 64MiB; otherwise the largest reply is never admitted");
         }
         if self.max_link_bytes < self.subscription_bytes {
             return wrong(
                 "max_link_bytes",
-                "at least subscription_bytes, or a single subscription never gets its bound",
+                "at least subscription_bytes; otherwise a single subscription never reaches its limit",
             );
         }
         if self.max_queued_bytes < self.max_link_bytes {
-            return wrong("max_queued_bytes", "at least max_link_bytes, or a single connection never gets its bound");
+            return wrong(
+                "max_queued_bytes",
+                "at least max_link_bytes; otherwise a single connection never reaches \
+                          its limit",
+            );
         }
         if self.batch_bytes.0 > MAX_PUBLISH_BYTES as u64 / 2 {
             return wrong("batch_bytes", "at most 8MiB");
@@ -393,10 +418,10 @@ impl Config {
             return wrong("new_cache_bytes", "at least 64KiB");
         }
         if self.idle_timeout.0 < self.tail_keep_alive.0 * 2 {
-            return wrong("idle_timeout", "at least twice tail_keep_alive, or quiet tails are taken for idle");
+            return wrong("idle_timeout", "at least twice tail_keep_alive; otherwise quiet tails are closed as idle");
         }
         if self.drain_timeout > Span::seconds(8) {
-            return wrong("drain_timeout", "at most 8s: a stop ends within 10s");
+            return wrong("drain_timeout", "at most 8s, so that a stop takes at most 10s");
         }
         Ok(())
     }
@@ -418,10 +443,10 @@ impl Config {
         }
         let is_file = |file: &PemFile| matches!(file, PemFile::At(_));
         if is_file(&self.native_certificate) && !is_file(&self.native_key) {
-            return wrong("native_key", "a file, as native_certificate is: the one with its private key");
+            return wrong("native_key", "a file with the private key, because native_certificate is a file");
         }
         if is_file(&self.native_key) && !is_file(&self.native_certificate) {
-            return wrong("native_certificate", "a file, as native_key is: the one with its certificate");
+            return wrong("native_certificate", "a file with the certificate, because native_key is a file");
         }
         if self.native_quic_sockets as usize > MAX_QUIC_SOCKETS {
             return wrong("native_quic_sockets", "at most 64");
@@ -484,8 +509,9 @@ pub enum ConfigError {
     },
     /// The address is reachable from other machines, and `allow_unprotected` is not set.
     #[error(
-        "{knob} = {address} can be reached by other machines, and there is no authentication yet (TLS alone keeps nobody \
-         out, and the password of Redis clients travels in the clear): use a loopback address, or set allow_unprotected = true if the network is trusted"
+        "{knob} = {address} can be reached by other machines, but clients are not authenticated yet (TLS does not \
+         authenticate them, and Redis clients send their password in the clear): use a loopback address, or set \
+         allow_unprotected = true if the network is trusted"
     )]
     Unprotected {
         /// Name of the knob.

@@ -51,8 +51,8 @@ const MAX_DATABASES: u32 = 256;
 
 impl Setting for RespDatabases {
     fn parse(text: &str) -> Result<Self, &'static str> {
-        let expected =
-            "numbers below 256 with what they are, 0 among them, such as 0=keyspace:redis,1=cache:redis,2=streams";
+        let expected = "a list of distinct numbers below 256 with their databases, including 0, such as \
+             0=keyspace:redis,1=cache:redis,2=streams";
         let mut databases = Vec::new();
         for part in text.split(',') {
             let (number, what) = part.trim().split_once('=').ok_or(expected)?;

@@ -61,8 +61,13 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     let latency = "Time of each fsync of the log";
     histogram(encoder, "log_sync_duration", latency, Some(&Unit::Seconds), &log.sync_latency, 1e-6)?;
     histogram(encoder, "log_sync_batches", "Batches that each fsync made durable", None, &log.batches_per_sync, 1.0)?;
-    gauge(encoder, "log_batches_per_sync_max", "Most batches that shared an fsync", log.batches_per_sync_max)?;
-    gauge(encoder, "log_waiting_writers", "Callers that wait for the log", log.waiting_writers)?;
+    gauge(
+        encoder,
+        "log_batches_per_sync_max",
+        "Maximum number of batches that shared an fsync",
+        log.batches_per_sync_max,
+    )?;
+    gauge(encoder, "log_waiting_writers", "Callers waiting for the log", log.waiting_writers)?;
     gauge(encoder, "log_segments", "Segments in use", log.segments)?;
     gauge(encoder, "log_spare_segments", "Prepared segments", log.spare_segments)?;
     counter(encoder, "log_segments_recycled", "Segments that were reused", log.recycled)?;
@@ -75,32 +80,37 @@ fn encode_engine(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Res
     counter(encoder, "commands", "Commands applied", stats.commands)?;
     counter(encoder, "entries", "Log entries applied; commands / entries is the size of a group", stats.entries)?;
     histogram(encoder, "entry_commands", "Commands of each entry", None, &stats.entry_commands, 1.0)?;
-    gauge(encoder, "queue_commands", "Commands that wait for the writer", stats.queue_commands)?;
-    gauge(encoder, "queue_bytes", "Bytes of commands that wait for the writer", stats.queue_bytes)?;
-    gauge(encoder, "replay_bytes", "Log bytes that a crash now would replay", stats.replay_bytes)?;
+    gauge(encoder, "queue_commands", "Commands queued for the writer", stats.queue_commands)?;
+    gauge(encoder, "queue_bytes", "Bytes of commands queued for the writer", stats.queue_bytes)?;
+    gauge(encoder, "replay_bytes", "Log bytes to replay if the node crashed now", stats.replay_bytes)?;
     gauge(encoder, "applied_index", "Index of the last applied entry", stats.applied_index.0)?;
     gauge(encoder, "applied_revision", "Revision of the last applied command", stats.applied_revision.0)?;
     gauge(encoder, "keyspaces", "Keyspaces", stats.keyspaces)?;
     gauge(encoder, "streams", "Streams", stats.streams)?;
     let done = &stats.maintenance;
     counter(encoder, "trimmed_streams", "Streams trimmed by retention", done.trimmed_streams)?;
-    counter(encoder, "swept_rows", "Rows of deleted prefixes looked at", done.swept_rows)?;
-    counter(encoder, "reclaimed_entries", "Index entries of trimmed batches forgotten", done.reclaimed_entries)?;
+    counter(encoder, "swept_rows", "Rows of deleted prefixes examined", done.swept_rows)?;
+    counter(encoder, "reclaimed_entries", "Index entries of trimmed batches removed", done.reclaimed_entries)?;
     counter(encoder, "compacted_records", "Records dropped by compaction by key", done.compacted_records)?;
     counter(encoder, "moved_bytes", "Live bytes copied forward in the log", done.moved_bytes)?;
     counter(encoder, "freed_segments", "Segments freed", done.freed_segments)?;
-    let what = "Segments in which something live was found although the state counted nothing: a fault, found in time";
+    let what = "Segments with live data although the state counted none: a fault, detected before data was lost";
     counter(encoder, "undercounted_segments", what, done.undercounted_segments)?;
     let what = "Segments kept because a record of them could not be read: see `thalweg log verify`";
     counter(encoder, "unreadable_segments", what, done.unreadable_segments)
 }
 
 fn encode_snapshots(encoder: &mut DescriptorEncoder<'_>, stats: &SnapshotStats) -> fmt::Result {
-    gauge(encoder, "snapshots_open", "Snapshots that hold log: being sent, or kept for who may go on", stats.open)?;
-    counter(encoder, "snapshots_taken", "Snapshots given out to their end", stats.taken)?;
+    gauge(
+        encoder,
+        "snapshots_open",
+        "Snapshots that retain log: being sent, or kept for clients that may resume",
+        stats.open,
+    )?;
+    counter(encoder, "snapshots_taken", "Snapshots sent completely", stats.taken)?;
     counter(encoder, "snapshots_failed", "Snapshots that could not begin, or failed", stats.failed)?;
-    counter(encoder, "snapshots_abandoned", "Snapshots that nobody went on with", stats.abandoned)?;
-    counter(encoder, "snapshot_bytes", "Bytes of snapshots given out", stats.bytes)?;
+    counter(encoder, "snapshots_abandoned", "Snapshots that expired because no client resumed them", stats.abandoned)?;
+    counter(encoder, "snapshot_bytes", "Bytes of snapshots sent", stats.bytes)?;
     let took = "Time of each snapshot, from its beginning to its last chunk";
     histogram(encoder, "snapshot_duration", took, Some(&Unit::Seconds), &stats.took_millis, 1e-3)
 }
@@ -110,13 +120,13 @@ fn encode_state(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Resu
     gauge(encoder, "state_memory_bytes", "Bytes in memtables", state.memory_bytes)?;
     gauge(encoder, "state_disk_bytes", "Bytes of tables", state.disk_bytes)?;
     gauge(encoder, "state_tables", "Tables", state.tables)?;
-    gauge(encoder, "state_sealed_memtables", "Memtables that wait for a flush", state.sealed_memtables)?;
+    gauge(encoder, "state_sealed_memtables", "Memtables queued for a flush", state.sealed_memtables)?;
     counter(encoder, "state_flushes", "Flushes", state.flushes)?;
     counter(encoder, "state_flushed_bytes", "Bytes written by flushes", state.flushed_bytes)?;
     counter(encoder, "state_compactions", "Compactions", state.compactions)?;
     counter(encoder, "state_compacted_bytes", "Bytes written by compactions", state.compacted_bytes)?;
     counter(encoder, "state_stalls", "Applies that had to wait for flushes or compactions", state.stalls)?;
-    seconds(encoder, "state_stall", "Time that applies have waited", state.stall_micros)?;
+    seconds(encoder, "state_stall", "Time that applies waited for flushes or compactions", state.stall_micros)?;
     gauge(encoder, "state_estimated_keys", "Keys, dead versions included", state.estimated_keys)?;
     gauge(encoder, "state_cache_bytes", "Bytes of cached blocks", state.cache_bytes)?;
     let help = "Tables of each level";

@@ -25,26 +25,21 @@ impl Collector for Subjects {
         let to = &mut encoder;
         gauge(to, "subject_links", "Connections that may subscribe", stats.links as u64)?;
         gauge(to, "subject_subscriptions", "Subscriptions to subjects", stats.subscriptions as u64)?;
-        let queued = "Messages that wait for subscribers, counted for each subscription";
+        let queued = "Messages queued for subscribers, counted once per subscription";
         gauge(to, "subject_queue_messages", queued, stats.queued_messages)?;
-        gauge(
-            to,
-            "subject_queue_bytes",
-            "Bytes set aside for messages that wait, in steps of 64 KiB",
-            stats.queued_bytes,
-        )?;
+        gauge(to, "subject_queue_bytes", "Bytes reserved for queued messages, in steps of 64 KiB", stats.queued_bytes)?;
         gauge(to, "subject_remembered", "Subjects in memory", stats.subjects as u64)?;
         counter(to, "subject_batches", "Batches published", stats.batches)?;
         counter(to, "subject_messages", "Messages published", stats.messages)?;
-        counter(to, "subject_unmatched_batches", "Batches that nobody wanted", stats.unmatched)?;
-        counter(to, "subject_deliveries", "Batches put into queues, counted for each subscription", stats.deliveries)?;
-        counter(to, "subject_blocked", "Publishes that were told to wait for room", stats.blocked)?;
+        counter(to, "subject_unmatched_batches", "Batches without a subscriber", stats.unmatched)?;
+        counter(to, "subject_deliveries", "Batches queued, counted once per subscription", stats.deliveries)?;
+        counter(to, "subject_blocked", "Publishes that had to wait for room in queues", stats.blocked)?;
         let losses = stats.losses;
         let slow = "Subscriptions that have missed messages, each counted once";
         counter(to, "subject_slow_subscriptions", slow, losses.slow_subscriptions)?;
-        let given_up = "Connections given up because a subscription overflowed";
+        let given_up = "Connections closed because the queue of a subscription overflowed";
         counter(to, "subject_disconnected_links", given_up, losses.disconnected_links)?;
-        let help = "Messages that subscriptions did not get for want of room, by policy";
+        let help = "Messages that subscriptions missed because queues were full, by policy";
         let mut dropped = to.encode_descriptor("subject_dropped_messages", help, None, MetricType::Counter)?;
         let policies =
             [("drop_new", losses.drop_new), ("drop_old", losses.drop_old), ("disconnect", losses.disconnect)];
@@ -63,17 +58,17 @@ type Figure = fn(&CacheStats) -> u64;
 
 const GAUGES: [(&str, &str, Figure); 3] = [
     ("cache_entries", "Entries, by cache", |stats| stats.entries),
-    ("cache_bytes", "Bytes that entries are counted for, by cache", |stats| stats.bytes),
-    ("cache_max_bytes", "Most of them, by cache", |stats| stats.max_bytes),
+    ("cache_bytes", "Bytes charged for entries, by cache", |stats| stats.bytes),
+    ("cache_max_bytes", "Maximum number of bytes, by cache", |stats| stats.max_bytes),
 ];
 
 const COUNTERS: [(&str, &str, Figure); 6] = [
-    ("cache_hits", "Reads that found something, by cache; hits / (hits + misses) is the hit ratio", |stats| stats.hits),
-    ("cache_misses", "Reads that found nothing, by cache", |stats| stats.misses),
+    ("cache_hits", "Reads that found an entry, by cache; hits / (hits + misses) is the hit ratio", |stats| stats.hits),
+    ("cache_misses", "Reads that found no entry, by cache", |stats| stats.misses),
     ("cache_puts", "Values put, by cache", |stats| stats.puts),
-    ("cache_deletes", "Keys deleted that were there, by cache", |stats| stats.deletes),
-    ("cache_evictions", "Entries that left for want of room, by cache", |stats| stats.evictions),
-    ("cache_expirations", "Entries removed because of their deadline, by cache", |stats| stats.expired),
+    ("cache_deletes", "Existing keys deleted, by cache", |stats| stats.deletes),
+    ("cache_evictions", "Entries evicted to make room, by cache", |stats| stats.evictions),
+    ("cache_expirations", "Entries that expired, by cache", |stats| stats.expired),
 ];
 
 impl Collector for Caches {

@@ -1,7 +1,7 @@
-//! An audit of the state: recomputes redundant data from the rows that determine it, and compares.
+//! The audit of the whole state: recomputes redundant rows from the rows that determine them, and compares both.
 //!
-//! Owns: [`audit`], which calls the checks of all areas. Does not own: repair, or the log. It does not read the
-//! bytes that rows point to (`thalweg log verify` and the mover do).
+//! Owns: [`audit`], which calls the checks of all areas. Does not own: repair, or the log. An audit does not read the
+//! log bytes that rows point to (`thalweg log verify` and the mover do).
 //!
 //! ```text
 //! kept twice                                         recomputed from                       by
@@ -14,8 +14,8 @@
 //! consumer groups (0e, 0f, 14)                       each other                            groups
 //! ```
 //!
-//! Rows are read in pages of one view. So an audit needs memory for a few numbers of each segment, keyspace,
-//! collection and consumer group, but not for their content.
+//! Rows are read in pages of one view. So the memory that an audit needs is a few numbers for each segment, keyspace,
+//! collection and consumer group, however large their content is.
 
 use thalweg_store::View;
 

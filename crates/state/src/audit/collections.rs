@@ -1,5 +1,5 @@
-//! Audit of the parts of hashes and streams of Redis clients. Each part belongs to a collection that a key refers
-//! to, or that is trash.
+//! Audit of the parts (fields and entries) of Redis hashes and streams. Each part belongs to a collection that a key
+//! refers to, or that has a trash row, because its key was removed.
 
 use thalweg_store::View;
 

@@ -1,6 +1,7 @@
-//! Audit of leases, and of the rows by which ending leases and keys are found.
+//! Audit of leases, and of the index rows through which maintenance finds keys and leases that have ended.
 //!
-//! Rows of keys may be stale; rows of leases never are.
+//! Index rows of keys may be stale, because a blind write does not remove those of the value that it replaces. Index
+//! rows of leases are never stale.
 
 use thalweg_store::View;
 use thalweg_types::LeaseId;

@@ -1,5 +1,5 @@
-//! Audit of versions: their order, the rows of their times, and the agreement of histories with the keyspaces'
-//! configurations.
+//! Audit of versions (former values of keys): their order, the index rows of their times, and the agreement of each
+//! keyspace's history with its configuration.
 
 use thalweg_store::View;
 use thalweg_types::{KeyspaceId, Revision, command::KeyspaceHistory};
@@ -67,14 +67,16 @@ fn bounds_of(names: &Names, id: KeyspaceId) -> KeyspaceHistory {
     row.map(|row| row.config.history).unwrap_or_default()
 }
 
-/// The versions of one keyspace, key by key, newest first.
+/// Check of the versions (former values) of one keyspace's keys, in the order of keys, each key's newest version
+/// first.
 struct Versions<'a> {
     view: &'a dyn View,
     names: &'a Names,
     id: KeyspaceId,
     bounds: KeyspaceHistory,
     work: Work,
-    /// Key of the previous row, and the revision from which newer data of the key exists.
+    /// User key of the row checked before this one, and the revision of its value. The next older version of the key
+    /// must end at or before that revision.
     newer: Option<(Vec<u8>, Revision)>,
 }
 
@@ -100,7 +102,8 @@ impl Versions<'_> {
         })
     }
 
-    /// Checks a version. Returns the time and revision at which it ended, and true if a row of its time must exist.
+    /// Checks the row of one version. Returns the time and revision at which the version ended, and true if an index
+    /// row of that time must exist.
     fn version(
         &mut self,
         key: &[u8],
@@ -130,7 +133,7 @@ impl Versions<'_> {
         Ok(Some((version.until, self.bounds.age.is_some() || version.ending != Ending::Overwritten)))
     }
 
-    /// Returns the revision of the key's current row.
+    /// Returns the revision of the key's current value; `None` if the key has none.
     fn newest(&self, user_key: &[u8], report: &mut Report) -> Result<Option<Revision>, MachineError> {
         let full = [&keys::data_prefix(self.id), user_key].concat();
         let Some(row) = self.view.get(&full)? else { return Ok(None) };

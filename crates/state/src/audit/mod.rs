@@ -1,11 +1,11 @@
-//! An audit of the state: recomputes redundant data from the rows that determine it, and compares.
+//! The audit of the state: recomputes redundant rows from the rows that determine them, and compares both.
 //!
 //! Owns: [`audit`] and its findings. Does not own: repair, or the bytes of values in the log.
 //!
 //! Invariant: an audit reads one view and changes nothing. Every disagreement is reported as a [`Finding`].
 //!
 //! * `audit_all`: the entry point, and the list of redundant data.
-//! * `report`: findings. `pages`: reading rows in pages. `names_of`: tables that all areas need.
+//! * `report`: findings. `pages`: reading rows in pages. `names_of`: tables that the checks of all areas need.
 //! * `names`, `values`, `ends`, `streams`, `history`, `collections`, `groups`, `segments`: the checks of one area
 //!   each.
 

@@ -1,4 +1,4 @@
-//! Audit of the tables of names, and of rows without an owner.
+//! Audit of the names of keyspaces and streams, and of rows that belong to no existing keyspace, stream or group.
 
 use thalweg_store::View;
 
@@ -12,7 +12,7 @@ use crate::{
     keys::{self, KeyRange, TAG_COUNTS, TAG_TRASH},
 };
 
-/// First byte of the keys that backends reserve.
+/// Lowest first byte of the keys that backends reserve for themselves.
 const BACKENDS: u8 = 0xf0;
 
 pub(crate) fn check(view: &dyn View, names: &Names, report: &mut Report) -> Result<(), MachineError> {

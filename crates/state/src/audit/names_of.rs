@@ -1,4 +1,4 @@
-//! Tables that all areas of an audit need.
+//! Tables that the checks of all areas of an audit need.
 
 use thalweg_store::View;
 use thalweg_types::Revision;
@@ -9,12 +9,12 @@ use crate::{
     keyspaces::catalog::{KeyspaceTable, Meta},
 };
 
-/// Catalog, deleted prefixes and last revision of the audited view.
+/// Catalog of keyspaces, deleted prefixes and last revision of the view that an audit reads.
 pub(crate) struct Names {
     pub(crate) meta: Meta,
     pub(crate) keyspaces: KeyspaceTable,
     pub(crate) clears: ClearTable,
-    /// Last revision that the audited view has used.
+    /// Last revision that the commands applied in the audited view have used.
     pub(crate) revision: Revision,
 }
 

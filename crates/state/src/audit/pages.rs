@@ -1,4 +1,4 @@
-//! Reading rows in pages, because a backend may not support a get during a scan.
+//! Loops over rows that read them in pages, because a backend may not support a get during a scan.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -6,13 +6,13 @@ use thalweg_store::{BackendError, Direction, View};
 
 use crate::{error::MachineError, keys::KeyRange};
 
-/// Maximum rows of a page, and bytes at which a page ends.
+/// Maximum number of rows in a page. A page also ends at [`PAGE_BYTES`].
 const PAGE_ROWS: usize = 1000;
 const PAGE_BYTES: usize = 1024 * 1024;
 
 type Row = (Vec<u8>, Vec<u8>);
 
-/// Calls `visit` with every row of a range in order. `visit` may read other rows of the view.
+/// Calls `visit` with every row of a key range, in order. `visit` may read other rows of the same view.
 pub(crate) fn each_row(
     view: &dyn View,
     range: &KeyRange,
@@ -45,8 +45,8 @@ fn page(view: &dyn View, range: &KeyRange) -> Result<(Vec<Row>, bool), BackendEr
     Ok((rows, more))
 }
 
-/// Calls `visit` with each distinct prefix of `len` bytes among the keys that begin with `prefix`. Skips the other
-/// rows.
+/// Finds the distinct beginnings of `len` bytes among the row keys with the prefix `prefix`, and calls `visit` with
+/// each. Skips all further rows with the same beginning.
 pub(crate) fn each_beginning(
     view: &dyn View,
     prefix: &[u8],
@@ -72,7 +72,7 @@ pub(crate) fn each_beginning(
     }
 }
 
-/// Returns true if the row exists.
+/// Returns true if the view contains a row with this key.
 pub(crate) fn is_there(view: &dyn View, key: &[u8]) -> Result<bool, BackendError> {
     Ok(view.get(key)?.is_some())
 }

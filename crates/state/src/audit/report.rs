@@ -1,59 +1,60 @@
-//! Findings of an audit.
+//! Findings of an audit: rows that disagree with other rows.
 
 use std::fmt;
 
 use crate::error::MachineError;
 
-/// Precision of the bytes and counts of values that a segment's row must have.
+/// Precision that an audit requires of the live bytes and counts of values in a segment's liveness row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Values {
-    /// A segment's row counts at least those that rows point to. A put that does not read the value it replaces leaves
-    /// that value counted.
+    /// The liveness row counts at least the values that other rows point to. A put that does not read the value that
+    /// it replaces leaves the replaced value counted.
     #[default]
     AtLeast,
-    /// A segment's row counts exactly those that rows point to, because no command replaced or deleted a value in
-    /// the log without reading it.
+    /// The liveness row counts exactly the values that other rows point to, because no command replaced or deleted a
+    /// value in the log without reading it.
     Exactly,
 }
 
-/// Kind of a disagreement within the state.
+/// Kind of a disagreement that an audit has found within the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingKind {
     /// A row that does not decode.
     Undecodable,
-    /// A row of a kind that this version does not recognise.
+    /// A row of a kind that this program version does not recognise.
     UnknownKind,
     /// A row of a keyspace, a stream or a group that does not exist.
     Stray,
-    /// A revision above the last one used.
+    /// A row with a revision above the last one that the space has used.
     FutureRevision,
-    /// Live bytes or counts of a segment.
+    /// A liveness row whose bytes or counts differ from the rows that point into the segment.
     Liveness,
-    /// Exact counts of a keyspace.
+    /// A keyspace whose stored exact counts differ from its keys.
     Counts,
-    /// The row of a key's or a lease's deadline.
+    /// A missing or wrong index row of the deadline of a key or a lease.
     Deadline,
-    /// The row of a key that is attached to a lease, or the lease of such a row.
+    /// A missing index row of a key that is attached to a lease, or such a row whose lease does not exist.
     Attachment,
-    /// The number of keys that are attached to a lease.
+    /// A lease whose stored number of attached keys is wrong.
     LeaseKeys,
     /// The index entries of a stream do not cover exactly the range in its head.
     Tiling,
-    /// A field of a stream's head.
+    /// A wrong field in the head of a stream.
     StreamHead,
-    /// The number of producers of a stream, or a row of one of them.
+    /// A stream with a wrong number of producers, or a wrong row of one of its producers.
     Producers,
-    /// A version of a key: its own fields, or its position among the other versions.
+    /// A wrong version (former value) of a key: its own fields, or its position among the key's other versions.
     Version,
-    /// The row of a version's time.
+    /// A missing or wrong index row of the time at which a version was superseded.
     VersionTime,
-    /// The history of a keyspace, compared with its configuration.
+    /// A keyspace whose history row disagrees with the keyspace's configuration.
     History,
-    /// A part, or a trash row, of a collection.
+    /// A Redis collection whose parts (fields or entries) belong to no key and have no trash row, or a wrong trash
+    /// row.
     Collection,
-    /// A consumer group and its rows.
+    /// A consumer group whose rows disagree with each other or with the group's stream.
     Group,
-    /// The row of a deleted prefix.
+    /// A wrong row of a deleted prefix whose hidden rows are not all removed.
     Clear,
 }
 
@@ -64,9 +65,9 @@ pub struct Finding {
     pub kind: FindingKind,
     /// Key of the row that is wrong, missing or superfluous.
     pub key: Vec<u8>,
-    /// Expected content according to the other rows.
+    /// Expected content of the row, as derived from the other rows.
     pub expected: String,
-    /// Content found in the row.
+    /// Content of the row that the audit found.
     pub found: String,
 }
 
@@ -78,7 +79,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The findings of an audit so far.
+/// The findings that the checks of an audit have added so far.
 #[derive(Debug, Default)]
 pub(crate) struct Report(pub(crate) Vec<Finding>);
 
@@ -88,7 +89,7 @@ impl Report {
         self.0.push(Finding { kind, key: key.to_vec(), expected, found });
     }
 
-    /// Compares two values, and adds a finding if they differ.
+    /// Compares an expected and a found value of a row, and adds a finding if they differ.
     pub(crate) fn same<T: PartialEq + fmt::Debug>(
         &mut self,
         kind: FindingKind,
@@ -102,7 +103,8 @@ impl Report {
         }
     }
 
-    /// Converts an error about corrupt bytes to a finding. Errors of the backend end the audit.
+    /// Converts an error about corrupt bytes to a finding, and returns `None` for it. An error of the backend is
+    /// returned and so ends the audit.
     pub(crate) fn unless_corrupt<T>(&mut self, result: Result<T, MachineError>) -> Result<Option<T>, MachineError> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -114,7 +116,8 @@ impl Report {
         }
     }
 
-    /// Converts an error like [`unless_corrupt`](Self::unless_corrupt), with the key of the row in the finding.
+    /// Converts an error about corrupt bytes to a finding, like [`unless_corrupt`](Self::unless_corrupt), and stores
+    /// the row's `key` in the finding.
     pub(crate) fn decoded<T>(
         &mut self,
         key: &[u8],

@@ -1,4 +1,4 @@
-//! Audit of the live bytes of segments: the bytes that rows point to, compared with the segments' liveness rows.
+//! Audit of the live bytes of log segments: the bytes that rows point to, compared with the segments' liveness rows.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::{
     segments::liveness::{BlobKind, Liveness, LivenessTable},
 };
 
-/// Live bytes computed from pointers, by segment.
+/// Live bytes of each log segment, computed from the pointers in rows.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(BTreeMap<Generation, Liveness>);
 
 impl Segments {
-    /// Counts the bytes that a row points to.
+    /// Adds the bytes that a row's pointer refers to, to the sum of their segment.
     pub(crate) fn add(&mut self, kind: BlobKind, blob: &BlobRef) {
         if blob.len == 0 {
             return;
@@ -31,7 +31,7 @@ impl Segments {
         *count = count.saturating_add(1);
     }
 
-    /// Compares the sums with the liveness rows.
+    /// Compares the sums of all segments with the liveness rows, and reports differences.
     pub(crate) fn check(mut self, view: &dyn View, values: Values, report: &mut Report) -> Result<(), MachineError> {
         let Some(table) = report.unless_corrupt(LivenessTable::load(view))? else { return Ok(()) };
         let stored: BTreeMap<_, _> = table.rows().into_iter().collect();

@@ -1,4 +1,4 @@
-//! Audit of streams: heads compared with index entries and producers.
+//! Audit of streams: their heads compared with their index entries and producers.
 
 use thalweg_store::View;
 use thalweg_types::{Offset, SpaceTime, StreamId};
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Bytes of tag and stream in a key.
+/// Number of bytes (tag and stream id) with which the keys of a stream's rows begin.
 const STREAM_LEN: usize = 5;
 
 pub(crate) fn check(view: &dyn View, segments: &mut Segments, report: &mut Report) -> Result<(), MachineError> {
@@ -44,15 +44,16 @@ pub(crate) fn check(view: &dyn View, segments: &mut Segments, report: &mut Repor
     Ok(())
 }
 
-/// Sums over the index entries of a stream.
+/// Sums over the index entries of one stream, from the first entry up to the one checked last.
 struct Walk {
-    /// Offset at which the next entry must begin.
+    /// Offset at which the next index entry must begin.
     next: Offset,
-    /// Bytes of all earlier batches; taken from the first entry.
+    /// Bytes of all batches before the next entry, starting with the number in the first entry; `None` before that
+    /// entry.
     bytes: Option<u64>,
     time: SpaceTime,
     saved: i64,
-    /// First offset, bytes before, and time of the batch that contains the stream's start.
+    /// First offset, preceding bytes, and time of the batch that contains the stream's start offset.
     start: Option<(Offset, u64, SpaceTime)>,
     is_clean_boundary: bool,
 }

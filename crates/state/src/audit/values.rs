@@ -1,4 +1,5 @@
-//! Audit of the values of keys: their pointers, their exact counts, and the rows by which they end.
+//! Audit of the values of keys: their pointers into the log, their exact counts, and the index rows of their deadlines
+//! and leases.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -25,7 +26,7 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// Collections that a key refers to.
+/// Redis collections to which a key refers, by keyspace and id.
 pub(crate) type Held = HashSet<(KeyspaceId, CollectionId)>;
 
 pub(crate) fn check(
@@ -56,7 +57,7 @@ pub(crate) fn check(
         if let Some(collection) = value.value.collection() {
             check_collection(names, keyspace, full, collection, report);
             if !held.insert((id, collection)) {
-                report.add(FindingKind::Collection, full, "a collection of one key", "another key holds it, too");
+                report.add(FindingKind::Collection, full, "a collection of one key", "another key refers to it too");
             }
         }
         if value.expiry != Expiry::NEVER {
@@ -89,7 +90,8 @@ fn check_collection(names: &Names, keyspace: &KeyspaceRow, full: &[u8], collecti
     }
 }
 
-/// Checks that the row of a value's deadline, the attachment to its lease, and the lease itself exist.
+/// Checks that the index row of a value's deadline, the index row of its attachment to a lease, and the lease itself
+/// exist.
 fn check_ends(
     view: &dyn View,
     id: KeyspaceId,

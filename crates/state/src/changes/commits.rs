@@ -1,16 +1,16 @@
-//! Changes of the log's entries, derived again from their bytes.
+//! The changes that a log entry made to keys, derived again from the entry's bytes.
 //!
-//! Owns: [`EntryCommits`], which iterates over the commits of an entry. Does not own: the rows that make this
-//! possible, which are verdicts (`verdict`), for facts that cannot be derived from an entry's bytes, and marks
-//! (`mark`), the positions of revisions in the log; nor the log, or how far back it reaches.
+//! Owns: [`EntryCommits`], which iterates over the commits of an entry. Does not own: the log, or how far back it
+//! reaches; nor the rows that this iteration needs. These are verdicts (`verdict`), for facts that an entry's bytes do
+//! not determine, and marks (`mark`), the positions of revisions in the log.
 //!
-//! Nothing is stored per change. An entry whose commits all succeed, with or without conditions, has no row at all:
-//! its revisions are counted and its changes decoded when a reader needs them.
+//! No row is stored per change. An entry whose commits all succeed, with or without conditions, has no row at all: its
+//! revisions are counted and its changes decoded when a reader needs them.
 
 use thalweg_types::{
     Revision,
+    codec::Malformed,
     command::{Command, Commands, Commit, Write, uses_revision},
-    record::Malformed,
 };
 
 use crate::changes::{
@@ -18,7 +18,7 @@ use crate::changes::{
     verdict::{Exception, Exceptions, Told},
 };
 
-/// Iterates over the commands of an entry that used a revision.
+/// Iterates over those commands of a log entry that used a revision.
 #[derive(Clone, Debug)]
 pub struct EntryCommits<'a> {
     payload: &'a [u8],
@@ -29,15 +29,15 @@ pub struct EntryCommits<'a> {
 }
 
 impl<'a> EntryCommits<'a> {
-    /// Creates an iterator over an entry's payload. `verdict` is the entry's row, if it has one; `revision` is the
-    /// last one used before the entry.
+    /// Creates an iterator over an entry's payload. `verdict` is the row with the facts that this payload does not
+    /// determine, if the entry has such a row. `revision` is the last revision used before the entry.
     #[must_use]
     pub fn new(payload: &'a [u8], verdict: Option<&'a [u8]>, revision: Revision) -> Self {
         let exceptions = Exceptions::new(verdict.unwrap_or_default());
         Self { payload, commands: Commands::new(payload), number: 0, exceptions, revision }
     }
 
-    /// Returns the last revision used so far.
+    /// Returns the last revision used by the entry's commands that the iterator has passed, or before the entry.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
@@ -46,7 +46,7 @@ impl<'a> EntryCommits<'a> {
     /// Returns the next command that used a revision.
     ///
     /// # Errors
-    /// Returns an error if the verdict does not belong to the entry.
+    /// Returns an error if the verdict (row with facts about the entry) does not belong to the entry.
     pub fn next_commit(&mut self) -> Result<Option<EntryCommit<'a>>, Malformed> {
         // Like the applier, the iterator stops at the first framing error.
         while let Some(Ok((_, bytes))) = self.commands.next() {
@@ -68,10 +68,10 @@ impl<'a> EntryCommits<'a> {
     }
 }
 
-/// A command that used a revision.
+/// A command of a log entry that used a revision.
 #[derive(Clone, Debug)]
 pub struct EntryCommit<'a> {
-    /// Revision of the command.
+    /// Revision that the command used.
     pub revision: Revision,
     /// Length of the command's encoding in bytes.
     pub bytes: usize,
@@ -85,8 +85,8 @@ enum Changes<'a> {
 }
 
 impl<'a> EntryCommit<'a> {
-    /// Calls `visit` with every change, in the order in which they were made. If a key changed more than once, its
-    /// last change counts.
+    /// Calls `visit` with every change of the command, in the order in which the changes were made. If a key changed
+    /// more than once, its last change counts.
     pub fn visit(&self, visit: &mut dyn FnMut(KeyChange<'a>)) -> Result<(), Malformed> {
         match &self.changes {
             Changes::Told(told, payload) => told.visit(payload, visit),

@@ -1,5 +1,5 @@
-//! Recording and reading of history: the calls by which commands report their changes, the rows written with an
-//! entry, raising the floor, and the queries of log readers.
+//! Writing and reading the rows of history: the calls by which commands report their changes, the rows written with an
+//! entry, raising the history floor, and the queries of log readers.
 //!
 //! A command that changes keys calls [`Applying::changed`] for each change. This costs one comparison if the
 //! changes can be derived from the command's bytes (see [`EntryCommits`](crate::changes::commits::EntryCommits)). A
@@ -16,8 +16,8 @@ use bytes::Bytes;
 use thalweg_store::{Applied, Direction, View};
 use thalweg_types::{
     Index, LogPosition, Lsn, Revision,
+    codec::Reader,
     command::{HistoryFloor, uses_revision},
-    record::Reader,
 };
 
 use crate::{
@@ -35,13 +35,13 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Starts storing the current command's changes, because they cannot be derived from its bytes.
+    /// Starts storing the current command's changes in a row, because they cannot be derived from the command's bytes.
     pub(crate) fn tell_changes(&mut self) {
         self.applier.verdict.tell();
     }
 
-    /// Reports that the current command changes a key. `value_at` is the position of a put's value in the log, if
-    /// the log contains it.
+    /// Reports that the current command changes a key. `value_at` is the position in the log of the value that a put
+    /// writes; `None` if the log does not contain that value.
     #[inline]
     pub(crate) fn changed(&mut self, change: &KeyChange<'_>, value_at: Option<LogPosition>) {
         if self.applier.verdict.is_telling() {
@@ -51,7 +51,8 @@ impl Applying<'_> {
         }
     }
 
-    /// Ends a command. `before` is the last revision used before it.
+    /// Ends the command `number` of the entry: stores facts about its effect in the entry's verdict row, if the
+    /// command's bytes do not determine them. `before` is the last revision used before the command.
     #[inline]
     pub(crate) fn judge(&mut self, number: usize, bytes: &[u8], before: Revision) {
         let (used, expected) = (self.applied.revision != before, uses_revision(bytes));
@@ -66,7 +67,8 @@ impl Applying<'_> {
     }
 }
 
-/// Stages the rows that later help to read the entry as history.
+/// Stages the rows that an entry needs so that watches can later derive its changes: a mark (log position of a
+/// revision) and a verdict (facts that the entry's bytes do not determine). Most entries need neither.
 pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     let applier = &mut *applying.applier;
     if is_due(entry, &applier.applied) {
@@ -80,8 +82,8 @@ pub(crate) fn write_rows(applying: &mut Applying<'_>, entry: &Entry<'_>) {
     }
 }
 
-/// Raises the floor, and deletes at most `max` rows below it. Each node decides for itself how far back its log can
-/// be read as history.
+/// Raises the history floor, and deletes at most `max` rows below it that only served watches of past changes. Each
+/// node decides for itself how far back its log can be read as history.
 pub(crate) fn raise_floor(applying: &mut Applying<'_>, floor: HistoryFloor, max: u32) -> Result<Moved, MachineError> {
     let applier = &mut *applying.applier;
     // The floor may pass all applied entries, but no later ones.
@@ -110,7 +112,7 @@ fn forget_rows(applying: &mut Applying<'_>, [from, below]: [[u8; 9]; 2], max: u3
     Ok(rows.len() as u32)
 }
 
-/// Loads the history floor from a view.
+/// Loads the history floor (revision and index from which the log can be read as history) from a view.
 pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> {
     let Some(row) = view.get(&HISTORY_FLOOR)? else { return Ok(HistoryFloor::default()) };
     let mut reader = Reader::at(&row, 0);
@@ -118,19 +120,21 @@ pub(crate) fn load_floor(view: &dyn View) -> Result<HistoryFloor, MachineError> 
     floor.ok_or_else(|| MachineError::corrupt("history floor", &HISTORY_FLOOR, "row of a wrong length"))
 }
 
-/// Verdicts of a range of entries, in order, from one view.
+/// The verdicts (rows with facts that an entry's bytes do not determine) of a range of entries, in order, from one
+/// view.
 #[derive(Clone, Debug)]
 pub struct Verdicts {
-    /// Entries with a verdict, and their rows.
+    /// Index of each entry that has a verdict, and the content of that row.
     pub rows: Vec<(Index, Bytes)>,
-    /// Inclusive end of the range. Entries of the range that are not in `rows` have no verdict.
+    /// Inclusive end of the range of entries. Entries of the range that are not in `rows` have no verdict.
     pub through: Index,
-    /// Floor below which rows may be deleted; zero if the range never had rows.
+    /// History floor below which verdicts may have been deleted; zero if the range never had verdicts.
     pub floor: HistoryFloor,
 }
 
 impl Machine {
-    /// Returns the last mark at or before a revision; `None` if it is below the floor.
+    /// Returns the last mark (log position of a revision) at or before a revision; `None` if no such mark lies at or
+    /// above the history floor.
     pub fn history_mark(&self, at_or_before: Revision) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), keys::history_mark(at_or_before));
@@ -140,8 +144,8 @@ impl Machine {
         first_mark(&*view, (Bound::Included(&low), Bound::Included(&high)), Direction::Reverse, &mut |_| true)
     }
 
-    /// Returns the first mark at or after a log position and not below the floor, at which the readable history
-    /// begins.
+    /// Returns the first mark (log position of a revision) at or after the log position `log_start` and not below the
+    /// history floor. Changes can be read from this position on.
     pub fn history_begin(&self, log_start: Lsn) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), [keys::TAG_MARK + 1]);
@@ -149,12 +153,14 @@ impl Machine {
         first_mark(&*view, bounds, Direction::Forward, &mut |mark| mark.lsn >= log_start)
     }
 
-    /// Returns the floor below which rows were deleted.
+    /// Returns the history floor: the revision and the entry index below which this node can no longer read changes
+    /// from its log.
     pub fn history_floor(&self) -> Result<HistoryFloor, MachineError> {
         load_floor(&*self.backend.view())
     }
 
-    /// Returns true if raising the floor to `floor` would delete rows.
+    /// Returns true if raising the history floor (the oldest position from which changes can be read) to `floor` would
+    /// delete rows.
     pub fn has_history_below(&self, floor: HistoryFloor) -> Result<bool, MachineError> {
         let view = self.backend.view();
         let ranges = [
@@ -171,10 +177,11 @@ impl Machine {
         Ok(found)
     }
 
-    /// Returns verdicts of entries from `from` on: at most `max_rows`, and little more than `max_bytes` bytes.
+    /// Returns the verdicts (facts that an entry's bytes do not determine) of entries from index `from` on: at most
+    /// `max_rows` of them, and little more than `max_bytes` bytes.
     ///
-    /// Usually there are none, and then nothing is scanned. A scan links the memtable's queued nodes, so a reader
-    /// that closely follows the writer would repeatedly slow it down.
+    /// Usually no entry has a verdict, and then the map is not scanned. A scan first links nodes that the memtable has
+    /// queued, so a reader that closely follows the writer would repeatedly slow the writer down.
     pub fn verdicts(&self, from: Index, max_rows: usize, max_bytes: usize) -> Result<Verdicts, MachineError> {
         let through = self.applied().index;
         if self.published.judged.load(Ordering::Acquire) < from.0 {

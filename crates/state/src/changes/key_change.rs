@@ -1,38 +1,38 @@
-//! One change of a key.
+//! One change of a key, as watches see it.
 
 use thalweg_types::KeyspaceId;
 
-/// A change of a key, or of all keys with a prefix.
+/// A change of one key, or of all keys with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyChange<'a> {
     /// The key was set.
     Put {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// User key.
+        /// Key as the user gave it.
         key: &'a [u8],
-        /// New value.
+        /// Value that the key was set to.
         value: &'a [u8],
     },
-    /// The key was deleted. A blind delete reports this even if the key did not exist.
+    /// The key was deleted. A blind delete, which does not read the key, reports this even if the key did not exist.
     Delete {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// User key.
+        /// Key as the user gave it.
         key: &'a [u8],
     },
-    /// The key was removed after its deadline.
+    /// The key was removed after its deadline or its lease's deadline.
     Expire {
         /// Keyspace of the key.
         keyspace: KeyspaceId,
-        /// User key.
+        /// Key as the user gave it.
         key: &'a [u8],
     },
     /// All keys with the prefix were deleted.
     DeletePrefix {
         /// Keyspace of the keys.
         keyspace: KeyspaceId,
-        /// The prefix; empty for the whole keyspace.
+        /// The prefix of the deleted keys; empty for the whole keyspace.
         prefix: &'a [u8],
     },
 }

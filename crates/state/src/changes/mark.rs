@@ -1,34 +1,35 @@
-//! Marks: log positions of entries, by the last revision used before the entry.
+//! Marks: rows with the log position of an entry, found by the last revision used before the entry.
 //!
 //! ```text
 //! mark := lsn u64 | index u64                  at key 0c | revision u64 BE; value little-endian
 //! ```
-//! The position of an entry alone decides if it gets a mark, so a replay writes the same marks. They are sparse:
-//! one in [`STEP_RECORDS`] records, and one for each [`STEP_BYTES`] of a segment. A reader that searches for a
-//! revision reads at most that much of the log in vain.
+//! The position of an entry alone decides if it gets a mark, so a replay writes the same marks. Marks are sparse: one
+//! in [`STEP_RECORDS`] records, and one for each [`STEP_BYTES`] of a segment. A reader that searches for a revision
+//! reads at most that much of the log in vain.
 
 use thalweg_store::Applied;
 use thalweg_types::{Index, Lsn, Revision};
 
 use crate::entry::Entry;
 
-/// Number of records between marks.
+/// Number of log records after which the next entry gets a mark: a row with its log position.
 const STEP_RECORDS: u64 = 256;
-/// Bytes of a segment between marks.
+/// Number of bytes of a log segment after which the next entry gets a mark: a row with its log position.
 const STEP_BYTES: u64 = 1024 * 1024;
 
-/// A position at which reading can begin.
+/// A mark: a log position at which reading of changes can begin, with the revision reached there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Last revision used before the entry.
+    /// Last revision that a command before the marked entry used.
     pub revision: Revision,
-    /// LSN of the entry's record.
+    /// LSN of the log record that contains the marked entry.
     pub lsn: Lsn,
-    /// Index of the entry.
+    /// Index of the marked entry.
     pub index: Index,
 }
 
-/// Returns true if the entry, applied after `before`, gets a mark. The very first commit follows a mark.
+/// Returns true if the entry gets a mark: a row with its log position. `before` is the state's position before the
+/// entry. Every entry gets one until a revision is used, so the very first commit of a space has a mark before it.
 #[inline]
 pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
     let start = u64::from(entry.at.offset);
@@ -38,7 +39,7 @@ pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
 }
 
 impl Mark {
-    /// Creates the mark of an entry that is applied after `before`.
+    /// Creates the mark (row with the log position) of an entry. `before` is the state's position before the entry.
     pub(crate) fn of(entry: &Entry<'_>, before: &Applied) -> Self {
         Self { revision: before.revision, lsn: Lsn(entry.next_lsn.0 - 1), index: entry.index }
     }
@@ -50,7 +51,7 @@ impl Mark {
         out
     }
 
-    /// Decodes a mark; returns `None` if the row has another length.
+    /// Decodes a mark (log position of a revision) from its row; returns `None` if the row has another length.
     pub(crate) fn decode(revision: Revision, row: &[u8]) -> Option<Self> {
         let (lsn, index) = row.split_first_chunk::<8>()?;
         let index = index.try_into().ok().map(u64::from_le_bytes)?;

@@ -1,4 +1,4 @@
-//! Changes that the log's entries made, as history for watches and other readers of the log.
+//! The changes that log entries made to keys, as history for watches and other readers of the log.
 //!
 //! Owns: the two kinds of rows that make entries readable as history, and the iteration over an entry's changes.
 //! Does not own: the log, or former values of keys (`history`).

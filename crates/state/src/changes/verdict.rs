@@ -18,7 +18,7 @@
 
 use thalweg_types::{
     KeyspaceId,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 use crate::changes::key_change::KeyChange;
@@ -32,17 +32,17 @@ const DELETE_PREFIX: u8 = 2;
 const PUT: u8 = 3;
 const PUT_FROM_ENTRY: u8 = 4;
 
-/// Collects the verdict of the entry that is being applied.
+/// Builder of the verdict of the entry being applied: the row with facts that the entry's bytes do not determine.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictBuilder {
     row: Vec<u8>,
-    /// Encoded changes of the current command.
+    /// Encoded changes that the current command has recorded so far.
     told: Vec<u8>,
     count: u32,
     telling: bool,
 }
 
-/// Length of the current command's changes at one point.
+/// Bytes and number of the changes that the current command had recorded at one point, to which a rollback returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Savepoint {
     bytes: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Savepoint {
 }
 
 impl VerdictBuilder {
-    /// Starts recording the current command's changes.
+    /// Starts recording the current command's changes, which the entry's bytes do not determine.
     pub(crate) fn tell(&mut self) {
         self.telling = true;
     }
@@ -60,7 +60,8 @@ impl VerdictBuilder {
         self.telling
     }
 
-    /// Records a change of the current command. `value_at` is the offset of a put's value in the entry's payload.
+    /// Records a change of the current command. `value_at` is the offset, within the entry's payload, of the value
+    /// that a put writes.
     pub(crate) fn push(&mut self, change: &KeyChange<'_>, value_at: Option<u32>) {
         let (keyspace, key) = change.target();
         let kind = match (change, value_at) {
@@ -86,25 +87,25 @@ impl VerdictBuilder {
         self.count += 1;
     }
 
-    /// Returns a savepoint of the current command's changes.
+    /// Returns a savepoint: the extent of the current command's changes so far.
     pub(crate) fn savepoint(&self) -> Savepoint {
         Savepoint { bytes: self.told.len(), count: self.count }
     }
 
-    /// Removes the current command's changes since the savepoint.
+    /// Removes the changes that the current command has recorded since the savepoint.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
         self.told.truncate(to.bytes);
         self.count = to.count;
     }
 
-    /// Records that the current command, a commit by its bytes, was rejected.
+    /// Records that the command `number` was rejected, although its bytes are those of a commit.
     pub(crate) fn refused(&mut self, number: u32) {
         self.row.extend_from_slice(&number.to_le_bytes());
         self.row.push(REFUSED);
         self.forget_told();
     }
 
-    /// Records that the current command used a revision and made the recorded changes.
+    /// Records that the command `number` used a revision and made the recorded changes.
     pub(crate) fn told(&mut self, number: u32) {
         self.row.extend_from_slice(&number.to_le_bytes());
         self.row.push(TOLD);
@@ -113,14 +114,14 @@ impl VerdictBuilder {
         self.forget_told();
     }
 
-    /// Ends the current command without an exception.
+    /// Ends the current command, whose effect is as its bytes predict, and drops its recorded changes.
     pub(crate) fn forget_told(&mut self) {
         self.told.clear();
         self.count = 0;
         self.telling = false;
     }
 
-    /// Returns the row of the entry; empty if it needs none.
+    /// Returns the verdict row of the entry; empty if the effect of all its commands is as their bytes predict.
     pub(crate) fn row(&self) -> &[u8] {
         &self.row
     }
@@ -135,18 +136,19 @@ impl VerdictBuilder {
     }
 }
 
-/// Exception of one command in a verdict.
+/// Exception in a verdict: one command whose effect differs from the effect that its bytes predict.
 #[derive(Clone, Debug)]
 pub(crate) enum Exception<'a> {
     NoRevision,
     Told(Told<'a>),
 }
 
-/// Iterates over the exceptions of a verdict.
+/// Iterates over the exceptions in a verdict: the commands of an entry whose effect differs from what their bytes
+/// predict.
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions<'a> {
     reader: Reader<'a>,
-    /// Command number of the next exception, read ahead.
+    /// Number of the command with the next exception, read ahead; `None` if no exception is left.
     next: Option<u32>,
     begun: bool,
 }
@@ -156,7 +158,8 @@ impl<'a> Exceptions<'a> {
         Self { reader: Reader::at(row, 0), next: None, begun: false }
     }
 
-    /// Returns the exception of a command, if any. Callers must query the commands in order.
+    /// Returns the exception for the command `number`, or `None` if the command's effect is as its bytes predict.
+    /// Callers must query the commands of an entry in order.
     pub(crate) fn of(&mut self, number: u32) -> Result<Option<Exception<'a>>, Malformed> {
         if !self.begun {
             self.begun = true;
@@ -184,7 +187,7 @@ impl<'a> Exceptions<'a> {
     }
 }
 
-/// The recorded changes of a command.
+/// The changes of one command, as recorded in the verdict row of its entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Told<'a> {
     reader: Reader<'a>,
@@ -192,7 +195,7 @@ pub(crate) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// Skips the changes of a command, and checks that they decode.
+    /// Moves `reader` past the changes of a command, and checks that they decode.
     fn pass(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let count = reader.u32("change count")?;
         let told = Self { reader: reader.clone(), count };
@@ -211,7 +214,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// A change in its stored form.
+/// A change as the verdict row stores it: complete, or with a value that is in the entry's payload.
 enum Raw<'a> {
     Whole(KeyChange<'a>),
     FromEntry { keyspace: KeyspaceId, key: &'a [u8], at: usize, len: usize },

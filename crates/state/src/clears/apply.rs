@@ -1,7 +1,7 @@
-//! Deleting all keys with a prefix, dropping keyspaces, and sweeping the hidden rows of both.
+//! Deletes of all keys with a prefix, drops of keyspaces, and the sweep that removes the rows which both have hidden.
 //!
-//! A prefix with few rows is emptied immediately. One with more rows gets a clear (see `table`), which hides its
-//! rows. Later sweeps remove them in steps of bounded size, as part of any entry.
+//! If few rows have the prefix, they are deleted immediately. Otherwise the prefix gets a clear (see `table`), which
+//! hides the rows. Later sweeps remove the hidden rows in steps of bounded size, as part of any entry.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -35,10 +35,10 @@ use crate::{
     sync::read,
 };
 
-/// Bytes of keys after which one sweep ends.
+/// Bytes of examined row keys after which one sweep ends.
 const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Data of a key's row that is needed to remove it.
+/// Fields of a key's row that are needed to remove the row.
 #[derive(Debug)]
 pub(crate) struct Row {
     key: Vec<u8>,
@@ -59,16 +59,16 @@ impl Row {
     }
 }
 
-/// Result of emptying a prefix.
+/// Result of deleting all keys with a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
-    /// The rows are removed. The number counts those that were visible.
+    /// All rows with the prefix are removed. The number counts those that were visible to readers.
     Now(u64),
-    /// There are too many rows to remove immediately. A clear hides them.
+    /// Too many rows have the prefix to remove them immediately, so they are hidden until sweeps remove them.
     Later,
 }
 
-/// Calls `each` with the rows of a range until it breaks.
+/// Calls `each` with the rows of a key range until `each` breaks.
 fn visit_rows(
     view: &dyn View,
     range: &KeyRange,
@@ -86,8 +86,8 @@ fn visit_rows(
 }
 
 impl Applying<'_> {
-    /// Deletes all keys with a prefix, for the command of `revision`. Rejects the command, without a change, if
-    /// there are many keys and the table of clears is full.
+    /// Deletes all keys with a prefix, for the command that uses `revision`. Rejects the command, without a change, if
+    /// many keys have the prefix and the table of deleted prefixes is full.
     pub(crate) fn empty_prefix(
         &mut self,
         keyspace: KeyspaceId,
@@ -101,8 +101,8 @@ impl Applying<'_> {
         Ok(self.empty(keyspace, prefix, few, revision)?)
     }
 
-    /// Deletes all keys with a prefix, given the result of [`few_rows`](Self::few_rows). If that is `None`, the
-    /// table of clears must have room.
+    /// Deletes all keys with a prefix. `few` is the result of [`few_rows`](Self::few_rows); if it is `None`, the table
+    /// of deleted prefixes must have room for one more.
     fn empty(
         &mut self,
         keyspace: KeyspaceId,
@@ -131,7 +131,7 @@ impl Applying<'_> {
         Ok(Emptied::Later)
     }
 
-    /// Returns the rows with a prefix, including hidden ones; `None` if they are too many to remove immediately.
+    /// Returns the rows with a prefix, including hidden rows; `None` if there are too many to remove immediately.
     fn few_rows(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<Option<Vec<Row>>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let mut rows = Vec::new();
@@ -142,7 +142,7 @@ impl Applying<'_> {
         Ok((rows.len() <= MAX_EAGER_PREFIX_ROWS).then_some(rows))
     }
 
-    /// Returns the rows with a prefix that the command of this revision has written.
+    /// Returns the rows with this prefix which the current command, whose revision is `revision`, has written itself.
     fn own_rows(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> Result<Vec<Row>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let staged = self.applier.staged.range(range.lower(), range.upper());
@@ -150,7 +150,7 @@ impl Applying<'_> {
         rows.filter(|row| row.as_ref().map_or(true, |row| row.revision == revision)).collect()
     }
 
-    /// Removes a row, hidden or not, and updates counts, history and collections.
+    /// Removes a key's row, hidden or not, and updates exact counts, history and the row's Redis collection.
     pub(crate) fn remove_row(
         &mut self,
         keyspace: KeyspaceId,
@@ -173,9 +173,9 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if the table has room for a clear of this prefix. A clear that replaces others always has room;
-    /// otherwise a full table would prevent clients from emptying a whole keyspace. In a keyspace with history, a
-    /// clear replaces none of another command.
+    /// Returns true if a clear (a deleted prefix with hidden rows) can be added to the table of clears. A clear that
+    /// replaces others always can, so that clients can empty a whole keyspace even if the table is full. In a keyspace
+    /// with history, a clear does not replace clears of other commands.
     fn has_room_for_clear(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> bool {
         if !self.keeps_history(keyspace) {
             return self.has_room_instead_of_longer(keyspace, prefix);
@@ -185,16 +185,18 @@ impl Applying<'_> {
         clears.len() < MAX_PENDING_CLEARS || is_again()
     }
 
-    /// Returns true if the table has room for a clear in a keyspace without history.
+    /// Returns true if a clear (a deleted prefix with hidden rows) can be added for a keyspace without history: the
+    /// table of clears is not full, or the new clear replaces others.
     fn has_room_instead_of_longer(&self, keyspace: KeyspaceId, prefix: &[u8]) -> bool {
         let clears = &self.applier.clears;
         let is_replaced = |(id, longer, _): (KeyspaceId, &[u8], _)| id == keyspace && longer.starts_with(prefix);
         clears.len() < MAX_PENDING_CLEARS || clears.iter().any(is_replaced)
     }
 
-    /// Adds a clear. It replaces clears with the same or a longer prefix, because it hides all rows that they hide.
-    /// In a keyspace with history they stay, or their revisions are stored in the new clear, because readers need
-    /// the time at which a row became hidden.
+    /// Adds a clear (a deleted prefix with hidden rows). In a keyspace without history, the new clear replaces clears
+    /// with the same or a longer prefix, because it hides all rows that those hide. In a keyspace with history,
+    /// readers need the time at which a row became hidden: so clears with a longer prefix stay, and the revision of
+    /// one with the same prefix is stored in the new clear.
     fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
         let earlier = read(&self.machine.published.clears).get(keyspace, prefix).map(|clear| clear.revision);
         let mut kept = Vec::new();
@@ -210,14 +212,16 @@ impl Applying<'_> {
         self.set_clear(keyspace, prefix, Some(Clear { revision, earlier, kept, swept: None }));
     }
 
-    /// Removes the clears with this prefix or a longer one.
+    /// Removes the clears (deleted prefixes with hidden rows) of this prefix and of longer prefixes that begin with
+    /// it.
     fn remove_clears(&mut self, keyspace: KeyspaceId, prefix: &[u8]) {
         let clears = self.applier.clears.clone();
         let covered = clears.iter().filter(|(of, longer, _)| *of == keyspace && longer.starts_with(prefix));
         covered.for_each(|(keyspace, longer, _)| self.set_clear(keyspace, longer, None));
     }
 
-    /// Sets or removes a clear.
+    /// Sets the clear (the record of a deleted prefix with hidden rows) in the table and in its row; `None` removes
+    /// the clear.
     fn set_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let key = (keyspace, prefix.to_vec());
         self.note_undo(|applier| Undo::Clear(key.clone(), applier.pending.clears.get(&key).cloned()));
@@ -235,7 +239,7 @@ fn too_many_clears() -> Outcome {
     Outcome::TooMany { what: "deleted prefixes wait to be swept", limit: MAX_PENDING_CLEARS }
 }
 
-/// Drops a keyspace; its name is free immediately. Uses a revision, because keys change.
+/// Drops a keyspace, whose name is then free immediately. The drop uses a revision, because it deletes keys.
 pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Result<Outcome, Refused> {
     let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
         return Ok(Outcome::NoSuchKeyspace(id));
@@ -257,7 +261,8 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
 }
 
 /// Examines up to `max` rows under deleted prefixes and removes the hidden ones, in the order of keyspaces and
-/// prefixes. Continues where the previous sweep ended.
+/// prefixes. Continues where the previous sweep ended. Also removes the parts of Redis collections that have lost
+/// their key.
 pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let mut sweep = Sweep { left: max, bytes: 0 };
@@ -283,11 +288,11 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// Remaining budget of one sweep.
+/// Progress of one sweep: the rows that it may still examine, and the bytes that it has examined.
 struct Sweep {
     /// Number of rows that may still be examined.
     left: u32,
-    /// Bytes of the keys examined.
+    /// Bytes of the row keys examined so far.
     bytes: usize,
 }
 
@@ -296,7 +301,7 @@ impl Sweep {
         self.left == 0 || self.bytes >= MAX_SWEPT_BYTES
     }
 
-    /// Sweeps the rows of one prefix. Returns the last key examined; `None` if no rows are left after it.
+    /// Removes hidden rows with one prefix. Returns the last key examined; `None` if no rows with the prefix follow.
     fn prefix(
         &mut self,
         applying: &mut Applying<'_>,

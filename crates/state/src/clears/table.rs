@@ -23,7 +23,7 @@
 use std::collections::BTreeMap;
 
 use thalweg_store::View;
-use thalweg_types::{KeyspaceId, Revision, record::Reader};
+use thalweg_types::{KeyspaceId, Revision, codec::Reader};
 
 use crate::{
     error::MachineError,
@@ -36,12 +36,13 @@ use crate::{
 pub(crate) struct Clear {
     /// Revision of the delete. Rows with lower revisions are hidden.
     pub(crate) revision: Revision,
-    /// Revision of the clear that this one replaced. Views from before this delete use it. It is lost when the node
-    /// is reopened, so no entry's outcome depends on it.
+    /// Revision of an earlier delete of the same prefix that this clear replaced. Views from before this delete still
+    /// use that revision. The field is lost when the node is reopened, so no entry's outcome depends on it.
     pub(crate) earlier: Option<Revision>,
-    /// Revisions of earlier deletes that are not swept, ascending; only in keyspaces with history.
+    /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending; only in keyspaces with
+    /// history.
     pub(crate) kept: Vec<Revision>,
-    /// Last user key swept, inclusive; `None` before the first sweep.
+    /// Last user key that a sweep has examined, inclusive; `None` before the first sweep.
     pub(crate) swept: Option<Vec<u8>>,
 }
 
@@ -70,7 +71,7 @@ impl Clear {
         reader.is_empty().then_some(Self { revision, earlier: None, kept, swept })
     }
 
-    /// Iterates over the revisions of all deletes in the row.
+    /// Iterates over the revisions of all deletes of this prefix whose rows are not all removed.
     fn revisions(&self) -> impl Iterator<Item = Revision> {
         self.kept.iter().copied().chain([self.revision])
     }
@@ -80,29 +81,30 @@ impl Clear {
     }
 }
 
-/// The clears of one keyspace.
+/// The clears (deleted prefixes with hidden rows) of one keyspace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
     clears: BTreeMap<Vec<u8>, Clear>,
-    /// Distinct lengths of the prefixes. A key is looked up by its prefixes of these lengths.
+    /// Distinct lengths of the deleted prefixes, in bytes. A key is looked up by its prefixes of these lengths.
     lengths: Vec<usize>,
 }
 
 impl Prefixes {
-    /// Returns true if a row with this key and revision is hidden from a view at `as_of`.
+    /// Returns true if a deleted prefix hides the row with this key and revision from a view whose last revision is
+    /// `as_of`.
     pub(crate) fn hides(&self, key: &[u8], revision: Revision, as_of: Revision) -> bool {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         beginnings.filter_map(|prefix| self.clears.get(prefix)).any(|clear| clear.hides(revision, as_of))
     }
 
-    /// Returns the revision of the first delete that hides a row with this key and revision.
+    /// Returns the revision of the first delete of a prefix that hides a row with this key and revision.
     pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
         let beginnings = self.lengths.iter().map_while(|&len| key.get(..len));
         let clears = beginnings.filter_map(|prefix| self.clears.get(prefix));
         clears.flat_map(Clear::revisions).filter(|&clear| revision < clear).min()
     }
 
-    /// Returns the revision of the last delete of all keys, if its rows are not swept yet.
+    /// Returns the revision of the last delete of all keys in the keyspace, if its rows are not all swept yet.
     pub(crate) fn emptied_at(&self) -> Option<Revision> {
         self.clears.get(b"".as_slice()).map(|clear| clear.revision)
     }
@@ -114,13 +116,14 @@ impl Prefixes {
     }
 }
 
-/// All clears that are not swept yet, by keyspace.
+/// All clears (deleted prefixes with hidden rows that are not all swept yet), by keyspace.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClearTable {
     by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
 }
 
-/// Changes of an entry to the table; `None` removes a clear.
+/// Changes that an entry makes to the table of deleted prefixes, by keyspace and prefix; `None` removes a prefix from
+/// the table.
 pub(crate) type ClearChanges = BTreeMap<(KeyspaceId, Vec<u8>), Option<Clear>>;
 
 impl ClearTable {
@@ -154,14 +157,15 @@ impl ClearTable {
         self.of(keyspace)?.clears.get(prefix)
     }
 
-    /// Iterates over the clears in the order of keyspace and prefix.
+    /// Iterates over the clears (deleted prefixes with hidden rows) in the order of keyspace and prefix.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (KeyspaceId, &[u8], &Clear)> {
         self.by_keyspace.iter().flat_map(|(&keyspace, prefixes)| {
             prefixes.clears.iter().map(move |(prefix, clear)| (keyspace, prefix.as_slice(), clear))
         })
     }
 
-    /// Returns the table with the clears that an entry adds, still including those that it removes.
+    /// Returns a copy of the table with the deleted prefixes that an entry adds, and still with those that the entry
+    /// removes.
     pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
         let mut table = self.clone();
         for ((keyspace, prefix), change) in changes {
@@ -172,7 +176,7 @@ impl ClearTable {
         table
     }
 
-    /// Sets or removes a clear.
+    /// Adds a deleted prefix with hidden rows to the table; `None` removes it.
     pub(crate) fn set(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let prefixes = self.by_keyspace.entry(keyspace).or_default();
         match clear {

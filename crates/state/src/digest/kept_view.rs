@@ -1,10 +1,10 @@
-//! The view that a digest command keeps for later computation.
+//! The view of the state that a digest command keeps, so that its digest can be computed later.
 
 use std::sync::Arc;
 
 use thalweg_store::View;
 
-/// A kept view, with the id of the digest command.
+/// A view of the state kept for a digest, with the id of the digest command.
 pub(crate) struct DigestView {
     pub(crate) id: u64,
     pub(crate) view: Arc<dyn View>,

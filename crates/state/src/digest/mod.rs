@@ -1,7 +1,7 @@
 //! The state digest: a hash over all rows on which the replicas of a space agree.
 //!
-//! Owns: the replicated form of each kind of row, the digest, and the view that a digest command keeps. Does not
-//! own: the layout of rows, or the comparison between replicas.
+//! Owns: the replicated form of each kind of row (the bytes that all replicas have in common), the digest, and the
+//! view that a digest command keeps. Does not own: the layout of rows, or the comparison between replicas.
 //!
 //! Invariant: a digest is a function of the committed entries alone.
 //!

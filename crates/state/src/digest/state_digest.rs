@@ -30,7 +30,7 @@ use crate::{
     streams::heads::Head,
 };
 
-/// Scope of a row: the space, or this node alone.
+/// Scope of a row: replicated in the whole space, or of this node alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The row is a function of the committed entries, so it is the same on every replica.
@@ -39,8 +39,8 @@ pub enum Standing {
     NodeLocal,
 }
 
-/// Appends the replicated form of a row to `out`. Returns [`Standing::NodeLocal`], and appends nothing, if the row
-/// has no such form.
+/// Appends to `out` the replicated form of a row: those bytes that are the same on every replica. Returns
+/// [`Standing::NodeLocal`], and appends nothing, if the row belongs to this node alone.
 ///
 /// # Errors
 /// Returns [`MachineError::Corrupt`] for a row that does not decode or has an unknown kind. `out` may then end with
@@ -63,7 +63,7 @@ pub fn replicated_row(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<Stand
     Ok(Standing::Replicated)
 }
 
-/// Fields in the replicated form of a value that never ends.
+/// The fields that the digest hashes of a value without deadline and lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastingValue {
     pub(crate) revision: u64,
@@ -71,8 +71,8 @@ pub(crate) struct LastingValue {
     pub(crate) crc: u32,
 }
 
-/// Returns the form's fields of a row whose value never ends; `None` for all other rows. Equivalent to
-/// [`replicated_row`] but without an allocation, because most rows that entries write are of this kind.
+/// Returns the fields that the digest hashes of a row, if the row is a value without deadline and lease; `None` for
+/// all other rows. Unlike [`replicated_row`], allocates nothing: most rows that entries write are such values.
 #[inline]
 pub(crate) fn lasting_value(key: &[u8], row: &[u8]) -> Option<LastingValue> {
     if key.first() != Some(&keys::TAG_DATA) {
@@ -87,8 +87,8 @@ pub(crate) fn lasting_value(key: &[u8], row: &[u8]) -> Option<LastingValue> {
     Some(LastingValue { revision: u64::from_le_bytes(*revision), len, crc })
 }
 
-/// Appends the row of an inline value, with its length and checksum instead of its bytes. Collections are appended
-/// unchanged.
+/// Appends the replicated form of a value's row: its length and checksum instead of its bytes. The row of a Redis
+/// collection is appended unchanged.
 #[inline]
 fn value_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineError> {
     let decoded = decode_value(key, row)?;
@@ -109,7 +109,8 @@ fn value_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineEr
     Ok(())
 }
 
-/// Appends a version's row with the form of its value. A row about forgotten versions is appended unchanged.
+/// Appends the replicated form of a version's row, which contains the length and checksum of the former value. A row
+/// which records that versions were forgotten is appended unchanged.
 fn version_form(key: &[u8], row: &[u8], out: &mut Vec<u8>) -> Result<(), MachineError> {
     if PastKey::of_version(key)?.revision.is_none() {
         out.extend_from_slice(row);
@@ -135,22 +136,22 @@ impl fmt::Display for Digest {
 pub struct StateDigest {
     /// Hash over all replicated rows.
     pub digest: Digest,
-    /// Number of replicated rows.
+    /// Number of replicated rows in the view.
     pub rows: u64,
-    /// Position that the view had applied. `lsn` is a position in this node's own log; replicas compare the other
-    /// fields.
+    /// Log position up to which the view had applied entries. `lsn` is a position in this node's own log; replicas
+    /// compare the other fields.
     pub applied: Applied,
-    /// Digests of the rows with each first byte, in ascending order. If the digests of two replicas differ, these
-    /// show the kinds of rows that differ.
+    /// Digests of the groups of rows with the same first key byte, in ascending order of that byte. If the digests of
+    /// two replicas differ, these show the kinds of rows that differ.
     pub kinds: Vec<KindDigest>,
 }
 
-/// The digest of the replicated rows whose keys begin with one byte.
+/// The digest of those replicated rows whose keys begin with the same byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindDigest {
-    /// First byte of the keys.
+    /// First byte of the keys of these rows.
     pub tag: u8,
-    /// Readable name of these rows.
+    /// Readable name of this kind of row.
     pub name: &'static str,
     /// Hash over the replicated rows of this kind.
     pub digest: Digest,
@@ -158,10 +159,10 @@ pub struct KindDigest {
     pub rows: u64,
 }
 
-/// Number of rows between two calls of `progress`.
+/// Number of rows between two calls of the `progress` callback while a digest is computed.
 const PROGRESS_ROWS: u64 = 4096;
 
-/// Hashes the replicated forms of all rows of a view. Reads every row once, in order, and nothing from the log.
+/// Hashes the replicated forms of all rows of a view. Reads every row once, in order, and reads nothing from the log.
 /// Calls `progress` periodically with the number of rows visited so far, including node-local ones.
 pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<StateDigest, MachineError> {
     let mut digester = Digester::default();
@@ -188,12 +189,12 @@ pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<St
     }
 }
 
-/// An incremental hasher of rows in the order of their keys.
+/// An incremental hasher that takes rows in the order of their keys.
 #[derive(Default)]
 struct Digester {
     all: Xxh3,
     rows: u64,
-    /// Hasher of the rows with the current first byte.
+    /// Hasher of the rows whose keys begin with the current first byte.
     kind: Option<KindHasher>,
     kinds: Vec<KindDigest>,
     form: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Keeping the view for a requested digest.
+//! Keeping the view of the state that a digest command has requested.
 //!
 //! Owns: a view of the state as of the end of the entry with the digest command, so that the digest can be computed
 //! while later entries are applied. Does not own: the digest (`state_digest`).
@@ -18,14 +18,15 @@ use crate::{
     sync::lock,
 };
 
-/// Requests that a view is kept after the entry is applied. If an entry has several requests, the last one counts.
+/// Requests that the machine keeps a view for digest `id` once the current entry is applied. If an entry has several
+/// requests, the last one counts.
 pub(crate) fn ask(applying: &mut Applying<'_>, id: u64) -> Outcome {
     applying.applier.digest_wanted = Some(id);
     Outcome::Done
 }
 
 impl Machine {
-    /// Keeps a view of all applied records. The applying thread calls it between two records.
+    /// Keeps a view of all applied records for the digest `id`. The applying thread calls this between two records.
     pub(crate) fn keep_digest_view(&self, id: u64) {
         let view = self.backend.view();
         let before = lock(&self.digest_view).replace(DigestView { id, view });
@@ -33,21 +34,21 @@ impl Machine {
         drop(before);
     }
 
-    /// Takes the view of the digest command with this id. Returns `None` if a newer command has replaced it, or if
-    /// it was already taken or dropped.
+    /// Takes the view kept for the digest command with this id. Returns `None` if a newer command's view has replaced
+    /// it, or if it was already taken or dropped.
     #[must_use]
     pub fn take_digest_view(&self, id: u64) -> Option<Arc<dyn View>> {
         lock(&self.digest_view).take_if(|kept| kept.id == id).map(|kept| kept.view)
     }
 
-    /// Returns the id of the kept view, if there is one.
+    /// Returns the id of the digest command whose view is kept; `None` if no view is kept.
     #[must_use]
     pub fn kept_digest_view(&self) -> Option<u64> {
         lock(&self.digest_view).as_ref().map(|kept| kept.id)
     }
 
-    /// Drops the kept view, if there is one. Used if no caller on this node requested it, for example after a
-    /// replay.
+    /// Drops the view kept for a digest, if there is one. Used if no caller on this node requested the digest, for
+    /// example after a replay.
     pub fn drop_digest_view(&self) {
         let kept = lock(&self.digest_view).take();
         drop(kept);

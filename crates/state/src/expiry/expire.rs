@@ -1,16 +1,14 @@
-//! Expiry: removal of ended keys and leases, a bounded number of rows at a time.
+//! Expiry: commands that remove ended keys and leases from the state, a bounded number of rows at a time.
 //!
-//! Owns: the commands by which maintenance removes keys past their deadline, the keys of ended leases, and rows
-//! that blind writes have left stale; and the reads that detect such work. Does not own: hiding. Ended keys are
-//! hidden already (see `expiry/rows.rs`), so no command here changes what a reader sees.
+//! Owns: the commands by which maintenance removes keys past their deadline, the keys of ended leases, and index rows
+//! that blind writes have left stale; and the reads by which maintenance detects such work. Does not own: hiding.
+//! Ended keys are hidden already (see `expiry/rows.rs`), so no command here changes what a reader sees.
 
 use std::ops::Bound;
 
 use thalweg_store::View;
 use thalweg_types::{
-    KeyspaceId, LeaseId, Revision, SpaceTime,
-    command::{Outcome, StaleRows},
-    limits::MAX_EXPIRED_ROWS,
+    KeyspaceId, LeaseId, Revision, SpaceTime, codec::List, command::Outcome, limits::MAX_EXPIRED_ROWS,
 };
 
 use crate::{
@@ -26,7 +24,7 @@ use crate::{
     rows::keys_of,
 };
 
-/// Removes at most `max` rows of keys and leases that have ended at the entry's time.
+/// Removes keys and leases that have ended at the entry's time. Examines at most `max` rows.
 pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_EXPIRED_ROWS);
     let (rows, mut more) = ended_rows(&applying.view(), applying.applied.time, max)?;
@@ -53,14 +51,16 @@ pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, R
     Ok(Outcome::Expired { keys: removal.keys, rows: max - removal.left, more })
 }
 
-/// Removes the keys of a lease that ended with this command's `revision`, up to the maximum of one command.
+/// Removes the keys of a lease that the current command, with this `revision`, has ended: at most as many as one
+/// command may remove.
 pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revision) -> Result<(), MachineError> {
     Removal { left: MAX_EXPIRED_ROWS, keys: 0, revision: Some(revision) }.lease(applying, id)?;
     Ok(())
 }
 
-/// Deletes those of the given rows that are stale.
-pub(crate) fn forget(applying: &mut Applying<'_>, rows: &StaleRows<'_>) -> Result<Outcome, Refused> {
+/// Deletes those of the given index rows that are still stale: their key no longer has the deadline or lease in the
+/// row.
+pub(crate) fn forget(applying: &mut Applying<'_>, rows: &List<'_, &[u8]>) -> Result<Outcome, Refused> {
     let mut forgotten = 0;
     for row in rows.iter() {
         let Some(ending) = Ending::of_row(row) else { continue };
@@ -76,18 +76,19 @@ pub(crate) fn forget(applying: &mut Applying<'_>, rows: &StaleRows<'_>) -> Resul
     Ok(Outcome::Expired { keys: 0, rows: forgotten, more: false })
 }
 
-/// State of the removal of keys by one command.
+/// State of a command that removes ended keys.
 struct Removal {
     /// Number of rows that the command may still examine.
     left: u32,
     keys: u32,
-    /// Revision of the command, used when it removes its first key. A command that removes no key uses none.
+    /// Revision of the command; `None` until the command removes its first key. A command that removes no key uses no
+    /// revision.
     revision: Option<Revision>,
 }
 
 impl Removal {
-    /// Examines the key that `row` names. Removes the key if its expiry satisfies `ends`; otherwise deletes only
-    /// `row`.
+    /// Examines the key that the index row `row` names. Removes the key if its expiry satisfies `ends`; otherwise the
+    /// index row is stale, and only this row is deleted.
     fn key_at(
         &mut self,
         applying: &mut Applying<'_>,
@@ -111,8 +112,9 @@ impl Removal {
         }
     }
 
-    /// Removes a key that has ended. If a deleted prefix hides it, the key counts as removed already, and only its
-    /// row is deleted, as a sweep would do: after its lease is gone, nothing would show when it had ended.
+    /// Removes a key that has ended. A key that a deleted prefix hides counts as removed already: then only its row is
+    /// deleted, as a sweep would do. The row cannot stay, because once its lease is gone, nothing would show when the
+    /// key had ended.
     fn remove(
         &mut self,
         applying: &mut Applying<'_>,
@@ -142,7 +144,8 @@ impl Removal {
         }
     }
 
-    /// Removes the keys of an ended lease, and the lease when no key is left. Returns true if the lease is removed.
+    /// Removes the keys of an ended lease, and also the lease when no key is left. Returns true if the lease is
+    /// removed.
     fn lease(&mut self, applying: &mut Applying<'_>, id: LeaseId) -> Result<bool, MachineError> {
         let (rows, more) = keys_of(&applying.view(), &attached_rows(id), self.left)?;
         self.left -= rows.len() as u32;
@@ -162,14 +165,15 @@ impl Removal {
     }
 }
 
-/// Returns the first rows of keys and leases that have ended at `time`, and true if there are more.
+/// Returns the keys of the first `max` deadline rows whose key or lease has ended at `time`, and true if there are
+/// more such rows.
 fn ended_rows(view: &dyn View, time: SpaceTime, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
     let mut range = KeyRange::with_prefix(&[TAG_DEADLINE]);
     range.set_upper(Bound::Excluded(deadline_prefix(SpaceTime(time.0.saturating_add(1)), KeyspaceId::ZERO).to_vec()));
     keys_of(view, &range, max)
 }
 
-/// Returns true if a row is stale: its key or lease now ends differently, or does not exist.
+/// Returns true if an index row is stale: its key or lease has another deadline or lease now, or does not exist.
 fn is_stale(view: &dyn View, ending: &Ending<'_>) -> Result<bool, MachineError> {
     let stored = |keyspace: KeyspaceId, key: &[u8]| {
         let full = [&keys::data_prefix(keyspace), key].concat();
@@ -184,12 +188,12 @@ fn is_stale(view: &dyn View, ending: &Ending<'_>) -> Result<bool, MachineError> 
     }
 }
 
-/// Position from which a search for stale rows continues.
+/// Position after which a search for stale index rows continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StaleCursor(Option<Vec<u8>>);
 
 impl Machine {
-    /// Returns true if a key or lease has ended at `now` and is not removed yet.
+    /// Returns true if a key or lease has ended at `now` and is not removed from the state yet.
     pub fn expiry_due(&self, now: SpaceTime) -> Result<bool, MachineError> {
         if !self.has_deadlines() {
             return Ok(false);
@@ -197,8 +201,8 @@ impl Machine {
         Ok(!ended_rows(&*self.backend.view(), now, 1)?.0.is_empty())
     }
 
-    /// Examines the next `max` rows of deadlines and attachments, and returns the stale ones, for a command that
-    /// deletes them. The cursor restarts after the last row.
+    /// Examines the next `max` index rows of deadlines and of keys attached to leases, and returns the stale ones. The
+    /// caller proposes a command that deletes them. After the last row, the search starts from the beginning again.
     pub fn stale_rows(&self, cursor: &mut StaleCursor, max: u32) -> Result<Vec<Vec<u8>>, MachineError> {
         if !self.has_deadlines() {
             return Ok(Vec::new());

@@ -1,12 +1,13 @@
-//! Leases: granting, keeping alive, revoking, and the keys attached to them.
+//! Commands that grant, keep alive and revoke leases, and the rows of keys attached to leases.
 //!
-//! Owns: leases as changed by the commands of an entry. Does not own: the removal of ended keys and leases (see
-//! `expire`).
+//! Owns: leases as changed by the commands of an entry. Does not own: the removal of ended keys and leases from the
+//! state (see `expire`).
 //!
 //! Invariants:
 //! * A lease's row is removed only when no value in the map is attached to it. So a lease granted later with the
 //!   same id never has keys of the earlier one.
-//! * An id that the state machine chooses depends only on the commands before, not on their grouping into entries.
+//! * The id that the state machine chooses for a lease depends only on the commands before, not on their grouping into
+//!   entries.
 
 use std::time::Duration;
 
@@ -27,12 +28,12 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Returns a lease as changed by earlier commands, even if it has ended.
+    /// Returns a lease with the changes of earlier commands in the same entry, even if the lease has ended.
     pub(crate) fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Lease::from_row(id, self.get(&lease_row(id)))
     }
 
-    /// Returns an unused id: the next one of the space's counter, skipping ids that clients have chosen.
+    /// Returns an unused lease id: the next one of the space's counter, skipping ids that clients have chosen.
     fn free_lease_id(&mut self) -> Result<LeaseId, MachineError> {
         loop {
             let id = self.applier.meta.next_lease;
@@ -48,7 +49,8 @@ impl Applying<'_> {
         Ok(self.lease(id)?.filter(|lease| lease.is_live(self.applied.time)))
     }
 
-    /// Replaces a lease, and the row of its deadline if that differs from `before`'s.
+    /// Replaces or removes a lease, and replaces the index row of its deadline if the deadline differs from that in
+    /// `before`.
     fn set_lease(&mut self, id: LeaseId, before: Option<&Lease>, after: Option<Lease>) {
         let batch = &mut self.applier.staged;
         let (old, new) = (before.map(|lease| lease.deadline), after.map(|lease| lease.deadline));
@@ -78,7 +80,7 @@ impl Applying<'_> {
         self.set_attached(id, keyspace, key, true)
     }
 
-    /// Removes a key's attachment, if there is one.
+    /// Detaches a key from a lease, if the key is attached to it.
     pub(crate) fn detach(&mut self, id: LeaseId, keyspace: KeyspaceId, key: &[u8]) -> Result<(), MachineError> {
         self.set_attached(id, keyspace, key, false)
     }
@@ -108,8 +110,9 @@ impl Applying<'_> {
     }
 }
 
-/// Rejects a put with a lease that is not live, or that has the maximum number of keys. The writes of one commit
-/// can exceed the maximum, because they are counted only as they are applied.
+/// Returns an error if a key cannot be attached to a lease, because the lease has ended or has the maximum number of
+/// keys. The writes of one commit can exceed the maximum, because attached keys are counted only when the writes are
+/// applied.
 pub(crate) fn check_attachable(applying: &Applying<'_>, id: LeaseId) -> Result<(), Refused> {
     match applying.live_lease(id)? {
         None => Err(Refused::Outcome(Outcome::NoSuchLease(id))),
@@ -120,7 +123,7 @@ pub(crate) fn check_attachable(applying: &Applying<'_>, id: LeaseId) -> Result<(
     }
 }
 
-/// Grants a lease under the given id, or under an unused one if the id is zero.
+/// Grants a lease with the given id, or with an unused id if the given one is zero.
 pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> Result<Outcome, Refused> {
     if applying.applier.lease_count >= MAX_LEASES {
         return Ok(Outcome::TooMany { what: "leases", limit: MAX_LEASES });
@@ -137,7 +140,7 @@ pub(crate) fn grant(applying: &mut Applying<'_>, id: LeaseId, ttl: Duration) -> 
     Ok(Outcome::Lease { id, ttl, deadline })
 }
 
-/// Extends a lease to a full TTL from the entry's time.
+/// Keeps a lease alive: moves its deadline to a full TTL after the entry's time.
 pub(crate) fn keep(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, Refused> {
     let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
     let deadline = applying.applied.time.plus(lease.ttl).max(lease.deadline);
@@ -145,7 +148,8 @@ pub(crate) fn keep(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, 
     Ok(Outcome::Lease { id, ttl: lease.ttl, deadline })
 }
 
-/// Ends a lease now. Its keys are hidden from this command on, and up to the maximum of one command are removed.
+/// Ends a lease now. Its keys are hidden from this command on, and as many as one command may remove are removed
+/// immediately.
 pub(crate) fn revoke(applying: &mut Applying<'_>, id: LeaseId) -> Result<Outcome, Refused> {
     let Some(lease) = applying.live_lease(id)? else { return Ok(Outcome::NoSuchLease(id)) };
     let ended = Lease { deadline: applying.applied.time, ..lease };

@@ -1,10 +1,10 @@
-//! Reads of leases and deadlines, and the configuration of the read clock.
+//! Queries about leases and deadlines, and the configuration of the clock that reads use.
 //!
-//! Owns: the source of time for reads, the flag that they need it, and the queries about deadlines and leases. Does
-//! not own: the time of entries, which comes with them.
+//! Owns: the source of time for reads, the flag that reads need this clock, and the queries about deadlines and
+//! leases. Does not own: the time of entries, which comes with them.
 //!
-//! A space without deadlines never queries a clock, neither for its reads nor for the times of its entries. The
-//! flag is set before the first deadline becomes visible, and stays set.
+//! A space without deadlines never queries a clock, neither for its reads nor for the times of its entries. The flag
+//! that a clock is needed is set before the first deadline becomes visible, and stays set.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -25,7 +25,7 @@ use crate::{
     machine::state_machine::Machine,
 };
 
-/// Returns the number of leases, including ended ones that are not removed yet.
+/// Returns the number of leases, including ended leases that are not removed from the state yet.
 pub(crate) fn count_leases(view: &dyn View) -> Result<usize, MachineError> {
     let mut count = 0;
     crate::rows::load_rows(view, &KeyRange::with_prefix(&[TAG_LEASE]), |_, _| {
@@ -35,7 +35,7 @@ pub(crate) fn count_leases(view: &dyn View) -> Result<usize, MachineError> {
     Ok(count)
 }
 
-/// A lease and its id.
+/// A lease and its id, as listed for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseInfo {
     /// Id of the lease.
@@ -44,31 +44,32 @@ pub struct LeaseInfo {
     pub lease: Lease,
 }
 
-/// Position in the list of a lease's keys: the list continues after this key of this keyspace.
+/// A key that is attached to a lease. Also a position in the list of a lease's keys: the next page begins after this
+/// key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttachedKey {
     /// Keyspace of the key.
     pub keyspace: KeyspaceId,
-    /// User key.
+    /// Key as the user gave it.
     pub key: Vec<u8>,
 }
 
 impl Machine {
-    /// Sets the clock of reads. Without one, reads use the time of the last entry. Only the first call has an
-    /// effect.
+    /// Sets the clock that decides, for reads, which values have ended. Without a clock, reads use the time of the
+    /// last entry. Only the first call has an effect.
     pub fn read_by(&self, source: Arc<dyn ReadTime>) {
         let _ = self.time_of_reads.source.set(source);
     }
 
-    /// Returns true if there are deadlines, or have been since the machine was opened. Only then do reads need the
-    /// clock.
+    /// Returns true if a key or lease has a deadline, or had one since the machine was opened. Only then do reads need
+    /// the clock.
     #[must_use]
     #[inline]
     pub fn has_deadlines(&self) -> bool {
         self.time_of_reads.has_deadlines.load(Ordering::Acquire)
     }
 
-    /// Sets the flag. Called before the first row of a deadline becomes visible.
+    /// Sets the flag that reads need a clock. Called before the first row of a deadline becomes visible.
     pub(crate) fn note_deadline(&self) {
         if !self.has_deadlines() {
             self.time_of_reads.has_deadlines.store(true, Ordering::Release);
@@ -81,7 +82,7 @@ impl Machine {
 }
 
 impl ReadView {
-    /// Returns a lease if it has not ended at the view's time.
+    /// Returns a lease; `None` if it does not exist or has ended at the view's time.
     pub fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Ok(Lease::in_view(self.view(), id)?.filter(|lease| lease.is_live(self.time())))
     }
@@ -96,7 +97,8 @@ impl ReadView {
         Ok(expiry.deadline.into_iter().chain(of_lease).min())
     }
 
-    /// Returns at most `limit` leases that have not ended, in the order of ids, starting after `after`.
+    /// Returns at most `limit` leases that have not ended at the view's time, in the order of ids, starting after the
+    /// id `after`.
     pub fn leases(&self, after: Option<LeaseId>, limit: usize) -> Result<Vec<LeaseInfo>, MachineError> {
         let mut range = KeyRange::with_prefix(&[TAG_LEASE]);
         if let Some(after) = after {
@@ -120,7 +122,8 @@ impl ReadView {
         failure.map_or(Ok(leases), Err)
     }
 
-    /// Returns at most `limit` keys attached to a lease, starting after `after`. An ended lease has none.
+    /// Returns at most `limit` keys attached to a lease, starting after the key `after`. A lease that has ended has no
+    /// keys.
     pub fn lease_keys(
         &self,
         id: LeaseId,

@@ -1,4 +1,4 @@
-//! Rows of deadlines, leases and attachments.
+//! The rows of deadlines, of leases and of keys attached to leases.
 //!
 //! Owns: the encoding of a value's expiry, the rows that list deadlines in order of time (`08`), leases (`09`) and
 //! the keys attached to them (`0a`), and the rule by which a key is hidden. Does not own: the removal of ended
@@ -13,18 +13,18 @@
 //! ```
 //! Values are little-endian, times in microseconds of space time.
 //!
-//! Invariants: a value with a deadline has its `08` row, a value with a lease its `0a` row, and a lease its `08`
-//! row. The reverse does not hold: a blind put or delete reads nothing, so it leaves the rows of the value that it
-//! replaces. Such a stale row is detected by reading its key, and is then removed. Ended keys that are not removed
-//! yet are hidden: a key is visible at a time if its deadline and its lease's deadline are after it.
+//! Invariants: a value with a deadline has its `08` row, a value with a lease its `0a` row, and a lease its `08` row.
+//! The reverse does not hold: a blind put or delete reads nothing, so it leaves the index rows of the value that it
+//! replaces. Such a stale row is detected by reading its key, and is then removed. Ended keys that are not removed yet
+//! are hidden: a key is visible at a time if its deadline and its lease's deadline are after that time.
 
 use std::time::Duration;
 
 use thalweg_store::View;
 use thalweg_types::{
     KeyspaceId, LeaseId, SpaceTime,
+    codec::{Malformed, Reader},
     limits::{MAX_KEY_BYTES, MAX_STALE_ROW_BYTES},
-    record::{Malformed, Reader},
 };
 
 use crate::{
@@ -41,13 +41,13 @@ pub struct Expiry {
     pub lease: Option<LeaseId>,
 }
 
-/// Number that represents no deadline; every deadline is below it.
+/// Number that represents no deadline in a row; every deadline is below it.
 const NO_DEADLINE: u64 = u64::MAX;
 
 impl Expiry {
     pub(crate) const ENCODED_LEN: usize = 16;
 
-    /// An expiry without deadline and lease.
+    /// Expiry of a value that never ends: no deadline and no lease.
     pub const NEVER: Self = Self { deadline: None, lease: None };
 
     pub(crate) fn encode(&self) -> [u8; Self::ENCODED_LEN] {
@@ -65,7 +65,7 @@ impl Expiry {
         }
     }
 
-    /// Returns true if a value with this expiry exists at `time`; `lease` looks up its lease. Conditions,
+    /// Returns true if a value with this expiry has not ended at `time`; `lease` looks up its lease. Conditions,
     /// transactions, reads and scans all use this rule.
     #[inline]
     pub(crate) fn is_live<E>(
@@ -83,14 +83,14 @@ impl Expiry {
     }
 }
 
-/// A lease. The keys attached to it end with it.
+/// A lease: a deadline that a client keeps moving ahead. The keys attached to a lease end with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Time to live after a grant or keep-alive.
+    /// Time from a grant or keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Space time at which the lease ends unless it is kept alive before.
+    /// Space time at which the lease ends unless a client keeps it alive before.
     pub deadline: SpaceTime,
-    /// Number of rows of attached keys. Stale rows count until they are removed.
+    /// Number of index rows of keys attached to the lease. A stale row counts until it is removed.
     pub keys: u32,
 }
 
@@ -122,7 +122,7 @@ impl Lease {
         if reader.is_empty() { Ok(lease) } else { Err(Malformed { at: Self::ENCODED_LEN, expected: "end of the row" }) }
     }
 
-    /// Loads a lease from a view, even if it has ended.
+    /// Loads a lease from a view, even if the lease has ended; `None` if it has no row.
     pub(crate) fn in_view(view: &dyn View, id: LeaseId) -> Result<Option<Self>, MachineError> {
         Self::from_row(id, view.get(&lease_row(id)).map_err(MachineError::from))
     }
@@ -137,19 +137,19 @@ impl Lease {
     }
 }
 
-/// Subject of a row in the index by deadline, or of an attachment.
+/// Subject of an index row of the expiry area: a deadline, or the attachment of a key to a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending<'a> {
-    /// A key with a deadline.
+    /// The row of a key's deadline.
     Key { deadline: SpaceTime, keyspace: KeyspaceId, key: &'a [u8] },
-    /// A lease with its deadline.
+    /// The row of a lease's deadline.
     Lease { deadline: SpaceTime, id: LeaseId },
-    /// A key that ends with its lease.
+    /// The row of a key that is attached to a lease, and so ends with it.
     Attached { lease: LeaseId, keyspace: KeyspaceId, key: &'a [u8] },
 }
 
 impl<'a> Ending<'a> {
-    /// Decodes the key of a row; returns `None` if it has another shape.
+    /// Decodes the key of an index row of a deadline or an attachment; returns `None` for any other key.
     pub(crate) fn of_row(row: &'a [u8]) -> Option<Self> {
         let (&tag, rest) = row.split_first()?;
         let (first, rest) = rest.split_first_chunk().map(|(first, rest)| (u64::from_be_bytes(*first), rest))?;
@@ -166,15 +166,15 @@ impl<'a> Ending<'a> {
     }
 }
 
-/// Bytes of tag, deadline or lease, and keyspace.
+/// Number of bytes before the user key in an index row: the tag, the deadline or lease id, and the keyspace id.
 const PREFIX_LEN: usize = 13;
 
-/// Returns the bytes before the user key in the row of a key's deadline.
+/// Returns the beginning of the index row of a key's deadline; the user key follows.
 pub(crate) fn deadline_prefix(deadline: SpaceTime, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(TAG_DEADLINE, deadline.0, keyspace)
 }
 
-/// Returns the key of the row of a lease's deadline.
+/// Returns the key of the index row of a lease's deadline.
 pub(crate) fn lease_deadline_row(deadline: SpaceTime, id: LeaseId) -> [u8; 21] {
     let mut row = [0; 21];
     row[..PREFIX_LEN].copy_from_slice(&deadline_prefix(deadline, KeyspaceId::ZERO));
@@ -182,14 +182,14 @@ pub(crate) fn lease_deadline_row(deadline: SpaceTime, id: LeaseId) -> [u8; 21] {
     row
 }
 
-/// Returns the key of a lease's row.
+/// Returns the row key under which a lease is stored.
 pub(crate) fn lease_row(id: LeaseId) -> [u8; 9] {
     let mut row = [TAG_LEASE; 9];
     row[1..].copy_from_slice(&id.0.to_be_bytes());
     row
 }
 
-/// Returns the bytes before the user key in the row of a key attached to a lease.
+/// Returns the beginning of the index row of a key attached to a lease; the user key follows.
 pub(crate) fn attached_prefix(lease: LeaseId, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(TAG_ATTACHED, lease.0, keyspace)
 }
@@ -201,14 +201,14 @@ fn prefix(tag: u8, first: u64, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix
 }
 
-/// Returns the range of the rows of all keys attached to a lease.
+/// Returns the range of the index rows of all keys attached to a lease.
 pub(crate) fn attached_rows(lease: LeaseId) -> KeyRange {
     let mut prefix = [TAG_ATTACHED; 9];
     prefix[1..].copy_from_slice(&lease.0.to_be_bytes());
     KeyRange::with_prefix(&prefix)
 }
 
-/// Decodes the id from the key of a lease's row.
+/// Decodes the lease id from the key of a lease's row.
 pub(crate) fn lease_of_row(row: &[u8]) -> Option<LeaseId> {
     Some(LeaseId(u64::from_be_bytes(row.get(1..)?.try_into().ok()?)))
 }

@@ -1,7 +1,7 @@
-//! The clock of reads.
+//! The clock that decides, for reads, which keys and leases have ended.
 //!
-//! A space without deadlines never queries the clock. The flag for this is set before the first deadline becomes
-//! visible, and stays set.
+//! A space without deadlines never queries the clock. The flag that the clock is needed is set before the first
+//! deadline becomes visible, and stays set.
 
 use std::{
     fmt,
@@ -17,16 +17,17 @@ use crate::{
     keys::{KeyRange, TAG_DEADLINE},
 };
 
-/// Source of space time for reads.
+/// Source of space time (the time that the space's log entries carry) for reads.
 pub trait ReadTime: Send + Sync + fmt::Debug {
-    /// Returns the current time, for a reader that shows only values whose deadlines are after it.
+    /// Returns the current space time, for a reader that only decides with it to show a value: one whose deadline is
+    /// after this time. A reader that hides ended values needs [`read_time`](Self::read_time).
     fn now(&self) -> SpaceTime;
-    /// Returns the current time, for a reader that hides values whose deadlines are at or before it. No entry that
-    /// is not applied yet may have or get a lower time.
+    /// Returns the current space time, for a reader that hides values whose deadlines are at or before it. No entry
+    /// that is not applied yet may have or get a lower time; otherwise a later read could show a hidden value again.
     fn read_time(&self) -> SpaceTime;
 }
 
-/// The clock of reads, and the flag that it is needed.
+/// The clock of reads, and the flag that reads need it.
 #[derive(Debug, Default)]
 pub(crate) struct TimeOfReads {
     pub(crate) has_deadlines: AtomicBool,

@@ -1,8 +1,8 @@
-//! Writes that give a key a deadline or a lease: puts and touches.
+//! Writes that give a key a deadline or attach it to a lease: puts and touches.
 //!
-//! Owns: the rows of such a write (the value with its expiry, the row of the deadline, the attachment), and the
-//! removal of those of the previous value. Does not own: plain puts, which read nothing and so leave such rows
-//! stale, or the removal of ended keys (see `expire`).
+//! Owns: the rows of such a write (the value with its expiry, the index row of the deadline, the attachment to the
+//! lease), and the removal of the previous value's index rows. Does not own: plain puts, which read nothing and so
+//! leave such rows stale, or the removal of ended keys (see `expire`).
 
 use thalweg_types::{KeyspaceId, LeaseId, LogPosition, Revision, SpaceTime, command::Deadline};
 
@@ -25,18 +25,19 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// A put with a deadline or lease.
+/// A put of a value with a deadline or a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutUntil<'a> {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) deadline: Deadline,
-    /// Lease of the value, which the caller has checked to be live.
+    /// Lease to which the key is attached; the caller has checked that it has not ended.
     pub(crate) lease: Option<LeaseId>,
 }
 
-/// Puts a value whose bytes are at `at` in the log. A value that would end immediately is deleted instead.
+/// Puts a value whose bytes are at position `at` in the log. A value whose deadline has already passed is deleted
+/// instead.
 pub(crate) fn put_until(
     applying: &mut Applying<'_>,
     put: &PutUntil<'_>,
@@ -48,9 +49,9 @@ pub(crate) fn put_until(
     put_ending(applying, (keyspace, key), value, revision, expiry, Some(at))
 }
 
-/// Puts a value with an expiry, or removes the key if `expiry` is `None` because it has already passed. Updates
-/// counts and history. `at` is the position of the value's bytes in the log; `None` is permitted only for short
-/// values.
+/// Puts a value with an expiry, or removes the key if `expiry` is `None`, because the deadline has already passed.
+/// Updates exact counts and history. `at` is the position of the value's bytes in the log; `None` is permitted only
+/// for values short enough to be stored inline.
 pub(crate) fn put_ending(
     applying: &mut Applying<'_>,
     (keyspace, key): (KeyspaceId, &[u8]),
@@ -64,7 +65,7 @@ pub(crate) fn put_ending(
     store_put(applying, (keyspace, key), value, revision, expiry, at)
 }
 
-/// Computes the expiry of a value that is put; returns `None` if it has already passed.
+/// Computes the deadline and lease of a value that is put; returns `None` if the deadline has already passed.
 pub(crate) fn end_of_put(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -80,7 +81,7 @@ pub(crate) fn end_of_put(
     Ok((!has_passed(applying, &expiry)).then_some(expiry))
 }
 
-/// Performs [`put_ending`] without updating counts and history.
+/// Writes the rows of a put with an expiry, like [`put_ending`] but without updating exact counts and history.
 fn store_put(
     applying: &mut Applying<'_>,
     (keyspace, key): (KeyspaceId, &[u8]),
@@ -107,7 +108,7 @@ fn store_put(
     Ok(())
 }
 
-/// Changes the deadline of a key. Value, revision and lease do not change. A key that does not exist is not
+/// Changes the deadline of a key. The key's value, revision and lease do not change. A key that does not exist is not
 /// created.
 pub(crate) fn touch(
     applying: &mut Applying<'_>,
@@ -122,17 +123,17 @@ pub(crate) fn touch(
     }
 }
 
-/// Effect of a touch: a new deadline, or the end of the key.
+/// Effect of a touch (a change of a key's deadline): a new deadline, or the end of the key.
 #[derive(Debug)]
 pub(crate) struct Touched {
     /// Revision of the key, which does not change.
     revision: Revision,
-    /// New expiry of the key; `None` if it has already passed.
+    /// New deadline and lease of the key; `None` if the new deadline has already passed, so that the key ends.
     expiry: Option<Expiry>,
 }
 
-/// Computes the effect of a touch. The outer `None` means that the key does not exist, the inner one that nothing
-/// changes.
+/// Computes the effect of a touch (a change of a key's deadline). The outer `None` means that the key does not exist,
+/// the inner `None` that nothing changes.
 pub(crate) fn plan_touch(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -148,7 +149,7 @@ pub(crate) fn plan_touch(
     Ok(Some(Some(Touched { revision: live.revision, expiry })))
 }
 
-/// Applies the planned touch.
+/// Applies a touch that [`plan_touch`] has computed: rewrites or removes the key.
 pub(crate) fn store_touched(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -165,7 +166,7 @@ pub(crate) fn store_touched(
     rewrite_value(applying, keyspace, key, touched.revision, expiry, None)
 }
 
-/// Converts a deadline to space time.
+/// Converts a command's deadline, which can be relative or a default, to space time; `None` if the value never ends.
 fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) -> Option<SpaceTime> {
     let time = applying.applied.time;
     match deadline {
@@ -177,8 +178,8 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
     }
 }
 
-/// Called before a commit's first change. If a write has a deadline that has already passed, the commit's changes
-/// cannot be derived from its bytes, so they are stored in the verdict.
+/// Stores the commit's changes in a row if a write has a deadline that has already passed, because then the changes
+/// cannot be derived from the commit's bytes. Called before the commit's first change.
 pub(crate) fn tell_if_passed(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {
         applying.tell_changes();
@@ -195,7 +196,7 @@ fn remove(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resu
     Ok(())
 }
 
-/// Writes the rows of a value's new expiry, and deletes those of the previous value.
+/// Writes the index rows of a value's new deadline and lease, and deletes those of the value that it replaces.
 fn replace_rows(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -210,7 +211,8 @@ fn replace_rows(
     replace_ends(applying, keyspace, key, &before, expiry)
 }
 
-/// Writes the rows of a key's new expiry, and deletes those of its previous one.
+/// Writes the index rows of a key's new deadline and lease (`after`), and deletes those of its previous ones
+/// (`before`).
 pub(crate) fn replace_ends(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -241,7 +243,7 @@ pub(crate) fn replace_ends(
     Ok(())
 }
 
-/// Writes the row of a value, in the form that its place and expiry require.
+/// Writes the row of a key's value with a revision, a deadline and a lease.
 pub(crate) fn write_value(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -253,10 +255,12 @@ pub(crate) fn write_value(
     applying.applier.staged.put(&[&keys::data_prefix(keyspace), key], &[&encode_value(revision, expiry, value)]);
 }
 
-/// Writes the row of a value that the key already has, with another revision or expiry. Callers that have the value
-/// pass it. If the same entry wrote the row before, in the same form, only its beginning is overwritten, so that
-/// repeated touches do not fill the batch with copies of the value. The form depends on the expiry in the same way
-/// on every node, so all nodes have the same number of changes.
+/// Writes a key's row again with another revision or expiry but the same value. A caller that has the value at hand
+/// passes it; otherwise it is read.
+///
+/// If the current entry has already written this row in the same form, only the first bytes of the row (revision and
+/// expiry) are overwritten in the batch, so that repeated touches do not fill the batch with copies of the value. The
+/// form of a row depends on its expiry in the same way on every node, so all nodes make the same number of changes.
 pub(crate) fn rewrite_value(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,

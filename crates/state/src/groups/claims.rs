@@ -1,10 +1,11 @@
-//! Settlements that a commit has checked but not applied yet.
+//! Settlements (acks and nacks of stream records) that a commit has checked but not applied yet.
 
 use std::collections::BTreeSet;
 
 use thalweg_types::{Attempt, GroupId, Offset};
 
-/// Records that the writes of one commit settle. Two writes must not settle the same record.
+/// Records of consumer groups that the writes of one commit settle (ack or nack). Two writes of a commit must not
+/// settle the same record.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(BTreeSet<(GroupId, Attempt, Offset, Offset)>);
 
@@ -15,7 +16,8 @@ impl Claims {
         }
     }
 
-    /// Claims `first..end` of an attempt. Returns false if a part of it is already claimed.
+    /// Notes that a write of the commit settles the records `first..end` of a delivery attempt. Returns false if an
+    /// earlier write of the same commit already settles one of these records.
     pub(crate) fn claim(&mut self, group: GroupId, attempt: Attempt, first: Offset, end: Offset) -> bool {
         let from = (group, attempt, Offset::ZERO, Offset::ZERO);
         // Claims of an attempt are disjoint, so the last one that begins below `end` also ends last.

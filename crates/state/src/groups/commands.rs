@@ -1,4 +1,4 @@
-//! Commands and reads of consumer groups.
+//! Commands about consumer groups, and the queries of the code that serves consumers.
 
 use std::{
     collections::BTreeSet,
@@ -11,6 +11,7 @@ use thalweg_types::{
         Outcome,
         groups::{Fetch, GroupCommand, GroupConfig, GroupOutcome, How, Settle},
     },
+    info,
     limits::{MAX_GROUP_MEMBERS, MAX_GROUPS},
 };
 
@@ -20,7 +21,7 @@ use crate::{
         claims::Claims,
         group::{Group, Refusal},
         head::Head,
-        read::{DeadParcel, GroupCounters, GroupInfo, GroupReady, HeldAttempt},
+        read::{DeadParcel, GroupCounters, GroupReady, HeldAttempt, describe},
         table::GroupTable,
     },
     machine::{applying::Applying, state_machine::Machine},
@@ -28,7 +29,7 @@ use crate::{
     sync::lock,
 };
 
-/// Runs a command about a group.
+/// Runs a command about a consumer group.
 pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> Result<Outcome, Refused> {
     match command {
         GroupCommand::Create { stream, start, config, name } => create(applying, stream, start, config, name),
@@ -49,7 +50,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
             let groups = applying.groups();
             let Some(group) = groups.change(group) else { return Ok(no_such_group(group)) };
             let (stream, due) = (group.head.stream, group.next_due());
-            let lapsed = GroupCommand::attempts(attempts).filter(|&attempt| !group.extend(now, attempt, by)).collect();
+            let lapsed = attempts.iter().filter(|&attempt| !group.extend(now, attempt, by)).collect();
             // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
             // one.
             if comes_sooner(due, group.next_due()) {
@@ -61,7 +62,8 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
     }
 }
 
-/// Returns true if the new due time is earlier, so that the timers of waiting consumers are too late.
+/// Returns true if a group's next due time has become earlier (from `before` to `after`). Consumers that wait for it
+/// have set their timers too late, so they must be woken.
 fn comes_sooner(before: Option<SpaceTime>, after: Option<SpaceTime>) -> bool {
     after.is_some_and(|after| before.is_none_or(|before| after < before))
 }
@@ -147,7 +149,8 @@ fn seek(applying: &mut Applying<'_>, id: GroupId, offset: Option<Offset>) -> Res
     Ok(Outcome::Group(GroupOutcome::Sought { cursor }))
 }
 
-/// Checks a settlement within a commit: its attempts must hold all records that it settles.
+/// Checks a settlement (ack or nack) that is a write of a commit: its attempts must still hold all records that it
+/// settles.
 pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Result<(), Refused> {
     let now = applying.applied.time;
     let mut claims = std::mem::take(&mut applying.applier.pending.claims);
@@ -173,7 +176,8 @@ fn check_in(group: &Group, now: SpaceTime, settle: &Settle<'_>, claims: &mut Cla
     Ok(())
 }
 
-/// Applies a settlement; returns `None` if the group does not exist.
+/// Applies a settlement (ack or nack). Returns the number of settled records, and the records that were not settled,
+/// because their attempt no longer held them; `None` if the group does not exist.
 pub(crate) fn perform_settle(
     applying: &mut Applying<'_>,
     settle: &Settle<'_>,
@@ -192,7 +196,7 @@ pub(crate) fn perform_settle(
     Some((u32::try_from(done.settled).unwrap_or(u32::MAX), done.lapsed))
 }
 
-/// Registration of a waiter for settlements, see [`Machine::wake_at_settlements`].
+/// Registration of a caller that waits for settlements, see [`Machine::wake_at_settlements`].
 #[derive(Debug)]
 pub struct SettlementWaiter(Arc<Machine>);
 
@@ -203,23 +207,30 @@ impl Drop for SettlementWaiter {
 }
 
 impl Machine {
-    /// Calls `with` with the table as of the last applied entry.
+    /// Calls `with` with the table of consumer groups as of the last applied entry.
     fn with_groups<T>(&self, with: impl FnOnce(&mut GroupTable) -> T) -> Result<T, MachineError> {
         let mut table = lock(&self.groups);
         if table.applying { Err(MachineError::Stopped) } else { Ok(with(&mut table)) }
     }
 
-    /// Returns the id of a stream's group with this name.
+    /// Returns the id of the consumer group with this name that reads the stream.
     pub fn group_id(&self, stream: StreamId, name: &str) -> Result<Option<GroupId>, MachineError> {
         self.with_groups(|table| table.id(stream, name))
     }
 
-    /// Returns the statistics of a group at `now`.
-    pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<GroupInfo>, MachineError> {
-        self.with_groups(|table| table.get(id).map(|group| GroupInfo::of(id, group, now)))
+    /// Returns the statistics of a consumer group at time `now`.
+    pub fn group(&self, id: GroupId, now: SpaceTime) -> Result<Option<info::Group>, MachineError> {
+        let group = self.with_groups(|table| table.get(id).map(|group| describe(id, group, now)))?;
+        Ok(group.and_then(|group| {
+            // A stream that has just been deleted takes its groups with it.
+            let stream = self.stream(group.stream)?;
+            let lag = stream.next.0.saturating_sub(group.cursor.0);
+            Some(info::Group { lag, stream_name: stream.name.to_string(), ..group })
+        }))
     }
 
-    /// Returns the groups of a stream in the order of names, or all groups in the order of ids.
+    /// Returns the consumer groups of a stream in the order of names, or, if `stream` is `None`, all groups in the
+    /// order of ids.
     pub fn groups(&self, stream: Option<StreamId>) -> Result<Vec<GroupId>, MachineError> {
         self.with_groups(|table| match stream {
             Some(stream) => table.of_stream(stream).collect(),
@@ -227,27 +238,27 @@ impl Machine {
         })
     }
 
-    /// Returns all groups in the order of ids, with their streams.
+    /// Returns all consumer groups in the order of ids, each with the stream that it reads.
     pub fn group_streams(&self) -> Result<Vec<(StreamId, GroupId)>, MachineError> {
         self.with_groups(|table| table.iter().map(|(id, group)| (group.head.stream, id)).collect())
     }
 
-    /// Returns the counters of the first `max` groups in the order of ids, and the number of all groups. Does not
-    /// iterate over pending records.
+    /// Returns the counters of the first `max` consumer groups in the order of ids, and the number of all groups. Does
+    /// not iterate over pending records.
     pub fn group_counters(&self, max: usize) -> Result<(Vec<GroupCounters>, usize), MachineError> {
         self.with_groups(|table| {
             (table.iter().take(max).map(|(id, group)| GroupCounters::of(id, group)).collect(), table.len())
         })
     }
 
-    /// Returns the stream, cursor and configuration of a group, which a fetch needs before it is proposed.
+    /// Returns the stream, cursor and configuration of a consumer group. A node needs them before it proposes a fetch.
     pub fn group_cursor(&self, id: GroupId) -> Result<Option<(StreamId, Offset, GroupConfig)>, MachineError> {
         self.with_groups(|table| {
             table.get(id).map(|group| (group.head.stream, group.head.cursor, group.head.config.clone()))
         })
     }
 
-    /// Reports if a fetch at `now` would deliver records.
+    /// Reports if a fetch from a consumer group at time `now` would deliver records.
     pub fn group_ready(&self, id: GroupId, now: SpaceTime) -> Result<GroupReady, MachineError> {
         let Some(stream) = self.with_groups(|table| table.get(id).map(|group| group.head.stream))? else {
             return Ok(GroupReady::Gone);
@@ -261,7 +272,7 @@ impl Machine {
         })
     }
 
-    /// Returns the records that these attempts still hold at `now`.
+    /// Returns the records that these delivery attempts of a group still hold at time `now`.
     pub fn held_attempts(
         &self,
         id: GroupId,
@@ -278,20 +289,22 @@ impl Machine {
         })
     }
 
-    /// Registers a waiter. Until the returned value is dropped, every settlement wakes the waiters of its stream.
-    /// Used by callers that wait until their own deliveries are settled.
+    /// Registers a caller that waits for settlements (acks and nacks). Until the returned value is dropped, every
+    /// settlement of a group wakes the callers that wait on the group's stream; otherwise only settlements that make
+    /// records deliverable do. Used by callers that wait until their own deliveries are settled.
     #[must_use]
     pub fn wake_at_settlements(self: &Arc<Self>) -> SettlementWaiter {
         self.settlement_waiters.fetch_add(1, Ordering::SeqCst);
         SettlementWaiter(Arc::clone(self))
     }
 
-    /// Returns the groups with dead letters that are not moved yet.
+    /// Returns the consumer groups with dead letters that are not moved to a dead-letter stream yet.
     pub fn groups_with_dead(&self) -> Result<Vec<GroupId>, MachineError> {
         self.with_groups(|table| table.iter().filter(|(_, group)| group.dead() > 0).map(|(id, _)| id).collect())
     }
 
-    /// Returns the first dead letters of a group after an attempt.
+    /// Returns the dead letters of a group's first dead attempt after the attempt `after`; `None` if the group has
+    /// none.
     pub fn dead_letters(&self, id: GroupId, after: Option<Attempt>) -> Result<Option<DeadParcel>, MachineError> {
         self.with_groups(|table| {
             let mut dead = table.get(id)?.dead_from(after);
@@ -299,8 +312,9 @@ impl Machine {
         })
     }
 
-    /// Returns the streams whose groups had records settled or returned, or the cursor moved, since the last call.
-    /// Consumers that wait for them then fetch again. Costs one atomic load if there are none.
+    /// Returns the streams with a consumer group that may have become able to deliver records since the last call,
+    /// because records were settled, or the cursor or the configuration changed. Consumers that wait on these streams
+    /// then fetch again. If there are none, a call costs one atomic load.
     #[must_use]
     pub fn take_woken_groups(&self) -> BTreeSet<StreamId> {
         if !self.groups_woken.load(Ordering::Acquire) {

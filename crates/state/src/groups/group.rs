@@ -27,43 +27,45 @@ use crate::{
     keys,
 };
 
-/// Reason of a dead letter whose last delivery was neither acked nor nacked.
+/// Reason stored with a dead letter whose last delivery was neither acked nor nacked.
 const DEADLINE_PASSED: &str = "not acked before its deadline";
 
-/// Maximum number of dead letters that one fetch creates, in addition to the records that it delivers. Bounds the
-/// time of a command.
+/// Maximum number of records that one fetch turns into dead letters, in addition to the records that it delivers.
+/// Bounds the time of a command.
 const MAX_DEAD_PER_FETCH: u64 = MAX_FETCH_RECORDS as u64;
 
-/// Reason why a fetch was rejected.
+/// Reason why a fetch from a consumer group was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     TooManyMembers,
 }
 
-/// A group and its pending records. The invariants are in the head of `table.rs`.
+/// A consumer group and its pending records. The invariants are in the head of `table.rs`.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) head: Head,
     pub(crate) members: Members,
     parcels: BTreeMap<Attempt, Parcel>,
-    /// Parcels with a due time, in order of that time.
+    /// Delivery attempts whose records can be redelivered after a certain time, in the order of that time.
     due: BTreeSet<(SpaceTime, Attempt)>,
     keys: KeyQueues,
-    /// Number of records in parcels that are not dead letters.
+    /// Number of pending records: those that are delivered but not settled, except dead letters.
     pending: u64,
     dead: u64,
     changed: Changed,
 }
 
-/// Changes of the current record.
+/// Rows of the group that must be written or deleted with the log record being applied.
 #[derive(Debug, Default)]
 struct Changed {
     head: bool,
-    /// Changed parcels. The value is true if the parcel had a row before.
+    /// Delivery attempts whose row must be written or deleted. The value is true if the attempt had a row before the
+    /// log record being applied.
     parcels: BTreeMap<Attempt, bool>,
 }
 
-/// Result of a settlement: the number of records settled, and those that had lapsed.
+/// Result of a settlement (ack or nack): the number of records settled, and the records whose attempts no longer held
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) settled: u64,
@@ -100,17 +102,19 @@ impl Group {
         self.dead
     }
 
-    /// Returns the earliest due time of a parcel.
+    /// Returns the earliest time at which a pending record can be redelivered; `None` if no pending record waits for a
+    /// time.
     pub(crate) fn next_due(&self) -> Option<SpaceTime> {
         self.due.first().map(|&(due, _)| due)
     }
 
-    /// Returns true if no new record is delivered until one is settled.
+    /// Returns true if the group has its maximum of pending records, so that no new record is delivered until one is
+    /// settled.
     pub(crate) fn is_full(&self) -> bool {
         self.pending >= u64::from(self.head.config.max_pending)
     }
 
-    /// Returns true if parked records have become deliverable.
+    /// Returns true if a parked record can be delivered now, because no earlier record of its key is pending any more.
     pub(crate) fn has_freed(&self) -> bool {
         self.keys.has_free()
     }
@@ -122,7 +126,8 @@ impl Group {
             || (self.head.cursor < next && !self.is_full())
     }
 
-    /// Replaces the configuration. Returns false, without a change, if the order would change.
+    /// Replaces the group's configuration. Returns false, without a change, if the new configuration has another
+    /// delivery order.
     pub(crate) fn configure(&mut self, config: GroupConfig) -> bool {
         let same = config.order == self.head.config.order;
         if same {
@@ -132,7 +137,7 @@ impl Group {
         same
     }
 
-    /// Delivers free records of a stream with records `start..next` to a member.
+    /// Delivers records to a member. The group's stream has the records `start..next`.
     pub(crate) fn fetch(
         &mut self,
         now: SpaceTime,
@@ -169,8 +174,8 @@ impl Group {
         Ok(fetched)
     }
 
-    /// Takes up to `left` records from due parcels. Records with the maximum number of deliveries become dead
-    /// letters.
+    /// Takes up to `left` records whose ack deadline or redelivery delay has passed, and adds them to `runs`. Records
+    /// that already had the maximum number of deliveries become dead letters instead.
     fn redeliver(&mut self, now: SpaceTime, left: &mut u64, runs: &mut Vec<Run>) {
         let mut dead = Vec::new();
         let mut dead_left = MAX_DEAD_PER_FETCH;
@@ -206,7 +211,8 @@ impl Group {
         self.bury(now, dead, DEADLINE_PASSED);
     }
 
-    /// Delivers parked records that have become the first of their key.
+    /// Delivers up to `left` records that waited behind another record of the same key and are now the first pending
+    /// ones of their keys: adds them to `runs`.
     fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
         while *left > 0 {
             let Some((offset, attempt)) = self.keys.pop_free() else { break };
@@ -222,7 +228,7 @@ impl Group {
         }
     }
 
-    /// Delivers records at the cursor and advances it.
+    /// Delivers new records, from the group's cursor on, and advances the cursor.
     fn deliver_new(&mut self, now: SpaceTime, fetch: &Fetch<'_>, next: Offset, left: &mut u64, runs: &mut Vec<Run>) {
         let room = u64::from(self.head.config.max_pending).saturating_sub(self.pending);
         let cursor = self.head.cursor;
@@ -243,8 +249,8 @@ impl Group {
         }
     }
 
-    /// Processes the records whose keys the fetch contains, in order: delivers a record or, if its key is busy,
-    /// parks it.
+    /// Processes the new records whose keys the fetch contains, in order. A record is delivered or, if an earlier
+    /// record of its key is pending, parked.
     fn deliver_in_order(
         &mut self,
         now: SpaceTime,
@@ -277,14 +283,15 @@ impl Group {
         }
     }
 
-    /// Returns true if an attempt holds all of the given records. For a commit, which settles all or none.
+    /// Returns true if the attempt still holds all of the given records at `now`. Used by commits, which settle all
+    /// records or none.
     pub(crate) fn holds(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt, runs: Runs<'_>) -> bool {
         let Some(parcel) = self.held(now, how, attempt) else { return false };
         runs.into_iter().all(|run| parcel.holds(run.first, run.end()))
     }
 
-    /// Returns the parcel of an attempt that can be settled at `now`: one that has not lapsed, or dead letters that
-    /// are acked.
+    /// Returns the parcel (unsettled records) of an attempt if it can be settled at `now`: a member holds it, or it
+    /// contains dead letters and the settlement is an ack.
     fn held(&self, now: SpaceTime, how: &How<'_>, attempt: Attempt) -> Option<&Parcel> {
         self.parcels.get(&attempt).filter(|parcel| match &parcel.holder {
             Holder::Member(_) => now < parcel.due,
@@ -293,7 +300,8 @@ impl Group {
         })
     }
 
-    /// Settles the records that the attempts still hold, and reports those that they don't.
+    /// Settles (acks or nacks) the records that the attempts still hold. Also returns the records that the attempts no
+    /// longer held.
     pub(crate) fn settle(&mut self, now: SpaceTime, how: &How<'_>, settlements: &Settlements<'_>) -> Settled {
         let mut done = Settled::default();
         let mut returned = Vec::new();
@@ -324,7 +332,8 @@ impl Group {
         done
     }
 
-    /// Removes ranges of an attempt, or all its records, from its parcel.
+    /// Removes the records in `ranges`, or all records, from the unsettled records of an attempt, and returns them.
+    /// Adds records that the attempt did not hold to `lapsed`.
     fn take(&mut self, attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) -> Vec<Run> {
         self.note(attempt);
         let mut taken = Vec::new();
@@ -345,7 +354,7 @@ impl Group {
         taken
     }
 
-    /// Returns nacked records to a waiting parcel with their delay, or turns them into dead letters.
+    /// Makes nacked records wait for redelivery after the delay of the nack, or turns them into dead letters.
     fn give_back(&mut self, now: SpaceTime, again: Again, reason: &str, mut runs: Vec<Run>) {
         if again == Again::Uncounted {
             runs.iter_mut().for_each(|run| run.deliveries = run.deliveries.saturating_sub(1));
@@ -364,7 +373,8 @@ impl Group {
         self.insert(now, Parcel { holder: Holder::Waiting, due: now.plus(delay), runs: waiting });
     }
 
-    /// Turns records into dead letters: no longer pending, but kept until they are in the stream for dead letters.
+    /// Turns records into dead letters. They are no longer pending, but are kept until a commit has moved them to the
+    /// group's dead-letter stream. Without such a stream, they are dropped.
     fn bury(&mut self, now: SpaceTime, mut runs: Vec<Run>, reason: &str) {
         if runs.is_empty() {
             return;
@@ -381,7 +391,7 @@ impl Group {
         self.insert(now, Parcel { holder: Holder::Dead(reason.into()), due: NEVER, runs });
     }
 
-    /// Removes records from the pending ones, which can unblock the next records of their keys.
+    /// Counts records as no longer pending. This can unblock the next records of their keys.
     fn forget(&mut self, runs: &[Run]) {
         self.pending -= parcel::count(runs);
         for run in runs.iter().filter(|run| run.key != 0) {
@@ -389,7 +399,7 @@ impl Group {
         }
     }
 
-    /// Moves the deadline of an attempt. Returns false if it has lapsed.
+    /// Moves the deadline of an attempt to `by` after `now`. Returns false if no member holds the attempt any more.
     pub(crate) fn extend(&mut self, now: SpaceTime, attempt: Attempt, by: Duration) -> bool {
         self.note(attempt);
         let parcel = self.parcels.get_mut(&attempt);
@@ -418,7 +428,8 @@ impl Group {
         self.changed.head = true;
     }
 
-    /// Removes the records below `start`, which were trimmed, from the pending ones.
+    /// Drops all records below the offset `start`, which were trimmed from the stream, from the pending records and
+    /// the dead letters.
     pub(crate) fn trim(&mut self, start: Offset) {
         if self.head.cursor < start {
             self.head.cursor = start;
@@ -444,7 +455,7 @@ impl Group {
         }
     }
 
-    /// Adds a parcel under a new attempt number.
+    /// Adds a parcel (records with one state) under a new attempt number, which is returned.
     fn insert(&mut self, now: SpaceTime, parcel: Parcel) -> Attempt {
         let attempt = Attempt((self.head.last_attempt.0 + 1).max(now.0.min(MAX_COUNTER)));
         self.head.last_attempt = attempt;
@@ -457,7 +468,8 @@ impl Group {
         attempt
     }
 
-    /// Records that a parcel is about to change, so that its row is written or deleted with the current record.
+    /// Notes that the unsettled records of an attempt are about to change, so that the attempt's row is written or
+    /// deleted with the log record being applied.
     fn note(&mut self, attempt: Attempt) {
         let existed = self.parcels.contains_key(&attempt);
         self.changed.parcels.entry(attempt).or_insert(existed);
@@ -478,7 +490,7 @@ impl Group {
         }
     }
 
-    /// Deletes all rows of a deleted group.
+    /// Deletes all rows of a consumer group that was deleted.
     pub(crate) fn delete_rows(&self, id: GroupId, batch: &mut WriteBatch) {
         batch.delete(&[&keys::group_head(id)]);
         self.members.delete_rows(id, batch);
@@ -505,7 +517,8 @@ impl Group {
         Ok(())
     }
 
-    /// Checks that no record is in two parcels, counts the pending records, and queues those with keys.
+    /// Completes a consumer group after its rows are loaded: checks that no record belongs to two attempts, counts the
+    /// pending records, and rebuilds the queues of records with the same key.
     pub(crate) fn finish_load(&mut self) -> Result<(), &'static str> {
         self.changed = Changed::default();
         let each = |(&attempt, parcel)| runs_of(attempt, parcel);
@@ -529,20 +542,22 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the lowest offset that is pending or not delivered yet. All records below it are settled.
+    /// Returns the lowest offset whose record is pending or not delivered yet. All records below this offset are
+    /// settled.
     pub(crate) fn floor(&self) -> Offset {
         let live = self.parcels.values().filter(|parcel| !parcel.is_dead());
         live.filter_map(|parcel| parcel.runs.first()).map(|run| run.first).min().unwrap_or(self.head.cursor)
     }
 
-    /// Iterates over the parcels of dead letters after an attempt, in order.
+    /// Iterates over the attempts with dead letters after the attempt `after`, in order.
     pub(crate) fn dead_from(&self, after: Option<Attempt>) -> impl Iterator<Item = (Attempt, &Parcel)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.parcels.range((from, Bound::Unbounded)).filter(|(_, parcel)| parcel.is_dead()).map(|(&a, p)| (a, p))
     }
 }
 
-/// Converts runs to deliveries for a member. Consecutive records are joined, whatever their keys.
+/// Converts runs (consecutive records) to the deliveries that a member receives. Adjacent runs with the same number of
+/// deliveries are joined, whatever their keys.
 pub(crate) fn delivered(runs: &[Run]) -> Vec<Delivered> {
     let mut all: Vec<Delivered> = Vec::with_capacity(runs.len());
     for run in runs {
@@ -580,7 +595,8 @@ fn note_lapsed(attempt: Attempt, ranges: Runs<'_>, lapsed: &mut Vec<Lapsed>) {
     lapsed.extend(ranges.map(|run| Lapsed { attempt, run: Some(run) }));
 }
 
-/// Records the parts of a range that were not held, and so were not taken.
+/// Adds those records of `range` to `lapsed` that are not in `taken`, because their delivery attempt no longer held
+/// them.
 fn note_gaps(attempt: Attempt, range: OffsetRun, taken: &[Run], lapsed: &mut Vec<Lapsed>) {
     let mut reached = range.first;
     let ends = taken.iter().map(|run| (run.first, run.end())).chain([(range.end(), range.end())]);

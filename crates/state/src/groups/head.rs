@@ -1,17 +1,17 @@
-//! A group's head: its identity, configuration, cursor and counters.
+//! A consumer group's head: its identity, configuration, cursor and counters.
 
 use std::sync::Arc;
 
 use thalweg_store::WriteBatch;
 use thalweg_types::{
     Attempt, GroupId, Offset, StreamId,
+    codec::{Malformed, Reader},
     command::{check_name, groups::GroupConfig},
-    record::{Malformed, Reader},
 };
 
 use crate::{error::MachineError, keys};
 
-/// Bound of all counters, so that adding to them never overflows.
+/// Upper bound of all counters of a group, so that adding to them never overflows.
 pub(crate) const MAX_COUNTER: u64 = 1 << 62;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,15 +19,15 @@ pub(crate) struct Head {
     pub(crate) name: Arc<str>,
     pub(crate) stream: StreamId,
     pub(crate) config: GroupConfig,
-    /// Next offset that was never delivered.
+    /// Lowest offset that the group has never delivered.
     pub(crate) cursor: Offset,
     pub(crate) last_attempt: Attempt,
-    /// Number of deliveries, including redeliveries.
+    /// Number of deliveries of records, including redeliveries.
     pub(crate) delivered: u64,
     pub(crate) acked: u64,
-    /// Number of records moved to the stream for dead letters.
+    /// Number of records moved to the group's dead-letter stream.
     pub(crate) dead: u64,
-    /// Number of records that were delivered too often while the group had no stream for dead letters.
+    /// Number of records that failed for good while the group had no dead-letter stream, and so were dropped.
     pub(crate) dropped: u64,
     /// Number of deliveries of records that had been delivered before.
     pub(crate) redelivered: u64,

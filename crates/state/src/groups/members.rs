@@ -1,8 +1,8 @@
 //! Members of a consumer group.
 //!
-//! A member is a name that has fetched. It is forgotten when a new one arrives, if it holds no records and has not
-//! fetched for an hour. The stored time of its last fetch is updated at most every ten seconds, so most fetches
-//! write no member row.
+//! A member is a consumer's name under which records were fetched. When a new name arrives, members that hold no
+//! records and have not fetched for an hour are forgotten. The stored time of a member's last fetch is updated at most
+//! every ten seconds, so most fetches write no member row.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(MEMBER_IDLE_SECONDS);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) name: Box<str>,
-    /// Time of a recent fetch; its last fetch is less than [`RENEW_AFTER`] later.
+    /// Time of a recent fetch of the member. Its last fetch is less than [`RENEW_AFTER`] later.
     pub(crate) last_fetch: SpaceTime,
 }
 
@@ -31,13 +31,13 @@ pub(crate) struct Member {
 pub(crate) struct Members {
     by_id: BTreeMap<u32, Member>,
     by_name: HashMap<Box<str>, u32>,
-    /// Ids of members that the current record has changed or removed.
+    /// Ids of members whose rows the log record being applied has changed or removed.
     changed: BTreeSet<u32>,
 }
 
 impl Members {
-    /// Returns the id of a member that fetches now; `None` if there are too many members. `holders` returns the ids
-    /// of members that hold records, and is called only for a new name.
+    /// Returns the id of the member `name`, which fetches now; `None` if the group has too many members. `holders`
+    /// returns the ids of members that hold records, and is called only for a new name.
     pub(crate) fn fetches(
         &mut self,
         name: &str,

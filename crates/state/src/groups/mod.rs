@@ -22,4 +22,4 @@ pub(crate) mod read;
 pub(crate) mod table;
 
 pub use commands::SettlementWaiter;
-pub use read::{DeadParcel, GroupCounters, GroupInfo, GroupReady, HeldAttempt, MemberInfo};
+pub use read::{DeadParcel, GroupCounters, GroupReady, HeldAttempt};

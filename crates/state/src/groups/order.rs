@@ -1,4 +1,4 @@
-//! Order per key: the pending records of a key that may be delivered.
+//! Delivery order per key: decides which pending records of a key may be delivered.
 //!
 //! Invariant: of the pending records of a key only the first can be delivered; all others are parked. So no two are
 //! in flight at the same time, and a returned record is redelivered before any later one. Records without a key
@@ -10,11 +10,14 @@ use thalweg_types::{Attempt, Offset};
 
 #[derive(Debug, Default)]
 pub(crate) struct KeyQueues {
-    /// Pending records by key hash, ascending; no queue is empty. Used for lookups only, never iterated.
+    /// Pending records of each key, by the key's hash, in ascending order of offsets; no queue is empty. Used for
+    /// lookups only, never iterated.
     queues: HashMap<u64, VecDeque<Offset>>,
-    /// Parcel of each parked record.
+    /// Attempt number of the parcel that contains each parked record (one that waits behind another record of its
+    /// key).
     parked: BTreeMap<Offset, Attempt>,
-    /// Parked records that are the first of their key.
+    /// Records that waited behind another record of the same key, and can be delivered now, because they are the first
+    /// pending ones of their keys.
     free: BTreeSet<Offset>,
 }
 
@@ -23,17 +26,18 @@ impl KeyQueues {
         self.queues.contains_key(&key)
     }
 
-    /// Adds a pending record after all others of its key.
+    /// Appends a record to the pending ones of its key. All of those have lower offsets.
     pub(crate) fn enter(&mut self, key: u64, offset: Offset) {
         self.queues.entry(key).or_default().push_back(offset);
     }
 
-    /// Records that a pending record of a busy key is in a parcel of parked records.
+    /// Notes that a pending record waits behind another record of its key, in the parcel `parcel`.
     pub(crate) fn park(&mut self, offset: Offset, parcel: Attempt) {
         self.parked.insert(offset, parcel);
     }
 
-    /// Marks the parked records that are the first of their key as free. Called after loading.
+    /// Finds the records that wait behind no other pending record of the same key any more, and marks them as
+    /// deliverable. Called after the rows of a group are loaded.
     pub(crate) fn find_free(&mut self) {
         let Self { queues, parked, free } = self;
         // The order of this iteration has no effect, because the result is a set.
@@ -44,13 +48,15 @@ impl KeyQueues {
         !self.free.is_empty()
     }
 
-    /// Removes the lowest deliverable parked record, and returns it with its parcel.
+    /// Returns and removes the record with the lowest offset among those that have waited behind another record of the
+    /// same key and can be delivered now. Also returns the attempt number under which the record is stored.
     pub(crate) fn pop_free(&mut self) -> Option<(Offset, Attempt)> {
         let offset = self.free.pop_first()?;
         Some((offset, self.parked.remove(&offset)?))
     }
 
-    /// Removes a record that is no longer pending.
+    /// Removes a record that is no longer pending from the queue of its key, so that the next record of the key can be
+    /// delivered.
     pub(crate) fn leave(&mut self, key: u64, offset: Offset) {
         self.parked.remove(&offset);
         self.free.remove(&offset);

@@ -1,9 +1,9 @@
-//! The unsettled records of one attempt.
+//! Parcels: the records of one delivery attempt that are not settled yet.
 
 use thalweg_types::{
     Offset, SpaceTime,
+    codec::{Malformed, Reader},
     limits::MAX_NACK_REASON_BYTES,
-    record::{Malformed, Reader},
 };
 
 const MEMBER: u8 = 0;
@@ -11,28 +11,28 @@ const WAITING: u8 = 1;
 const PARKED: u8 = 2;
 const DEAD: u8 = 3;
 
-/// State of the records of a parcel.
+/// State of the records of a parcel (the unsettled records of one attempt).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// A member holds the records until the parcel is due.
+    /// A member of the consumer group, with this id, holds the records until their ack deadline.
     Member(u32),
-    /// The records wait for redelivery, which is possible once the parcel is due.
+    /// The records were returned to the group, and can be redelivered after their delay.
     Waiting,
-    /// The records were never delivered. Each waits until it is the first pending record of its key.
+    /// The records were never delivered. Each one waits until it is the first pending record of its key.
     Parked,
-    /// The records are dead letters, for this reason.
+    /// The records are dead letters; the text is the reason.
     Dead(Box<str>),
 }
 
-/// Consecutive records with the same state.
+/// Consecutive records of a stream with the same delivery state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: Offset,
-    /// Number of records; at least 1, and exactly 1 for a record with a key.
+    /// Number of records in the run; at least 1, and exactly 1 for a record with a key.
     pub(crate) count: u32,
-    /// Number of deliveries of each record.
+    /// Number of times that each record of the run was delivered.
     pub(crate) deliveries: u32,
-    /// Hash of the record's key; 0 for none.
+    /// Hash of the record's key; 0 for records without a key, and in groups without order per key.
     pub(crate) key: u64,
 }
 
@@ -41,19 +41,19 @@ impl Run {
         self.first.plus(u64::from(self.count))
     }
 
-    /// Returns the part within `first..end`, which must overlap the run.
+    /// Returns the records of the run that lie within `first..end`; there must be at least one.
     fn within(&self, first: Offset, end: Offset) -> Self {
         let first = self.first.max(first);
         Self { first, count: (self.end().min(end).0 - first.0) as u32, ..*self }
     }
 }
 
-/// Returns the total number of records.
+/// Returns the number of records in all runs together.
 pub(crate) fn count(runs: &[Run]) -> u64 {
     runs.iter().map(|run| u64::from(run.count)).sum()
 }
 
-/// Sorts runs and joins adjacent ones.
+/// Sorts runs by offset, and joins adjacent runs without keys whose records have the same number of deliveries.
 pub(crate) fn join(runs: &mut Vec<Run>) {
     runs.sort_unstable_by_key(|run| run.first);
     runs.dedup_by(|next, before| {
@@ -69,20 +69,22 @@ pub(crate) fn join(runs: &mut Vec<Run>) {
     });
 }
 
-/// The records of one attempt. `runs` ascend and are disjoint; a parcel without runs is removed.
+/// A parcel: the unsettled records of one delivery attempt, which share one state. `runs` ascend and are disjoint; a
+/// parcel without runs is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parcel {
     pub(crate) holder: Holder,
-    /// Time from which the records can be redelivered; `u64::MAX` for parked records and dead letters.
+    /// Time from which the records can be redelivered; `u64::MAX` for dead letters, and for records that wait behind
+    /// another record of the same key.
     pub(crate) due: SpaceTime,
     pub(crate) runs: Vec<Run>,
 }
 
-/// Due time of parcels without one.
+/// Value of `due` for records that no passing of time makes deliverable.
 pub(crate) const NEVER: SpaceTime = SpaceTime(u64::MAX);
 
 impl Parcel {
-    /// Moves the records within `first..end` to `taken`.
+    /// Moves the records at offsets `first..end` from this parcel (unsettled records of an attempt) to `taken`.
     pub(crate) fn take(&mut self, first: Offset, end: Offset, taken: &mut Vec<Run>) {
         let from = self.runs.partition_point(|run| run.end() <= first);
         let to = self.runs.partition_point(|run| run.first < end);
@@ -96,7 +98,7 @@ impl Parcel {
         self.runs.splice(from..to, below.into_iter().chain(above));
     }
 
-    /// Returns true if the parcel contains all of `first..end`.
+    /// Returns true if this parcel (unsettled records of an attempt) contains all records at offsets `first..end`.
     pub(crate) fn holds(&self, first: Offset, end: Offset) -> bool {
         let from = self.runs.partition_point(|run| run.end() <= first);
         let mut reached = first;
@@ -109,12 +111,14 @@ impl Parcel {
         reached >= end
     }
 
-    /// Returns true if the records become free at the due time. Parked records and dead letters never do.
+    /// Returns true if the records can be redelivered once `due` has passed. This excludes dead letters, and records
+    /// that wait behind another record of the same key.
     pub(crate) fn is_timed(&self) -> bool {
         matches!(self.holder, Holder::Member(_) | Holder::Waiting)
     }
 
-    /// Returns true if a member holds the parcel at `now`.
+    /// Returns true if a member holds the records at time `now`: they are delivered, and their ack deadline has not
+    /// passed.
     pub(crate) fn is_held(&self, now: SpaceTime) -> bool {
         matches!(self.holder, Holder::Member(_)) && now < self.due
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use thalweg_types::{
     Attempt, GroupId, Offset, SpaceTime, StreamId,
-    command::groups::{Delivered, GroupConfig, OffsetRun},
+    command::groups::{Delivered, OffsetRun},
+    info,
 };
 
 use crate::groups::{
@@ -12,59 +13,7 @@ use crate::groups::{
     parcel::{self, Holder, Parcel},
 };
 
-/// Statistics of a group as of the last applied entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupInfo {
-    /// Id of the group.
-    pub id: GroupId,
-    /// Name of the group, unique within the stream.
-    pub name: Arc<str>,
-    /// Stream whose records the group delivers.
-    pub stream: StreamId,
-    /// Configuration of the group.
-    pub config: GroupConfig,
-    /// Next offset that was never delivered.
-    pub cursor: Offset,
-    /// Offset below which all records are settled.
-    pub floor: Offset,
-    /// Number of records that wait for an ack or for redelivery.
-    pub pending: u64,
-    /// Number of pending records that members hold before their deadline.
-    pub in_flight: u64,
-    /// Number of pending records that are behind another record of their key.
-    pub parked: u64,
-    /// Time at which the next pending records can be redelivered.
-    pub next_due: Option<SpaceTime>,
-    /// Number of dead letters that are not in their stream yet.
-    pub dying: u64,
-    /// Number of deliveries, including redeliveries.
-    pub delivered: u64,
-    /// Number of deliveries of records that had been delivered before.
-    pub redelivered: u64,
-    /// Number of records that consumers have acked.
-    pub acked: u64,
-    /// Number of records that became dead letters.
-    pub dead: u64,
-    /// Number of records that were delivered too often while the group had no stream for dead letters.
-    pub dropped: u64,
-    /// Members that have fetched.
-    pub members: Vec<MemberInfo>,
-}
-
-/// A member of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberInfo {
-    /// Name that the member fetches with.
-    pub name: String,
-    /// Time of the last fetch, accurate to ten seconds.
-    pub last_fetch: SpaceTime,
-    /// Number of records that the member holds.
-    pub in_flight: u64,
-    /// Number of attempts that the member holds.
-    pub attempts: u64,
-}
-
-/// Counters of a group, for metrics.
+/// Counters of a consumer group, for metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupCounters {
     /// Id of the group.
@@ -73,21 +22,21 @@ pub struct GroupCounters {
     pub name: Arc<str>,
     /// Stream whose records the group delivers.
     pub stream: StreamId,
-    /// Next offset that was never delivered.
+    /// Lowest offset that the group has never delivered.
     pub cursor: Offset,
     /// Number of records that wait for an ack or for redelivery.
     pub pending: u64,
     /// Number of members that the group remembers.
     pub members: u64,
-    /// Number of deliveries, including redeliveries.
+    /// Number of deliveries of records, including redeliveries.
     pub delivered: u64,
     /// Number of deliveries of records that had been delivered before.
     pub redelivered: u64,
     /// Number of records that consumers have acked.
     pub acked: u64,
-    /// Number of records that became dead letters.
+    /// Number of records moved to the group's dead-letter stream.
     pub dead: u64,
-    /// Number of records that were delivered too often while the group had no stream for dead letters.
+    /// Number of records that failed for good while the group had no dead-letter stream, and so were dropped.
     pub dropped: u64,
 }
 
@@ -110,14 +59,14 @@ impl GroupCounters {
     }
 }
 
-/// Records that an attempt still holds.
+/// Records that a delivery attempt still holds: delivered, not settled, and before their ack deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldAttempt {
-    /// Number of the attempt, as the fetch returned it.
+    /// Number of the delivery attempt, as the fetch returned it.
     pub attempt: Attempt,
-    /// Time at which the attempt lapses; meaningless if it holds no records.
+    /// Time at which the attempt's ack deadline passes; meaningless if the attempt holds no records.
     pub deadline: SpaceTime,
-    /// Records held, ascending; empty if the attempt has lapsed or all its records are settled.
+    /// Records that the attempt holds, ascending; empty if its ack deadline has passed or all its records are settled.
     pub runs: Vec<OffsetRun>,
 }
 
@@ -131,7 +80,7 @@ impl HeldAttempt {
         Self { attempt, deadline: parcel.due, runs }
     }
 
-    /// Returns the number of records held.
+    /// Returns the number of records that the attempt holds.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.runs.iter().map(|run| u64::from(run.count)).sum()
@@ -143,19 +92,20 @@ impl HeldAttempt {
 pub enum GroupReady {
     /// A fetch would deliver records now.
     Now,
-    /// A fetch would deliver nothing before this time, unless the stream grows or records are returned.
+    /// A fetch would deliver nothing before this time, unless new records are appended or a consumer returns records.
+    /// `None` means that no pending record waits for a time.
     At(Option<SpaceTime>),
     /// The group does not exist.
     Gone,
 }
 
-/// Dead letters that are not in their stream yet. A commit moves them: it appends them there and acks this attempt,
-/// so each is moved exactly once.
+/// Dead letters of a group that are not in the dead-letter stream yet. One commit appends them to that stream and acks
+/// this attempt, so each dead letter is moved exactly once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadParcel {
-    /// Attempt under which they are pending.
+    /// Attempt number under which the dead letters are kept.
     pub attempt: Attempt,
-    /// Reason why they are dead letters.
+    /// Reason why the records are dead letters.
     pub reason: String,
     /// The records, and the number of deliveries of each.
     pub records: Vec<Delivered>,
@@ -171,49 +121,46 @@ impl DeadParcel {
     }
 }
 
-impl GroupInfo {
-    pub(crate) fn of(id: GroupId, group: &Group, now: SpaceTime) -> Self {
-        let head = &group.head;
-        let mut info = Self {
-            id,
-            name: head.name.clone(),
-            stream: head.stream,
-            config: head.config.clone(),
-            cursor: head.cursor,
-            floor: group.floor(),
-            pending: group.pending(),
-            in_flight: 0,
-            parked: 0,
-            next_due: group.next_due(),
-            dying: group.dead(),
-            delivered: head.delivered,
-            redelivered: head.redelivered,
-            acked: head.acked,
-            dead: head.dead,
-            dropped: head.dropped,
-            members: Vec::new(),
-        };
-        let mut held: std::collections::BTreeMap<u32, (u64, u64)> = std::collections::BTreeMap::new();
-        for (_, parcel) in group.parcels() {
-            let count = parcel::count(&parcel.runs);
-            match parcel.holder {
-                Holder::Member(member) if now < parcel.due => {
-                    info.in_flight += count;
-                    let held = held.entry(member).or_default();
-                    *held = (held.0 + count, held.1 + 1);
-                }
-                Holder::Parked => info.parked += count,
-                Holder::Member(_) | Holder::Waiting | Holder::Dead(_) => {}
+/// Describes a group at `now`, without the name of its stream and the lag behind the stream's end.
+pub(crate) fn describe(id: GroupId, group: &Group, now: SpaceTime) -> info::Group {
+    let head = &group.head;
+    let mut info = info::Group {
+        id,
+        stream: head.stream,
+        cursor: head.cursor,
+        floor: group.floor(),
+        lag: 0,
+        pending: group.pending(),
+        in_flight: 0,
+        parked: 0,
+        dying: group.dead(),
+        delivered: head.delivered,
+        redelivered: head.redelivered,
+        acked: head.acked,
+        dead: head.dead,
+        dropped: head.dropped,
+        config: head.config.clone(),
+        name: head.name.to_string(),
+        stream_name: String::new(),
+        members: Vec::new(),
+    };
+    let mut held: std::collections::BTreeMap<u32, (u64, u64)> = std::collections::BTreeMap::new();
+    for (_, parcel) in group.parcels() {
+        let count = parcel::count(&parcel.runs);
+        match parcel.holder {
+            Holder::Member(member) if now < parcel.due => {
+                info.in_flight += count;
+                let held = held.entry(member).or_default();
+                *held = (held.0 + count, held.1 + 1);
             }
+            Holder::Parked => info.parked += count,
+            Holder::Member(_) | Holder::Waiting | Holder::Dead(_) => {}
         }
-        info.members = group
-            .members
-            .iter()
-            .map(|(id, member)| {
-                let (in_flight, attempts) = held.get(&id).copied().unwrap_or_default();
-                MemberInfo { name: member.name.to_string(), last_fetch: member.last_fetch, in_flight, attempts }
-            })
-            .collect();
-        info
     }
+    let members = group.members.iter().map(|(id, member)| {
+        let (in_flight, attempts) = held.get(&id).copied().unwrap_or_default();
+        info::Member { last_fetch: member.last_fetch, in_flight, attempts, name: member.name.to_string() }
+    });
+    info.members = members.collect();
+    info
 }

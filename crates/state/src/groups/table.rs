@@ -1,4 +1,5 @@
-//! All consumer groups: the records of their streams that they have delivered, and the state of each delivery.
+//! The table of all consumer groups: the records of their streams that they have delivered, and the state of each
+//! delivery.
 //!
 //! Owns: the table of groups in memory and their rows, together with pending records (`parcel`), the rules of a
 //! group (`group`), order per key (`order`) and members (`members`). Does not own: records. Groups handle only
@@ -46,20 +47,22 @@ use crate::{
     keys::{self, KeyRange},
 };
 
-/// All groups of the space.
+/// The table of all consumer groups of the space, in memory.
 #[derive(Debug)]
 pub(crate) struct GroupTable {
     groups: BTreeMap<GroupId, Group>,
     by_name: BTreeMap<(StreamId, Arc<str>), GroupId>,
     next: GroupId,
     next_changed: bool,
-    /// Groups that the current record has changed.
+    /// Groups that the log record being applied has changed.
     changed: BTreeSet<GroupId>,
-    /// Groups that the current record has deleted.
+    /// Groups that the log record being applied has deleted.
     removed: Vec<(GroupId, Group)>,
-    /// Streams with groups that can now deliver records, or have room for them, and could not before.
+    /// Streams with a group that may have become able to deliver records, because records were settled or returned, or
+    /// the group changed. Consumers that wait on these streams are woken.
     pub(crate) woken: BTreeSet<StreamId>,
-    /// True while a record is being applied, and after that has failed; then the content is not valid.
+    /// True while a log record is being applied, and after applying one has failed; then the table's content is not
+    /// valid.
     pub(crate) applying: bool,
 }
 
@@ -121,7 +124,7 @@ impl GroupTable {
         self.groups.get(&id)
     }
 
-    /// Returns a group and marks it as changed.
+    /// Returns a group for a change, and marks it as changed, so that its rows are written.
     pub(crate) fn change(&mut self, id: GroupId) -> Option<&mut Group> {
         let group = self.groups.get_mut(&id)?;
         self.changed.insert(id);
@@ -165,7 +168,7 @@ impl GroupTable {
         true
     }
 
-    /// Drops the records below `start`, which were trimmed, from the groups of a stream.
+    /// Drops the records below the offset `start`, which were trimmed from the stream, from all groups of the stream.
     pub(crate) fn trimmed(&mut self, stream: StreamId, start: Offset) {
         let ids: Vec<_> = self.of_stream(stream).collect();
         for id in ids {
@@ -181,7 +184,7 @@ impl GroupTable {
         ids.into_iter().for_each(|id| _ = self.remove(id));
     }
 
-    /// Writes the rows that the current record changed.
+    /// Writes the rows of groups that the log record being applied has changed or deleted.
     pub(crate) fn write(&mut self, batch: &mut WriteBatch) {
         if std::mem::take(&mut self.next_changed) {
             batch.put(&[&[keys::TAG_CONSUMERS]], &[&self.next.0.to_le_bytes()]);

@@ -1,11 +1,11 @@
 //! Keeping versions: preserving the value that a write replaces in a keyspace with history.
 //!
 //! Every operation that removes a value (a put, a delete, a deadline, a deleted prefix and its sweep) calls
-//! [`Applying::supersede`] first. The value becomes a version, which was current from its own revision until that
-//! of the operation. The bytes of a large value stay in their place in the log and now belong to the version.
+//! [`Applying::supersede`] first. The value becomes a version, which was current from its own revision until that of
+//! the operation. The bytes of a large value stay where they are in the log and now belong to the version.
 //!
-//! A key has at most as many versions as its keyspace keeps: a write that adds one forgets the oldest. Does not
-//! own: forgetting by age or after a change of bounds (see `prune`).
+//! A key has at most as many versions as the settings of its keyspace permit: a write that adds one forgets the
+//! oldest. Does not own: forgetting by age or after a change of these settings (see `prune`).
 
 use std::{
     collections::BTreeMap,
@@ -29,16 +29,16 @@ use crate::{
     sync::read,
 };
 
-/// Maximum number of versions that one write forgets in addition to one for the version that it adds, after the
-/// bound was lowered. Maintenance forgets the others.
+/// Maximum number of versions that one write forgets after the permitted number of versions was lowered, in addition
+/// to one version in exchange for the one that the write adds. Maintenance forgets the others.
 const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
-/// Data of a version that is needed to forget it.
+/// Fields of a version (former value of a key) that are needed to forget it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
     pub(crate) revision: Revision,
     pub(crate) until: Until,
-    /// True if the key did not exist after this version.
+    /// True if the key was deleted or had ended after this version, so that no newer version follows immediately.
     pub(crate) is_gone: bool,
     pub(crate) blob: Option<BlobRef>,
 }
@@ -54,7 +54,7 @@ fn is_gone(ending: Ending) -> bool {
     ending != Ending::Overwritten
 }
 
-/// Loads the histories of all keyspaces from a view.
+/// Loads the history rows of all keyspaces from a view.
 pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, MachineError> {
     let mut histories = BTreeMap::new();
     crate::rows::load_rows(view, &history_rows(), |key, row| {
@@ -67,13 +67,13 @@ pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, 
 }
 
 impl Applying<'_> {
-    /// Returns true if replaced values of a keyspace are kept.
+    /// Returns true if the keyspace keeps former values of its keys.
     #[inline]
     pub(crate) fn keeps_history(&self, keyspace: KeyspaceId) -> bool {
         self.applier.kinds.of(keyspace) == KeyspaceKind::Configured && self.history_of(keyspace).is_kept()
     }
 
-    /// Returns the bounds of a keyspace's history.
+    /// Returns the settings of a keyspace's history: how many former values of a key it keeps, and for how long.
     pub(crate) fn history_of(&self, keyspace: KeyspaceId) -> KeyspaceHistory {
         let of = |row: &crate::keyspaces::catalog::KeyspaceRow| {
             if row.is_live() { row.config.history } else { Default::default() }
@@ -84,7 +84,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Sets or deletes the row of a keyspace's history.
+    /// Sets the row of a keyspace's history; `None` deletes the row.
     pub(crate) fn set_history(&mut self, keyspace: KeyspaceId, row: Option<HistoryRow>) {
         match row {
             Some(row) => {
@@ -102,9 +102,10 @@ impl Applying<'_> {
         self.applier.histories.get(&keyspace).map_or(Revision::MAX, |history| history.floor)
     }
 
-    /// Keeps the current value of a key as a version, if its keyspace has a history, before the command of
-    /// `revision` removes it. Returns true if it did; then the bytes of a large value stay live. A value with the
-    /// same revision is not kept, nor one that no readable revision of the history includes.
+    /// Keeps the current value of a key as a version, if its keyspace has a history. Called before the command that
+    /// uses `revision` removes the value. Returns true if the value is kept; then the bytes of a large value stay
+    /// live. A value that was written with the same revision is not kept, nor one that no readable revision of the
+    /// history includes.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,
@@ -132,8 +133,8 @@ impl Applying<'_> {
         Ok(true)
     }
 
-    /// Returns the time at which a value with this expiry has ended; `NO_END` if it has not ended at the entry's
-    /// time.
+    /// Returns the time at which a value with this expiry has ended; `NO_END` if the value has not ended at the time
+    /// of the current entry.
     fn end_of(&self, expiry: &Expiry) -> Result<SpaceTime, MachineError> {
         let of_lease = match expiry.lease {
             Some(id) => Some(self.lease(id)?.map_or(SpaceTime(0), |lease| lease.deadline)),
@@ -143,7 +144,7 @@ impl Applying<'_> {
         Ok(end.filter(|&end| end <= self.applied.time).unwrap_or(NO_END))
     }
 
-    /// Adds a version, and forgets the oldest ones above the keyspace's bound.
+    /// Adds a version of a key, and forgets the key's oldest versions beyond the number that the keyspace keeps.
     fn keep_version(
         &mut self,
         keyspace: KeyspaceId,
@@ -189,7 +190,8 @@ impl Applying<'_> {
         excess.iter().try_for_each(|kept| self.forget_version(keyspace, key, kept))
     }
 
-    /// Forgets a version, and records that in the key's row of forgotten versions.
+    /// Forgets a version of a key, and stores in the key's row of forgotten versions that its past is unknown until
+    /// the version's end.
     pub(crate) fn forget_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) -> Result<(), MachineError> {
         self.remove_version(keyspace, key, kept);
         let row = forgotten_row(keyspace, key);
@@ -207,7 +209,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Removes a version's rows, and subtracts its bytes in the log from the live bytes.
+    /// Removes the rows of a version. If its value is in the log, subtracts the value's bytes from the live bytes of
+    /// the segment.
     pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &Kept) {
         let row = version_row(keyspace, key, kept.revision);
         self.applier.staged.delete(&[&row]);
@@ -218,10 +221,10 @@ impl Applying<'_> {
     }
 }
 
-/// A row's key in the map, and its value.
+/// Key of a row in the map, and the row's content.
 pub(crate) type FullRow = (Vec<u8>, Vec<u8>);
 
-/// Returns the version of a key whose value is at a position in the log.
+/// Returns the row of that version of a key whose value `blob` points to; `None` if no version points there.
 pub(crate) fn version_at(
     view: &dyn View,
     keyspace: KeyspaceId,
@@ -245,7 +248,8 @@ pub(crate) fn version_at(
     failure.map_or(Ok(found), Err)
 }
 
-/// Returns the range of all rows after this one of the same kind and keyspace.
+/// Returns the range of all rows with the prefix that follow the row `last`, which is given without the prefix. If
+/// `last` is empty, the range has all rows with the prefix.
 pub(crate) fn rows_after(prefix: &[u8], last: &[u8]) -> KeyRange {
     let mut range = KeyRange::with_prefix(prefix);
     if !last.is_empty() {

@@ -1,4 +1,5 @@
-//! Versions of keys in keyspaces with history: their rows, keeping and pruning them, and reads of the past.
+//! Versions (former values of keys) in keyspaces with history: their rows, keeping and pruning them, and reads of the
+//! past.
 //!
 //! Owns: former values of keys, and reads at a revision. Does not own: current values (`keyspaces`), or the changes
 //! of entries as watches see them (`changes`).

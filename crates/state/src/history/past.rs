@@ -3,16 +3,16 @@
 //! Owns: the rule that determines the value of a key at a revision and, together with `past_scan`, the merge of the
 //! keys' own rows with their versions. Does not own: the choice of versions to keep (`keep`, `prune`).
 //!
-//! The rule: of a key's own row and its versions, at most one covers a revision. It is the own row if its revision
-//! is at or below, and no deleted prefix had hidden it by then; otherwise the version that began at or before the
-//! revision and ended after it. Values that had ended are hidden by the time that the reader passes: each page of a
-//! scan passes the time of the first one. A reader that passes only a revision passes no time; then a value exists
-//! up to the revision of the entry that removed it.
+//! The rule: of a key's own row and its versions, at most one covers a revision. The own row covers the revision if
+//! its value was written at or before the revision, and no deleted prefix had hidden the value by then. Otherwise, the
+//! version that began at or before the revision and ended after it covers the revision. Values that had ended are
+//! hidden by the time that the reader passes: each page of a scan passes the time of the first page. A reader that
+//! passes only a revision passes no time; then a value exists up to the revision of the entry that removed it.
 //!
-//! If no row covers the revision, the key did not exist, unless its version was forgotten: then the result is
-//! [`PastError::Compacted`]. Keys that were deleted long ago leave no row about this. So if the history has no
-//! maximum age, scans, and gets of keys without rows that old, reach back only to the last such forgotten deletion
-//! (`gone`).
+//! If no row covers the revision, the key did not exist, unless its version at that revision was forgotten: then the
+//! result is [`PastError::Compacted`]. Keys that were deleted long ago leave no row that records this. So if a history
+//! has no maximum age, scans, and gets of keys without rows that old, reach back only to the last such forgotten
+//! deletion (`gone`).
 
 use std::ops::{Bound, ControlFlow};
 
@@ -30,26 +30,27 @@ use crate::{
     },
 };
 
-/// Error returned when the past cannot be read.
+/// Error returned when a keyspace cannot be read as of a past revision.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PastError {
     /// The keyspace keeps no history, or does not exist.
     #[error("the keyspace keeps no history: only its newest state can be read")]
     NoHistory,
-    /// The state at the revision is no longer kept, or is from before the history began.
+    /// The keyspace's state at the revision is no longer kept, or the revision is from before the history began.
     #[error("revision {requested} is not kept any more: the oldest that can be read is {oldest}")]
     Compacted {
         /// Revision that the caller requested.
         requested: Revision,
-        /// Oldest readable revision of the keyspace, or of the first key for which the requested one is not kept.
+        /// Oldest readable revision of the keyspace, or of the first key whose state at the requested revision is not
+        /// kept.
         oldest: Revision,
     },
-    /// The revision is not used yet.
+    /// No command has used the requested revision yet.
     #[error("revision {requested} has not been used yet: the newest is {newest}")]
     NotYet {
         /// Revision that the caller requested.
         requested: Revision,
-        /// Newest revision used.
+        /// Newest revision that the view contains.
         newest: Revision,
     },
     /// The state could not be read.
@@ -81,24 +82,25 @@ impl Classified for PastError {
     }
 }
 
-/// A keyspace at a revision.
+/// View of a keyspace as of a past revision.
 #[derive(Clone, Copy, Debug)]
 pub struct Past<'s> {
     pub(crate) snapshot: &'s ReadView,
     pub(crate) keyspace: KeyspaceId,
     pub(crate) revision: Revision,
-    /// Lowest revision from which a key without rows is known not to have existed.
+    /// Lowest revision from which a key without rows is known not to have existed. Below it, such a key may have had a
+    /// value that was forgotten.
     pub(crate) gone: Revision,
-    /// Time by which ended values are hidden.
+    /// Time that decides which values are hidden: those that had ended at this time.
     pub(crate) time: SpaceTime,
 }
 
 /// End of the period in which a key had a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
-    /// The value is still current.
+    /// The value is still the current one of its key.
     Current,
-    /// Its deadline or its lease's deadline has passed; the entry that removes it is still to come.
+    /// The deadline of the value, or of its lease, has passed; the entry that removes the value is still to come.
     Ended,
     /// The value was current until a revision, exclusive.
     Until {
@@ -115,18 +117,18 @@ pub enum Lasting {
 /// A current or former value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The value with its revision and expiry.
+    /// The value, with the revision that wrote it and its expiry.
     pub stored: Stored,
     /// End of the period in which the key had the value.
     pub lasting: Lasting,
 }
 
-/// Versions of a key, newest first.
+/// A page of the versions of one key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The requested versions, newest first.
+    /// The versions of the key in this page, newest first.
     pub versions: Vec<Version>,
-    /// True if older versions are kept.
+    /// True if the key has older versions than those in the page.
     pub more: bool,
     /// Lowest revision from which all versions of the key are kept.
     pub oldest: Revision,
@@ -138,8 +140,8 @@ impl ReadView {
         Ok(HistoryRow::in_view(self.view(), keyspace)?.is_some())
     }
 
-    /// Returns the log position of the value in a key's own row, as long as a reader may need it: also if it has
-    /// ended, and in a keyspace with versions also if a deleted prefix hides it.
+    /// Returns the log position of a key's newest value, if the value is in the log and a reader may still need it. A
+    /// value that has ended counts; one that a deleted prefix hides counts only in a keyspace with versions.
     pub fn value_blob(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(Stored { revision, value: StoredValue::Blob(blob), .. }) = own else { return Ok(None) };
@@ -147,7 +149,7 @@ impl ReadView {
         Ok((shown || self.has_versions(keyspace)?).then_some(blob))
     }
 
-    /// Returns the log positions of the values of a key's versions, for maintenance of those bytes.
+    /// Returns the log positions of a key's former values, for maintenance of the log.
     pub fn version_blobs(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Vec<BlobRef>, MachineError> {
         let mut blobs = Vec::new();
         crate::rows::load_rows(self.view(), &KeyRange::with_prefix(&key_prefix(keyspace, key)), |full, row| {
@@ -159,7 +161,7 @@ impl ReadView {
         Ok(blobs)
     }
 
-    /// Returns the value that a key got at exactly this revision, current or former.
+    /// Returns the value, current or former, that a key got at exactly this revision.
     pub fn version(
         &self,
         keyspace: KeyspaceId,
@@ -175,8 +177,8 @@ impl ReadView {
         Ok(Some(VersionRow::decode(&full, &row)?.decoded(&full)?.value.to_owned()))
     }
 
-    /// Returns the keyspace at a revision within its history. Values that had ended at `time` are hidden;
-    /// [`SpaceTime`] 0 hides none.
+    /// Returns a view of the keyspace as of a revision within its history. Values that had ended at `time` are hidden;
+    /// the time 0 hides none.
     pub fn past(&self, keyspace: KeyspaceId, revision: Revision, time: SpaceTime) -> Result<Past<'_>, PastError> {
         let HistoryRow { floor: oldest, gone, .. } = self.history(keyspace)?;
         let newest = self.applied().revision;
@@ -189,7 +191,7 @@ impl ReadView {
         Ok(Past { snapshot: self, keyspace, revision, gone, time })
     }
 
-    /// Returns the oldest readable revision of a keyspace's history.
+    /// Returns the oldest revision at which the keyspace can be read.
     pub fn history_floor(&self, keyspace: KeyspaceId) -> Result<Revision, PastError> {
         Ok(self.history(keyspace)?.floor)
     }
@@ -199,7 +201,7 @@ impl ReadView {
         found.filter(|found| found.work != Work::Remove).ok_or(PastError::NoHistory)
     }
 
-    /// Returns at most `limit` versions of a key, newest first, that began before a revision.
+    /// Returns at most `limit` versions of a key, newest first, that began before the revision `before`.
     pub fn versions(
         &self,
         keyspace: KeyspaceId,
@@ -246,7 +248,7 @@ impl ReadView {
         Ok(found)
     }
 
-    /// Returns the revision of the oldest row of a key. From there on, all its versions are kept.
+    /// Returns the revision of a key's oldest row. All versions of the key from that revision on are kept.
     fn first_known(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Revision, MachineError> {
         let (prefix, end) = (key_prefix(keyspace, key), forgotten_row(keyspace, key));
         let mut found = Ok(None);
@@ -261,7 +263,7 @@ impl ReadView {
         Ok(own.map_or(Revision::MAX, |own| own.revision))
     }
 
-    /// Returns the version in a key's own row.
+    /// Returns the newest value of a key as a version. It counts even if it has ended or a deleted prefix hides it.
     fn own_version(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Version>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(stored) = own else { return Ok(None) };
@@ -285,13 +287,13 @@ fn version(full: &[u8], row: &[u8]) -> Result<(Version, Until), MachineError> {
 }
 
 impl<'s> Past<'s> {
-    /// Returns the revision of this view of the past.
+    /// Returns the revision as of which this view shows the keyspace.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Returns the value of a key at the revision.
+    /// Returns the value that a key had at the view's revision.
     pub fn get(&self, key: &[u8]) -> Result<Option<Stored>, PastError> {
         let view = self.snapshot.view();
         let own = with_data_key(self.keyspace, key, |full| decode_owned(full, view.get(full)?))?;
@@ -318,13 +320,14 @@ impl<'s> Past<'s> {
         }
     }
 
-    /// Returns the revision up to which versions of a key were forgotten, from its row.
+    /// Returns the revision up to which versions of a key were forgotten; zero if none were. `row` is the key of the
+    /// row that records this.
     fn forgotten(&self, row: &[u8]) -> Result<Revision, MachineError> {
         let found = self.snapshot.view().get(row)?.map(|found| Until::of_forgotten(row, &found)).transpose()?;
         Ok(found.unwrap_or_default().revision)
     }
 
-    /// Returns an error if the key's past is unknown at the revision, because it is known only from `oldest` on.
+    /// Returns [`PastError::Compacted`] if the view's revision is below `oldest`, from which on a key's past is known.
     pub(crate) fn check_known(&self, oldest: Revision) -> Result<(), PastError> {
         if oldest > self.revision {
             return Err(PastError::Compacted { requested: self.revision, oldest });

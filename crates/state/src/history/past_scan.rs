@@ -1,8 +1,9 @@
-//! Scans of the past: the keys' own rows and their versions, read in pages and merged in order.
+//! Scans of a keyspace as of a past revision: the keys' own rows and their versions (former values), read in pages and
+//! merged in the order of keys.
 //!
-//! A backend calls back for each row and cannot scan two ranges at a time, so each of the two sources reads about
-//! one page ahead, from a moving bound. A key with many versions is not scanned completely: after some versions,
-//! the scan restarts at the requested one.
+//! A backend calls back for each row and cannot scan two ranges at a time. So the scan reads alternately about one
+//! page of own rows and one page of versions ahead. A key with many versions is not scanned completely: after some
+//! versions, the scan restarts at the version of the requested revision.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,14 +27,14 @@ use crate::{
     },
 };
 
-/// Maximum rows that a scan reads ahead from each of its two sources.
+/// Maximum number of rows that a scan reads ahead from each of its two sources: the keys' own rows and their versions.
 const PAGE_ROWS: usize = 256;
-/// Bytes after which a source stops reading ahead.
+/// Bytes of rows after which a scan of the past stops reading ahead in one of its sources.
 const PAGE_BYTES: usize = 1024 * 1024;
 
 impl Past<'_> {
-    /// Visits pairs in order until the range ends, the limit is reached, or `visit` breaks. Reads about 1 MiB
-    /// ahead.
+    /// Visits the pairs of the past revision in order until the range ends, the limit is reached, or `visit` breaks.
+    /// Reads about 1 MiB ahead.
     pub fn scan(
         &self,
         range: &ScanRange<'_>,
@@ -102,7 +103,7 @@ impl Past<'_> {
     }
 }
 
-/// Source of the next key.
+/// Source with the next key: the keys' own rows, their versions, or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Own,
@@ -115,7 +116,7 @@ struct OwnRow {
     row: Vec<u8>,
 }
 
-/// Keys whose own row covers the revision, in order.
+/// Source of the keys whose newest value was already current at the past revision, in order.
 struct OwnSource<'p> {
     past: &'p Past<'p>,
     range: KeyRange,
@@ -162,7 +163,8 @@ impl OwnSource<'_> {
     }
 }
 
-/// Moves a range past the rows between `first` and `last`, inclusive.
+/// Removes the rows up to `last` from a range that is scanned forward, or the rows down to `first` from one that is
+/// scanned backward.
 fn behind(range: &mut KeyRange, direction: Direction, first: Vec<u8>, last: Vec<u8>) {
     match direction {
         Direction::Forward => range.set_lower(Bound::Excluded(last)),
@@ -175,15 +177,16 @@ struct PastRow {
     row: Known,
 }
 
-/// State of a key at the revision.
+/// State of a key at the past revision.
 enum Known {
-    /// The key had this row.
+    /// The key had the value in this row.
     Row(Vec<u8>),
-    /// The state is unknown below `oldest`.
+    /// The key's state is unknown below the revision `oldest`, because versions were forgotten.
     Not { oldest: Revision },
 }
 
-/// Keys with a version that covers the revision, or with an unknown state, in order.
+/// Source of the keys with a version (former value) that covers the past revision, or with an unknown state at that
+/// revision, in order.
 struct VersionSource<'p> {
     past: &'p Past<'p>,
     range: KeyRange,
@@ -192,7 +195,7 @@ struct VersionSource<'p> {
     all: bool,
 }
 
-/// Result of the rows of one key examined so far.
+/// Result of the version rows of one key that were examined so far.
 struct Gathered {
     key: Vec<u8>,
     row: Option<Vec<u8>>,
@@ -200,7 +203,7 @@ struct Gathered {
 }
 
 impl<'p> VersionSource<'p> {
-    /// Creates the source. `own` is the range of the keys' own rows.
+    /// Creates a source of versions for the keys in the range `own`, which has the row keys of their newest values.
     fn new(past: &'p Past<'p>, own: &KeyRange, direction: Direction) -> Self {
         let base = versions_prefix(past.keyspace);
         let mut range = KeyRange::with_prefix(&base);
@@ -242,9 +245,12 @@ impl<'p> VersionSource<'p> {
         Ok(())
     }
 
-    /// Reads complete keys until the page is full, or until one key has too many rows to examine one by one.
+    /// Reads the version rows of whole keys until the page is full, or until one key has too many version rows to
+    /// examine one by one.
     fn read(&mut self) -> Result<(), MachineError> {
-        /// Rows of one key that are examined before the scan restarts at the requested version.
+        /// Number of rows of one key that a forward scan examines one by one. It then skips rows: up to the key's
+        /// version at the requested revision if the last examined row is newer, or up to the next key if that version
+        /// is found already.
         const MAX_STEPS: usize = 32;
         let Past { keyspace, revision, .. } = *self.past;
         let (mut bytes, mut failure) = (0, None);

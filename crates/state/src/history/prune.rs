@@ -1,18 +1,19 @@
-//! Forgetting versions: those past their keyspace's maximum age, those of keyspaces that no longer keep history,
-//! and those that a change of bounds excludes. A bounded number of rows at a time, by the time of entries.
+//! Forgetting versions (former values of keys): those past their keyspace's maximum age, those of keyspaces that no
+//! longer keep history, and those that changed settings exclude. A command examines a bounded number of rows; age is
+//! measured by the time of entries.
 //!
-//! Owns: the command by which maintenance does so, the keyspaces' floors, which rise with it, and the check for
-//! pending work. Does not own: the bound on the number of versions, which the write that adds one enforces (see
-//! `keep`).
+//! Owns: the command by which maintenance forgets versions, the keyspaces' floors, which rise with it, and the check
+//! for pending work. Does not own: the bound on the number of versions, which the write that adds a version enforces
+//! (see `keep`).
 //!
-//! If a history has no maximum age, the versions of a key from before it was deleted or had ended are also
-//! forgotten after a while ([`DELETED_HISTORY_AGE`]), oldest first, so that the rest of the key's history has no
-//! gaps. Then the key may have no row that could record this. Instead, the keyspace's `gone` rises: below it, the
-//! state of a key without rows is unknown.
+//! If a history has no maximum age, the versions of a key from before it was deleted or had ended are also forgotten
+//! after [`DELETED_HISTORY_AGE`], oldest first, so that the key's remaining history has no gaps. Then the key may have
+//! no row that could record this. Instead, the keyspace's `gone` rises: below that revision, the state of a key
+//! without rows is unknown.
 //!
-//! Why every revision within the maximum age stays readable: a version is removed for its age only if the entry
-//! that superseded it is at least `age` older than this one. The floor rises to that entry's revision, and no
-//! revision that was current within `age` is below it.
+//! Every revision within the maximum age stays readable, for this reason: a version is removed for its age only if the
+//! entry that superseded it is at least `age` older than the current entry. The floor rises to that entry's revision,
+//! and no revision that was current within `age` is below it.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -39,11 +40,12 @@ use crate::{
     sync::read,
 };
 
-/// Bytes of rows after which one command ends.
+/// Bytes of examined rows after which one pruning command ends.
 const MAX_PRUNED_BYTES: usize = 8 * 1024 * 1024;
 
 impl Applying<'_> {
-    /// Sets the bounds of a keyspace that is created or configured; `before` are the previous ones.
+    /// Applies the history settings of a keyspace that is created or configured. `before` are the previous settings,
+    /// `after` the new ones.
     pub(crate) fn configure_history(&mut self, id: KeyspaceId, before: KeyspaceHistory, after: KeyspaceHistory) {
         if before == after {
             return;
@@ -72,8 +74,8 @@ impl Applying<'_> {
     }
 }
 
-/// Examines up to `max` rows of versions, those of the keyspace `from` first, and forgets those outside their
-/// bounds.
+/// Examines up to `max` rows of versions, beginning with those of the keyspace `from`, and forgets versions that the
+/// settings of their keyspace exclude.
 pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_PRUNED_VERSIONS);
     let mut round = Round { left: max, bytes: 0 };
@@ -93,12 +95,12 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
 struct Round {
     /// Number of rows that may still be examined.
     left: u32,
-    /// Bytes of the rows examined. Every value counts with its full length, so the sum does not depend on the place
-    /// where a node stores it.
+    /// Bytes of the rows examined so far. Every value counts with its full length, so the sum is the same whether a
+    /// node stores the value inline or in the log.
     bytes: usize,
 }
 
-/// Returns the bytes of a version's row including its value, wherever that is stored.
+/// Returns the length in bytes of a version's row plus its value, whether the value is in the row or in the log.
 fn full_len(key: &[u8], row: &[u8]) -> usize {
     let blob = VersionRow::decode(key, row).ok().and_then(|version| version.blob(key).ok()?);
     let row_len = blob.map_or(row.len(), |blob| row.len() - BlobRef::ENCODED_LEN + blob.len as usize);
@@ -128,7 +130,8 @@ impl Round {
         }
     }
 
-    /// Reads the next rows of a range, up to the remaining maximum. Returns true if these are all.
+    /// Reads the next rows of a range, as far as the command's budget permits. Returns true if these are all rows of
+    /// the range.
     fn rows(&mut self, applying: &Applying<'_>, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
         self.rows_towards(applying, range, Direction::Forward)
     }
@@ -174,7 +177,7 @@ impl Round {
         Ok(())
     }
 
-    /// Continues through the rows of a keyspace whose bounds have changed.
+    /// Continues to adapt the version rows of a keyspace to its changed history settings, after the row `last`.
     fn conform(
         &mut self,
         applying: &mut Applying<'_>,
@@ -229,7 +232,8 @@ impl Round {
         Ok(())
     }
 
-    /// Writes the time row of a row that stays, or deletes it.
+    /// Updates the index row by time of a version row that stays: writes it if versions of the keyspace are forgotten
+    /// by age or the version ended with a deletion, and deletes it otherwise.
     #[expect(clippy::too_many_arguments, reason = "one row, as it was read and decoded")]
     fn set_time(
         &self,
@@ -255,7 +259,8 @@ impl Round {
         }
     }
 
-    /// Forgets the versions of keys from before they were deleted or had ended, if that was at `time` or before.
+    /// Forgets all versions of a key up to the last one before it was deleted or had ended, if the deletion or end was
+    /// at `time` or before.
     fn forget_gone(
         &mut self,
         applying: &mut Applying<'_>,
@@ -286,7 +291,8 @@ impl Round {
         Ok(())
     }
 
-    /// Forgets a version and all older ones of its key, the oldest first.
+    /// Forgets the version `of` and all older versions of its key, the oldest first. Notes in the keyspace's history
+    /// that the state of a key without rows is unknown below the revision `gone`.
     fn forget_before(
         &mut self,
         applying: &mut Applying<'_>,
@@ -311,7 +317,8 @@ impl Round {
         Ok(())
     }
 
-    /// Forgets versions that were superseded at `time` or before, and raises the floor accordingly.
+    /// Forgets versions that were superseded at `time` or before, and raises the oldest readable revision of the
+    /// keyspace to the highest revision at which such a version ended.
     fn forget_old(&mut self, applying: &mut Applying<'_>, id: KeyspaceId, time: SpaceTime) -> Result<(), MachineError> {
         let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
         let before = applying.applier.histories[&id].floor;
@@ -348,14 +355,14 @@ impl Round {
     }
 }
 
-/// Returns the time at or before which superseded versions with a time row are forgotten; `None` if age is not
-/// bounded.
+/// Returns the time up to which superseded versions with a time row are forgotten: `now` minus the maximum age. `None`
+/// if the settings limit neither the age nor the number of versions.
 fn forgotten_by(bounds: KeyspaceHistory, now: SpaceTime) -> Option<SpaceTime> {
     let age = bounds.age.or(bounds.revisions.map(|_| DELETED_HISTORY_AGE))?;
     Some(SpaceTime(now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))))
 }
 
-/// Returns the range of time rows of versions that were superseded at `time` or before.
+/// Returns the range of the index rows by time of versions that were superseded at `time` or before.
 fn superseded_by(id: KeyspaceId, time: SpaceTime) -> KeyRange {
     let mut range = KeyRange::with_prefix(&times_prefix(id));
     let after = time.0.saturating_add(1).to_be_bytes();
@@ -364,7 +371,8 @@ fn superseded_by(id: KeyspaceId, time: SpaceTime) -> KeyRange {
 }
 
 impl Machine {
-    /// Returns the next keyspace after `after`, or else the first one, with versions to be forgotten at `now`.
+    /// Returns the next keyspace, in the order of ids after `after` and then from the first, that has versions to be
+    /// forgotten at time `now`; `None` if there is none.
     pub fn prune_due(&self, after: Option<KeyspaceId>, now: SpaceTime) -> Result<Option<KeyspaceId>, MachineError> {
         let view = self.backend.view();
         let mut histories = Vec::new();

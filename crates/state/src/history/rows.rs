@@ -35,7 +35,7 @@
 use thalweg_store::View;
 use thalweg_types::{
     BlobRef, KeyspaceId, Revision, SpaceTime,
-    record::{Malformed, Reader},
+    codec::{Malformed, Reader},
 };
 
 use crate::{
@@ -48,11 +48,12 @@ const OF_HISTORIES: u8 = 0;
 const OF_VERSIONS: u8 = 1;
 const OF_TIMES: u8 = 2;
 
-/// Bytes of tag, kind and keyspace.
+/// Number of bytes (tag, kind and keyspace) before the key in a version's row key.
 pub(crate) const PREFIX_LEN: usize = 6;
 const GROUP: usize = 8;
 const FULL_GROUP: u8 = 0xff;
-/// Placeholder for the revision in the row of forgotten versions, which sorts after all versions.
+/// Number in the key of the row of forgotten versions, where a version's key has its (inverted) revision. It sorts
+/// after all versions of the key.
 const FORGOTTEN: [u8; 8] = [0xff; 8];
 
 fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
@@ -60,39 +61,39 @@ fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     [TAG_VERSIONS, kind, a, b, c, d]
 }
 
-/// Returns the key of a keyspace's history row.
+/// Returns the row key under which the history of a keyspace is stored.
 pub(crate) fn history_row(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_HISTORIES, keyspace)
 }
 
-/// Returns the range of all history rows.
+/// Returns the range of the history rows of all keyspaces.
 pub(crate) fn history_rows() -> KeyRange {
     KeyRange::with_prefix(&[TAG_VERSIONS, OF_HISTORIES])
 }
 
-/// Decodes the keyspace from the key of a history row.
+/// Decodes the keyspace from the key of a keyspace's history row.
 pub(crate) fn keyspace_of_history(key: &[u8]) -> Option<KeyspaceId> {
     let id = key.strip_prefix(&[TAG_VERSIONS, OF_HISTORIES])?;
     Some(KeyspaceId(u32::from_be_bytes(id.try_into().ok()?)))
 }
 
-/// Decodes the keyspace from a key under `12|1`; returns `None` for other keys.
+/// Decodes the keyspace from a row key of versions or forgotten versions (`12|1`); returns `None` for other keys.
 pub(crate) fn keyspace_of_version(key: &[u8]) -> Option<KeyspaceId> {
     let id = key.strip_prefix(&[TAG_VERSIONS, OF_VERSIONS])?.first_chunk()?;
     Some(KeyspaceId(u32::from_be_bytes(*id)))
 }
 
-/// Returns the prefix of the keys of a keyspace's versions.
+/// Returns the prefix of the row keys of all versions (former values) in a keyspace.
 pub(crate) fn versions_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_VERSIONS, keyspace)
 }
 
-/// Returns the prefix of the keys of a keyspace's time rows.
+/// Returns the key prefix of the rows that list a keyspace's versions by the time at which they were superseded.
 pub(crate) fn times_prefix(keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
     prefix(OF_TIMES, keyspace)
 }
 
-/// Appends an escaped key, whose end is recognisable.
+/// Appends the escaped form of a key to `out`. The end of the escaped form is recognisable without a length.
 pub(crate) fn escape(key: &[u8], out: &mut Vec<u8>) {
     let (full, rest) = key.as_chunks::<GROUP>();
     for group in full {
@@ -105,7 +106,8 @@ pub(crate) fn escape(key: &[u8], out: &mut Vec<u8>) {
     out.push(rest.len() as u8);
 }
 
-/// Decodes the escaped key at the beginning of `bytes`, and returns it with the bytes after it.
+/// Decodes the escaped key at the beginning of `bytes`. Returns the original key with the bytes that follow the
+/// escaped form.
 pub(crate) fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut key = Vec::with_capacity(bytes.len());
     let mut left = bytes;
@@ -123,7 +125,7 @@ pub(crate) fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// Returns the prefix of the keys of a key's versions.
+/// Returns the prefix of the row keys of all versions of one key.
 pub(crate) fn key_prefix(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(PREFIX_LEN + key.len() + key.len() / GROUP + GROUP + 2);
     out.extend_from_slice(&versions_prefix(keyspace));
@@ -131,35 +133,37 @@ pub(crate) fn key_prefix(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the key of a version's row.
+/// Returns the row key of the version of a key that began at the given revision.
 pub(crate) fn version_row(keyspace: KeyspaceId, key: &[u8], revision: Revision) -> Vec<u8> {
     let mut row = key_prefix(keyspace, key);
     row.extend_from_slice(&(!revision.0).to_be_bytes());
     row
 }
 
-/// Returns the key of the row of a key's forgotten versions, which sorts after all its versions.
+/// Returns the key of the row which records that versions of a key were forgotten. It sorts after all versions of the
+/// key.
 pub(crate) fn forgotten_row(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     let mut row = key_prefix(keyspace, key);
     row.extend_from_slice(&FORGOTTEN);
     row
 }
 
-/// Returns the key of the time row of a version or of forgotten versions. `row` is the key of that row.
+/// Returns the key of the index row by time of a version, or of a row of forgotten versions. `row` is the key of the
+/// indexed row.
 pub(crate) fn time_row(keyspace: KeyspaceId, time: SpaceTime, row: &[u8]) -> Vec<u8> {
     [&times_prefix(keyspace), time.0.to_be_bytes().as_slice(), &row[PREFIX_LEN..]].concat()
 }
 
-/// Decoded key of a row about a key's past.
+/// Decoded key of a version's row, or of a row of forgotten versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PastKey {
     pub(crate) key: Vec<u8>,
-    /// Revision of the version; `None` for the row of forgotten versions.
+    /// Revision at which the version began; `None` for the row of forgotten versions.
     pub(crate) revision: Option<Revision>,
 }
 
 impl PastKey {
-    /// Decodes the bytes after the keyspace.
+    /// Decodes the bytes that follow the keyspace in the key of a version's row.
     fn decode(rest: &[u8]) -> Option<Self> {
         let (key, revision) = unescape(rest)?;
         let revision: [u8; 8] = revision.try_into().ok()?;
@@ -167,20 +171,20 @@ impl PastKey {
         Some(Self { key, revision })
     }
 
-    /// Decodes the key of a row under `12|1`.
+    /// Decodes the row key of a version or of forgotten versions (`12|1`).
     pub(crate) fn of_version(row: &[u8]) -> Result<Self, MachineError> {
         let rest = row.get(PREFIX_LEN..).and_then(Self::decode);
         rest.ok_or_else(|| MachineError::corrupt("version", row, "key does not decode"))
     }
 
-    /// Decodes the key of a row under `12|2`, with its time.
+    /// Decodes the key of an index row by time (`12|2`). Returns the time and the decoded key of the indexed row.
     pub(crate) fn of_time(row: &[u8]) -> Result<(SpaceTime, Self), MachineError> {
         let corrupt = || MachineError::corrupt("time of a version", row, "key does not decode");
         let (time, rest) = row.get(PREFIX_LEN..).and_then(<[u8]>::split_first_chunk::<8>).ok_or_else(corrupt)?;
         Ok((SpaceTime(u64::from_be_bytes(*time)), Self::decode(rest).ok_or_else(corrupt)?))
     }
 
-    /// Returns the key of the row under `12|1`.
+    /// Returns the key of the version's row (`12|1`) that was decoded.
     pub(crate) fn row(&self, keyspace: KeyspaceId) -> Vec<u8> {
         match self.revision {
             Some(revision) => version_row(keyspace, &self.key, revision),
@@ -189,18 +193,18 @@ impl PastKey {
     }
 }
 
-/// Kind of operation that ended a version.
+/// Kind of operation that ended a version (former value of a key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// A put of another value.
+    /// A put of another value replaced the value.
     Overwritten,
-    /// A delete of the key or of a prefix.
+    /// A delete of the key, or of a prefix of it, removed the value.
     Deleted,
-    /// The deadline of the value or of its lease.
+    /// The value ended at its deadline, or at the deadline of its lease.
     Expired,
 }
 
-/// Exclusive end of a version.
+/// Exclusive end of a version, as a revision and as a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Until {
     /// First revision at which the version was not current.
@@ -223,7 +227,7 @@ impl Until {
         Ok(Self { revision: Revision(reader.u64("revision")?), time: SpaceTime(reader.u64("time")?) })
     }
 
-    /// Decodes the row of forgotten versions.
+    /// Decodes the content of a row of forgotten versions: the end of the newest of them. `key` is used in errors.
     pub(crate) fn of_forgotten(key: &[u8], row: &[u8]) -> Result<Self, MachineError> {
         let mut reader = Reader::at(row, 0);
         let until = Self::read(&mut reader).ok().filter(|_| reader.is_empty());
@@ -231,7 +235,7 @@ impl Until {
     }
 }
 
-/// The row of a version: a former value of a key, and the end of its period.
+/// Content of a version's row: a former value of a key, and the end of the period in which the key had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionRow<'a> {
     pub(crate) until: Until,
@@ -239,18 +243,18 @@ pub(crate) struct VersionRow<'a> {
     /// was superseded.
     pub(crate) end: SpaceTime,
     pub(crate) ending: Ending,
-    /// The value in the form of the key's own row.
+    /// The former value, encoded like the current value of a key.
     pub(crate) value: &'a [u8],
 }
 
-/// Bytes before the value in the row of a version.
+/// Number of bytes before the value in the row of a version.
 pub(crate) const VERSION_HEAD_LEN: usize = Until::ENCODED_LEN + 9;
 
-/// End time of a value that had not ended.
+/// End time in the row of a version whose value had no end, or had not ended when it was superseded.
 pub(crate) const NO_END: SpaceTime = SpaceTime(u64::MAX);
 
 impl<'a> VersionRow<'a> {
-    /// Encodes the bytes before the value.
+    /// Encodes the fields of a version's row that precede the value.
     pub(crate) fn head(&self) -> [u8; VERSION_HEAD_LEN] {
         let mut out = [0; VERSION_HEAD_LEN];
         out[..16].copy_from_slice(&self.until.encode());
@@ -263,7 +267,7 @@ impl<'a> VersionRow<'a> {
         out
     }
 
-    /// Decodes a row; `key` is used in errors.
+    /// Decodes the row of a version; `key` is used in errors.
     pub(crate) fn decode(key: &[u8], row: &'a [u8]) -> Result<Self, MachineError> {
         Self::read(row).map_err(|_| MachineError::corrupt("version", key, "row does not decode"))
     }
@@ -281,12 +285,12 @@ impl<'a> VersionRow<'a> {
         Ok(Self { until, end, ending, value: reader.rest() })
     }
 
-    /// Decodes the former value of the key.
+    /// Decodes the former value of the key that the version's row contains.
     pub(crate) fn decoded(&self, key: &[u8]) -> Result<Decoded<'a>, MachineError> {
         decode_value(key, self.value)
     }
 
-    /// Returns the log position of the value, if it stayed there.
+    /// Returns the log position of the former value; `None` if the row contains the value itself.
     pub(crate) fn blob(&self, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
         Ok(self.decoded(key)?.value.blob())
     }
@@ -295,12 +299,12 @@ impl<'a> VersionRow<'a> {
 /// Pending work on the rows of a keyspace's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// All rows conform to the bounds; no work is pending.
+    /// All version rows conform to the keyspace's settings; no work is pending.
     Settled,
-    /// The bounds have changed, and the rows are examined in order. All rows up to `last`, given without keyspace,
-    /// are done, and `kept` versions of that row's key are kept.
+    /// The settings have changed, and the version rows are examined in order. All rows up to `last`, which is given
+    /// without the keyspace prefix, are done. `kept` versions of the key in that row are kept so far.
     Conform { kept: u32, last: Vec<u8> },
-    /// All rows must be removed, because the keyspace was dropped or no longer keeps history.
+    /// All version rows must be removed, because the keyspace was dropped or no longer keeps history.
     Remove,
 }
 
@@ -309,8 +313,8 @@ pub(crate) enum Work {
 pub(crate) struct HistoryRow {
     /// Oldest readable revision of the keyspace.
     pub(crate) floor: Revision,
-    /// Lowest revision from which a key without rows is known not to have existed. Versions of keys that were
-    /// deleted long ago are forgotten without a row about it.
+    /// Lowest revision from which a key without rows is known not to have existed. Below it, versions of keys that
+    /// were deleted long ago may have been forgotten, which leaves no row.
     pub(crate) gone: Revision,
     pub(crate) work: Work,
 }
@@ -349,7 +353,7 @@ impl HistoryRow {
         Self::read(row).map_err(|_| MachineError::corrupt("keyspace history", key, "row does not decode"))
     }
 
-    /// Loads the history row of a keyspace from a view.
+    /// Loads the history row of a keyspace from a view; `None` if the keyspace has no versions and keeps none.
     pub(crate) fn in_view(view: &dyn View, keyspace: KeyspaceId) -> Result<Option<Self>, MachineError> {
         let key = history_row(keyspace);
         view.get(&key)?.map(|row| Self::decode(&key, &row)).transpose()

@@ -1,4 +1,4 @@
-//! Commands about keyspaces themselves. Creating and configuring use no revision.
+//! Commands that create and configure keyspaces. Neither uses a revision.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Returns a keyspace's row, dropped or not, as changed by earlier commands of the entry.
+    /// Returns the catalog row of a keyspace, even a dropped one, with the changes of earlier commands in the same
+    /// entry.
     pub(crate) fn keyspace_row(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
         match self.applier.pending.keyspaces.get(&id) {
             Some(row) => row.clone(),
@@ -35,7 +36,8 @@ impl Applying<'_> {
         self.applier.kinds.of(id) == KeyspaceKind::Configured && self.default_ttl(id).is_some()
     }
 
-    /// Returns the time to live of a value whose put specifies none.
+    /// Returns the time to live that a keyspace gives to a value whose put specifies none; `None` if such a value
+    /// never ends.
     pub(crate) fn default_ttl(&self, id: KeyspaceId) -> Option<Duration> {
         match self.applier.pending.keyspaces.get(&id) {
             Some(row) => row.as_ref()?.config.default_ttl,
@@ -51,7 +53,7 @@ impl Applying<'_> {
         created.or_else(published)
     }
 
-    /// Removes the row of an empty keyspace.
+    /// Removes the catalog row of a dropped keyspace that has no key rows left.
     pub(crate) fn forget_keyspace(&mut self, id: KeyspaceId) {
         self.applier.staged.delete(&[&keys::keyspace_row(id)]);
         self.applier.kinds.set(id, None);
@@ -62,14 +64,14 @@ impl Applying<'_> {
         }
     }
 
-    /// Returns true if writes to a keyspace must read the row that they replace.
+    /// Returns true if the keyspace counts exactly. Then every write to it must read the row that it replaces.
     #[inline]
     pub(crate) fn counts_exactly(&self, id: KeyspaceId) -> bool {
         self.applier.kinds.of(id) == KeyspaceKind::Configured
             && self.keyspace_row(id).is_some_and(|row| row.config.exact_counts)
     }
 
-    /// Adds the effect of a write to the exact counts.
+    /// Adds the effect of one write to the exact counts of its keyspace.
     pub(crate) fn count(&mut self, id: KeyspaceId, change: CountChange) {
         if change != CountChange::default() {
             if let Some(collection) = change.trash {
@@ -81,8 +83,8 @@ impl Applying<'_> {
         }
     }
 
-    /// Returns true if exact counts include a row. They don't if all keys of its keyspace were deleted after it was
-    /// written.
+    /// Returns true if the keyspace's exact counts include the row of a key that was written at `revision`. They
+    /// exclude it if all keys of the keyspace were deleted after that.
     #[inline]
     pub(crate) fn counts_row(&self, id: KeyspaceId, revision: Revision) -> bool {
         let emptied = self.applier.clears.of(id).and_then(Prefixes::emptied_at);
@@ -127,7 +129,7 @@ pub(crate) fn configure(
         return Ok(Outcome::NoSuchKeyspace(id));
     };
     if config.exact_counts && !row.config.exact_counts {
-        return Ok(Outcome::CannotConfigure { what: "exact counts can only be asked for when a keyspace is created" });
+        return Ok(Outcome::CannotConfigure { what: "exact counts can only be enabled when a keyspace is created" });
     }
     // Rows that are not swept yet may refer to collections. A blind put over such a row would leave its parts
     // behind.

@@ -19,8 +19,8 @@ use thalweg_redis::CollectionId;
 use thalweg_store::{View, WriteBatch};
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision, SpaceTime, StreamId,
+    codec::{Malformed, Reader},
     command::{FIRST_VERSION, KeyspaceConfig, check_name},
-    record::{Malformed, Reader},
 };
 
 use crate::{
@@ -34,17 +34,18 @@ pub const STATE_FORMAT: u32 = 2;
 
 const META_LEN: usize = 40;
 
-/// The next ids, and other counters of the space. Ids begin at 1, so that an id of 0 is always an error.
+/// The meta row: the next ids, and other counters of the space. Ids begin at 1, so that an id of 0 is always an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) next_keyspace: KeyspaceId,
     pub(crate) next_stream: StreamId,
     pub(crate) next_collection: CollectionId,
-    /// Next lease id that the state machine tries when the client lets it choose.
+    /// Next lease id that the state machine tries when the client leaves the choice to it.
     pub(crate) next_lease: LeaseId,
-    /// Number of random numbers that Redis commands have used; it is the seed of the next one.
+    /// Number of random numbers that Redis commands have used so far. The next random number is derived from this
+    /// count.
     pub(crate) seeds: u64,
-    /// Version of the state machine in force.
+    /// Version of the state machine in force: commands that need a higher version are rejected.
     pub(crate) version: u32,
 }
 
@@ -108,7 +109,7 @@ impl Meta {
 pub enum KeyspaceLife {
     /// The keyspace can be used.
     Live,
-    /// The keyspace was dropped, and its rows are not swept yet. Its name is free.
+    /// The keyspace was dropped, and the rows of its keys are not all swept yet. Its name is free.
     Dropped,
 }
 
@@ -155,7 +156,7 @@ impl KeyspaceRow {
     }
 }
 
-/// The keyspaces by name and id.
+/// The table of all keyspaces, by name and by id.
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceTable {
     /// Live keyspaces by name.
@@ -202,7 +203,7 @@ impl KeyspaceTable {
         self.rows.len()
     }
 
-    /// Replaces a row with the result of an entry; `None` removes it.
+    /// Replaces a keyspace's catalog row; `None` removes the row.
     pub(crate) fn set(&mut self, id: KeyspaceId, row: Option<KeyspaceRow>) {
         if let Some(before) = self.rows.remove(&id)
             && self.by_name.get(&before.name) == Some(&id)
@@ -217,7 +218,8 @@ impl KeyspaceTable {
         }
     }
 
-    /// Returns the kind of each keyspace, which the applier checks for every write.
+    /// Returns the kind of each keyspace. The applying thread keeps this table, because every write looks up the kind
+    /// first.
     pub(crate) fn kinds(&self) -> KeyspaceKinds {
         let mut kinds = KeyspaceKinds::default();
         self.rows.iter().for_each(|(&id, row)| kinds.set(id, Some(row)));
@@ -228,17 +230,17 @@ impl KeyspaceTable {
 /// Kind of a keyspace, which every write checks first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyspaceKind {
-    /// The keyspace does not exist or was dropped; writes are rejected.
+    /// The keyspace does not exist or was dropped, so writes to it are rejected.
     #[default]
     Missing,
-    /// The keyspace has no settings that affect writes, so writes are blind.
+    /// The keyspace has no settings that affect writes, so writes need not read the row that they replace.
     Plain,
-    /// The keyspace has settings that affect writes; look them up.
+    /// The keyspace has settings that affect writes, which a write must look up.
     Configured,
 }
 
-/// Kind of each keyspace, by id. One byte for each id ever assigned, so that a blind put pays only one array access
-/// for it.
+/// Kind of each keyspace, by id. The table uses one byte for each id ever assigned, so that a blind put pays only one
+/// array access for the check.
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceKinds(Vec<KeyspaceKind>);
 

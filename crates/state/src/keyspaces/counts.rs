@@ -6,7 +6,7 @@
 //! to zero.
 //!
 //! Counting requires reading the row that a write replaces. So this file also detects that a write removes the last
-//! reference to a hash or a stream (`CountChange::trash`).
+//! reference to a Redis hash or stream (`CountChange::trash`).
 //!
 //! ```text
 //! counts := keys u64 | bytes u64 | collections u64               little-endian, at key 07 | keyspace u32 BE
@@ -24,28 +24,29 @@ use crate::{
     keyspaces::values::StoredRef,
 };
 
-/// Exact counts of a keyspace.
+/// Exact counts of a keyspace's keys and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of keys in the keyspace.
     pub keys: u64,
-    /// Bytes of keys and values. For hashes and streams only their keys and metas.
+    /// Bytes of all keys and values. A Redis hash or stream counts with the bytes of its key and its meta data only,
+    /// without its fields or entries.
     pub bytes: u64,
-    /// Number of keys that refer to a hash or a stream.
+    /// Number of keys that refer to a Redis hash or stream.
     pub collections: u64,
 }
 
-/// Effect of one write on the counts.
+/// Effect of one write on the exact counts of its keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountChange {
     pub(crate) keys: i64,
     pub(crate) bytes: i64,
     pub(crate) collections: i64,
-    /// Collection that no key refers to any more.
+    /// Redis collection (hash or stream) that no key refers to after the write; its parts must be removed.
     pub(crate) trash: Option<CollectionId>,
 }
 
-/// Counted properties of a value.
+/// Properties of a value that exact counts include.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) value_bytes: usize,
@@ -53,7 +54,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Creates the properties of a plain value.
+    /// Creates the counted properties of a plain value, which is no Redis collection.
     pub(crate) fn bytes(value_bytes: usize) -> Self {
         Self { value_bytes, collection: None }
     }
@@ -66,7 +67,8 @@ impl From<StoredRef<'_>> for Held {
 }
 
 impl CountChange {
-    /// Computes the change of a key's row from one value to another.
+    /// Computes how the counts change if a key's value changes from `before` to `after`; `None` means that the key has
+    /// no value.
     pub(crate) fn of(key: &[u8], before: Option<Held>, after: Option<Held>) -> Self {
         let bytes = |held: Option<Held>| held.map_or(0, |held| (key.len() + held.value_bytes) as i64);
         let collection = |held: Option<Held>| held.and_then(|held| held.collection);
@@ -79,7 +81,7 @@ impl CountChange {
         }
     }
 
-    /// Computes the change that removes all keys.
+    /// Computes how the counts change if all keys of a keyspace with these `counts` are deleted.
     pub(crate) fn of_emptying(counts: Counts) -> Self {
         let minus = |count: u64| 0_i64.saturating_sub_unsigned(count);
         let Counts { keys, bytes, collections } = counts;
@@ -105,7 +107,7 @@ impl Counts {
         rest.is_empty().then_some(Self { keys, bytes, collections })
     }
 
-    /// Loads the counts of a keyspace from a view; zero if it has none.
+    /// Loads the exact counts of a keyspace from a view; zero if no counts are stored for it.
     pub(crate) fn in_view(view: &dyn View, keyspace: KeyspaceId) -> Result<Self, MachineError> {
         let key = keys::counts_row(keyspace);
         let Some(row) = view.get(&key)? else { return Ok(Self::default()) };
@@ -113,7 +115,7 @@ impl Counts {
     }
 }
 
-/// Loads the counts of all keyspaces that have some.
+/// Loads the exact counts of all keyspaces that have a counts row.
 pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, Counts>, MachineError> {
     let mut all = BTreeMap::new();
     crate::rows::load_rows(view, &KeyRange::with_prefix(&[keys::TAG_COUNTS]), |key, row| {

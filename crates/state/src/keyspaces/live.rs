@@ -1,7 +1,7 @@
-//! The value of a key at the time of the entry being applied.
+//! The value that a key has for the commands of the entry being applied.
 //!
-//! Conditions, transactions, counters and reads within a commit all call [`live_key`], or [`live_head`] if they
-//! don't need the value. Both see the changes of the commands so far, and return `None` for a key that is deleted
+//! Conditions, transactions, counters and reads within a commit all call [`live_key`], or [`live_head`] if they don't
+//! need the value. Both functions see the changes of the commands so far, and return `None` for a key that is deleted
 //! or ended, even if its row still exists. [`Sight`] decides if a row is visible; readers outside an entry use the
 //! same rule.
 //!
@@ -28,19 +28,20 @@ impl Stored {
         self.value.as_ref().value_len()
     }
 
-    /// Returns the id of the collection, if the value is one.
+    /// Returns the id of the Redis collection, if the value is a hash or a stream.
     pub(crate) fn collection(&self) -> Option<CollectionId> {
         self.value.as_ref().collection()
     }
 
-    /// Returns the properties of the value for exact counts.
+    /// Returns those properties of the value that exact counts include.
     pub(crate) fn held(&self) -> Held {
         self.value.as_ref().into()
     }
 }
 
 impl Applying<'_> {
-    /// Returns true if a value equals these bytes. For a value in the log, length and checksum are compared first.
+    /// Returns true if a stored value equals these bytes. For a value in the log, length and checksum are compared
+    /// first, and the log is read only if both are equal.
     pub(crate) fn value_is(&self, stored: &Stored, bytes: &[u8]) -> Result<bool, MachineError> {
         Ok(match &stored.value {
             StoredValue::Inline(value) => value == bytes,
@@ -53,8 +54,8 @@ impl Applying<'_> {
         })
     }
 
-    /// Returns the bytes of a value, read from the log if necessary. For a collection, which callers must handle
-    /// before, returns its meta.
+    /// Returns the bytes of a stored value, read from the log if necessary. For a Redis collection, returns its meta
+    /// data; callers must handle collections before.
     pub(crate) fn bytes_of(&self, stored: &Stored) -> Result<Bytes, MachineError> {
         Ok(match &stored.value {
             StoredValue::Inline(value) => value.clone(),
@@ -63,14 +64,15 @@ impl Applying<'_> {
         })
     }
 
-    /// Returns a key's row as changed by the commands so far, even if it is hidden or has ended.
+    /// Returns a key's row with the changes of the commands so far, even if the row is hidden or its value has ended.
     #[inline]
     pub(crate) fn row_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         keys::with_data_key(keyspace, key, |full| decode_owned(full, self.get(full)?))
     }
 }
 
-/// Returns a key's value as changed by all earlier commands; `None` if it does not exist at the entry's time.
+/// Returns a key's value with the changes of all earlier commands; `None` if the key does not exist at the time of the
+/// current entry.
 pub(crate) fn live_key(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -90,7 +92,7 @@ pub(crate) struct LiveHead {
     pub(crate) expiry: Expiry,
 }
 
-/// Returns the fields of [`live_key`] without its value, so nothing of the value is copied.
+/// Returns what [`live_key`] returns but without the value, so nothing of the value is copied.
 pub(crate) fn live_head(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -109,13 +111,13 @@ pub(crate) fn live_head(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Returns true if a row with this expiry exists at the entry's time.
+/// Returns true if a value with this expiry has not ended at the time of the current entry.
 pub(crate) fn is_live(applying: &Applying<'_>, expiry: &Expiry) -> Result<bool, MachineError> {
     expiry.is_live(applying.applied.time, |id| applying.lease(id))
 }
 
-/// Computes the change of the keyspace's exact counts by a write that leaves the key with a value of `after` bytes,
-/// or with none. Hidden rows are counted too.
+/// Computes how a write changes the exact counts of its keyspace. The write leaves the key with a value of `after`
+/// bytes, or with none. A hidden row that the write replaces was counted too.
 pub(crate) fn count_change(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -126,12 +128,12 @@ pub(crate) fn count_change(
     Ok(change_of_row(key, before.as_ref(), after.map(Held::bytes)))
 }
 
-/// Data of the row that a write without conditions replaces, even if that row is hidden or has ended.
+/// Properties of the row that a write without conditions replaces, even if that row is hidden or its value has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
     pub(crate) held: Held,
     pub(crate) expiry: Expiry,
-    /// True if exact counts include the row.
+    /// True if the exact counts of the keyspace include the row.
     pub(crate) is_counted: bool,
 }
 
@@ -142,7 +144,7 @@ impl Replaced {
     }
 }
 
-/// Returns the row that a write replaces. Nothing of its value is copied.
+/// Returns properties of the row that a write to this key replaces. Nothing of the row's value is copied.
 #[inline]
 pub(crate) fn replaced(
     applying: &Applying<'_>,
@@ -161,7 +163,8 @@ pub(crate) fn replaced(
     })
 }
 
-/// Computes the change of the exact counts by a write.
+/// Computes how a write changes the exact counts of its keyspace, given the replaced row and the properties of the new
+/// value.
 pub(crate) fn change_of_row(key: &[u8], before: Option<&Replaced>, after: Option<Held>) -> CountChange {
     let counted = before.filter(|before| before.is_counted).map(|before| before.held);
     let change = CountChange::of(key, counted, after);

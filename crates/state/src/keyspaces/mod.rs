@@ -4,15 +4,15 @@
 //! a row. Does not own: deadlines and leases (`expiry`), deleted prefixes (`clears`), former values (`history`), or
 //! the bytes of values that stayed in the log.
 //!
-//! Invariant: an id is never assigned twice. Entries and readers decide by one rule, `read_view::Sight`, if a row
-//! is visible.
+//! Invariant: an id is never assigned twice. Entries and readers use the same rule, `read_view::Sight`, to decide if a
+//! row is visible.
 //!
 //! * `catalog`: names, ids and settings of keyspaces, and the next ids.
 //! * `admin`: commands that create and configure keyspaces.
 //! * `values`: encoding of a key's value.
 //! * `writes`: puts and deletes.
 //! * `live`: the value of a key at the time of the entry being applied.
-//! * `counts`: exact counts.
+//! * `counts`: exact counts of keys and bytes.
 //! * `read_view`: a consistent view with gets and scans.
 //! * `reads`: reads of the newest values and of the catalog.
 

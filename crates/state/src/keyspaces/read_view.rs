@@ -20,55 +20,55 @@ use crate::{
     keyspaces::values::{Decoded, Stored, StoredRef, decode_owned, decode_value, is_collection},
 };
 
-/// One pair of a scan, borrowed for the call only.
+/// One pair of a scan, borrowed for the duration of the callback only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
     /// User key of the pair.
     pub key: &'a [u8],
     /// Revision of the command that wrote the pair.
     pub revision: Revision,
-    /// The value; `None` in a scan of keys only.
+    /// Value of the pair; `None` in a scan of keys only.
     pub value: Option<StoredRef<'a>>,
     /// Deadline and lease of the pair.
     pub expiry: Expiry,
 }
 
-/// Parts of each pair that a scan returns.
+/// Choice of the data that a scan returns for each pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fetch {
-    /// Keys, revisions and values.
+    /// The scan returns keys, revisions and values.
     #[default]
     Values,
-    /// Keys and revisions, without values.
+    /// The scan returns keys and revisions, without values.
     KeysOnly,
 }
 
-/// Treatment of keys that refer to a hash or a stream in a scan.
+/// Choice how a scan treats keys that refer to a Redis hash or stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collections {
-    /// The scan skips them, because they have no bytes to return.
+    /// The scan skips keys with a Redis hash or stream, because these have no bytes to return.
     #[default]
     Skip,
-    /// The scan visits them like other keys.
+    /// The scan visits keys with a Redis hash or stream like all others.
     Visit,
 }
 
 /// Range and options of a scan of a keyspace. The default visits all pairs in ascending order.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRange<'a> {
-    /// Prefix of the visited keys.
+    /// Prefix that the visited keys have in common; empty for all keys.
     pub prefix: &'a [u8],
     /// Lower bound of the visited keys.
     pub start: Bound<&'a [u8]>,
     /// Upper bound of the visited keys.
     pub end: Bound<&'a [u8]>,
-    /// Order of the scan.
+    /// Direction of the scan: ascending or descending.
     pub direction: Direction,
-    /// Maximum number of pairs.
+    /// Maximum number of pairs that the scan visits.
     pub limit: usize,
-    /// Parts of each pair to return.
+    /// Data that the scan returns for each pair.
     pub fetch: Fetch,
-    /// Treatment of keys that refer to a hash or a stream.
+    /// Treatment of keys that refer to a Redis hash or stream.
     pub collections: Collections,
 }
 
@@ -89,20 +89,21 @@ impl Default for ScanRange<'_> {
 /// The rule that decides which rows of a keyspace are visible. Readers and entries being applied both use it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sight<'t> {
-    /// Deleted prefixes of the keyspace.
+    /// Deleted prefixes of the keyspace, which hide rows; `None` if there are none.
     pub(crate) clears: Option<&'t Prefixes>,
     /// Last revision that the reader's view has applied.
     pub(crate) as_of: Revision,
 }
 
 impl Sight<'_> {
-    /// Returns true if a row with this key and revision is visible.
+    /// Returns true if the reader sees a row with this key and revision, because no deleted prefix hides it.
     #[inline]
     pub(crate) fn shows(&self, key: &[u8], revision: Revision) -> bool {
         self.clears.is_none_or(|clears| !clears.hides(key, revision, self.as_of))
     }
 
-    /// Returns the revision of the delete of a prefix that has hidden a row with this key and revision.
+    /// Returns the revision of the delete of a prefix that has hidden a row with this key and revision; `None` if no
+    /// delete hides the row.
     pub(crate) fn hidden_since(&self, key: &[u8], revision: Revision) -> Option<Revision> {
         self.clears?.hidden_since(key, revision).filter(|&since| since <= self.as_of)
     }
@@ -110,7 +111,7 @@ impl Sight<'_> {
 
 /// A consistent, immutable view of all keyspaces. A view keeps old data alive while it exists.
 ///
-/// The view also has one fixed space time: a value whose deadline is at or before it is hidden, and a later
+/// The view also has one fixed space time: a value whose deadline is at or before that time is hidden, and a later
 /// deadline has no effect on this view.
 #[derive(Clone)]
 pub struct ReadView {
@@ -130,17 +131,18 @@ impl ReadView {
         self.sight_at(keyspace, self.view.applied().revision)
     }
 
-    /// Returns the visibility rule for the time at which `as_of` was the last revision.
+    /// Returns the rule that decides which rows of a keyspace were visible when `as_of` was the last revision.
     pub(crate) fn sight_at(&self, keyspace: KeyspaceId, as_of: Revision) -> Sight<'_> {
         Sight { clears: self.clears.of(keyspace), as_of }
     }
 
-    /// Creates a view. `time` is at least that of the view's last applied entry, and at most that of the next one.
+    /// Creates a view. `time` decides which values have ended; it is at least the time of the last entry in `view`,
+    /// and at most that of the next entry.
     pub(crate) fn new(view: Arc<dyn View>, clears: Arc<ClearTable>, time: SpaceTime) -> Self {
         Self { view, clears, time }
     }
 
-    /// Returns the space time of the view.
+    /// Returns the space time by which the view hides ended values.
     #[must_use]
     pub fn time(&self) -> SpaceTime {
         self.time
@@ -150,26 +152,26 @@ impl ReadView {
         &*self.view
     }
 
-    /// Returns the position that the view has applied.
+    /// Returns the position in the log up to which the view's state is applied.
     #[must_use]
     pub fn applied(&self) -> Applied {
         self.view.applied()
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the key does not exist or has ended at the view's time.
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         let Some(stored) = self.stored(keyspace, key)? else { return Ok(None) };
         let is_live = stored.expiry.is_live(self.time, |id| Lease::in_view(&*self.view, id))?;
         Ok(is_live.then_some(stored))
     }
 
-    /// Returns the value of a key, even if its deadline has passed.
+    /// Returns the value of a key, even if its deadline has passed at the view's time.
     pub(crate) fn stored(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         let found = keys::with_data_key(keyspace, key, |full| decode_owned(full, self.view.get(full)?))?;
         Ok(found.filter(|found| self.sight(keyspace).shows(key, found.revision)))
     }
 
-    /// Visits pairs in order until the range ends, the limit is reached, or `visit` breaks.
+    /// Visits the pairs of a range in order until the range ends, the limit is reached, or `visit` breaks.
     pub fn scan(
         &self,
         keyspace: KeyspaceId,
@@ -229,10 +231,11 @@ impl ReadView {
     }
 }
 
-/// Reason why a scan ended before its range did.
+/// Reason why a scan was interrupted before its range ended.
 enum Stop {
     Failed(MachineError),
-    /// The visibility of the pair at `key` depends on a lease that is not loaded yet.
+    /// The pair at `key` is attached to a lease that is not loaded yet, so the scan cannot decide if the pair is
+    /// visible.
     UnknownLease {
         id: LeaseId,
         key: Vec<u8>,

@@ -32,7 +32,7 @@ impl Machine {
         self.keyspace(id).map(|row| row.name)
     }
 
-    /// Returns a keyspace's row; `None` if it was dropped.
+    /// Returns the catalog row of a live keyspace; `None` if there is none or the keyspace was dropped.
     #[must_use]
     pub fn keyspace(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
         read(&self.published.keyspaces).row(id).filter(|row| row.is_live()).cloned()
@@ -44,29 +44,30 @@ impl Machine {
         read(&self.published.keyspaces).list()
     }
 
-    /// Returns the counts of a keyspace, if it is configured for exact counts.
+    /// Returns the exact counts of a keyspace; `None` if it is not configured for them.
     #[must_use]
     pub fn keyspace_counts(&self, id: KeyspaceId) -> Option<Counts> {
         self.keyspace(id).filter(|row| row.config.exact_counts)?;
         Some(read(&self.published.counts).get(&id).copied().unwrap_or_default())
     }
 
-    /// Returns true if rows of deleted prefixes of a keyspace are not swept yet.
+    /// Returns true if the keyspace has deleted prefixes whose rows are not all swept (removed) yet.
     #[must_use]
     pub fn has_clears_of(&self, keyspace: KeyspaceId) -> bool {
         read(&self.published.clears).of(keyspace).is_some()
     }
 
-    /// Returns true if a sweep would find rows to remove.
+    /// Returns true if a sweep would find rows to remove: hidden rows under deleted prefixes, or parts of Redis
+    /// collections without a key.
     #[must_use]
     pub fn sweep_due(&self) -> bool {
         self.published.has_clears.load(Ordering::Acquire) || self.published.has_trash.load(Ordering::Acquire)
     }
 
-    /// Returns the newest consistent view, at the current time.
+    /// Returns the newest consistent view, with the current time as its time.
     ///
-    /// The time is read before the view is taken. So the view contains every entry with a lower time. If it
-    /// contains later entries, its time is that of the last one.
+    /// The time is read before the view is taken. So the view contains every entry with a lower time. If the view
+    /// contains later entries, its time is that of the last of them.
     #[must_use]
     pub fn read_view(&self) -> ReadView {
         let time = if self.has_deadlines() { self.read_time() } else { SpaceTime(0) };
@@ -84,7 +85,7 @@ impl Machine {
         }
     }
 
-    /// Returns the newest value of a key.
+    /// Returns the newest value of a key; `None` if the key does not exist or has ended.
     #[inline]
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         // Checked before the backend is read: a value that a later clear hides still existed when this read began.
@@ -107,8 +108,8 @@ impl Machine {
         self.read_view().get(keyspace, key)
     }
 
-    /// Returns the newest value of a key, even if its deadline has passed. For maintenance of the value's bytes
-    /// only; clients must not see it.
+    /// Returns the newest value of a key, even if its deadline has passed. Only for maintenance of the log bytes that
+    /// the value points to; clients must not see an ended value.
     pub fn stored(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         if self.published.has_clears.load(Ordering::Acquire) {
             return self.read_view().stored(keyspace, key);

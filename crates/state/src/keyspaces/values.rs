@@ -27,7 +27,7 @@ pub(crate) const FORM_INLINE_ENDING: u8 = 2;
 pub(crate) const FORM_BLOB_ENDING: u8 = 3;
 pub(crate) const FORM_COLLECTION: u8 = 4;
 pub(crate) const FORM_COLLECTION_ENDING: u8 = 5;
-/// Bytes of form and revision.
+/// Number of bytes (form and revision) at the beginning of the row of a key's value.
 pub(crate) const HEAD_LEN: usize = 9;
 
 /// A key's value, with its revision and expiry.
@@ -44,16 +44,16 @@ pub struct Stored {
 /// A value, or its position in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredValue {
-    /// The bytes of the value.
+    /// The bytes of the value itself.
     Inline(Bytes),
     /// The position of the bytes in the node's log.
     Blob(BlobRef),
-    /// A hash or a stream of Redis clients, which has no bytes of its own.
+    /// A Redis hash or stream, whose fields or entries are in rows of their own.
     Collection(Collection),
 }
 
 impl StoredValue {
-    /// Returns a borrowed form of the value.
+    /// Returns a form of the value that borrows its bytes.
     #[must_use]
     pub fn as_ref(&self) -> StoredRef<'_> {
         match self {
@@ -67,17 +67,17 @@ impl StoredValue {
 /// A borrowed [`StoredValue`], as scans return it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredRef<'a> {
-    /// The bytes of the value.
+    /// The bytes of the value itself.
     Inline(&'a [u8]),
     /// The position of the bytes in the node's log.
     Blob(BlobRef),
-    /// A hash or a stream of Redis clients, which has no bytes of its own.
+    /// A Redis hash or stream, whose fields or entries are in rows of their own.
     Collection(CollectionRef<'a>),
 }
 
 impl StoredRef<'_> {
-    /// Returns the length in bytes that exact counts include. For a collection, that of its meta; its parts are not
-    /// counted.
+    /// Returns the length in bytes with which exact counts include the value. A Redis collection counts with its meta
+    /// data only, without its fields or entries.
     #[must_use]
     pub fn value_len(&self) -> usize {
         match self {
@@ -87,7 +87,7 @@ impl StoredRef<'_> {
         }
     }
 
-    /// Returns the position in the log, if the value stayed there.
+    /// Returns the position of the value in the log; `None` if the row contains the value itself.
     #[must_use]
     pub fn blob(&self) -> Option<BlobRef> {
         match self {
@@ -96,7 +96,7 @@ impl StoredRef<'_> {
         }
     }
 
-    /// Returns the id of the collection, if the value is one.
+    /// Returns the id of the Redis collection, if the value is a hash or a stream.
     #[must_use]
     pub fn collection(&self) -> Option<CollectionId> {
         match self {
@@ -118,14 +118,14 @@ impl StoredRef<'_> {
     }
 }
 
-/// A borrowed collection, as its key's row contains it.
+/// A borrowed reference to a Redis collection (hash or stream), as the row of its key contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectionRef<'a> {
-    /// Id of the collection, which is in the keys of its parts.
+    /// Id of the collection. The row keys of its parts (fields or entries) contain this id.
     pub id: CollectionId,
     /// Kind of the collection; never [`Kind::String`].
     pub kind: Kind,
-    /// Data that the collection's commands store with the key.
+    /// Meta data that the collection's commands store in the row of its key.
     pub meta: &'a [u8],
 }
 
@@ -135,7 +135,7 @@ impl<'a> From<&'a Collection> for CollectionRef<'a> {
     }
 }
 
-/// Bytes of kind and id.
+/// Number of bytes (kind and id) before the meta data in the encoding of a collection.
 const COLLECTION_HEAD_LEN: usize = 9;
 
 impl<'a> CollectionRef<'a> {
@@ -162,7 +162,8 @@ impl<'a> CollectionRef<'a> {
     }
 }
 
-/// Encodes the form and revision that precede an inline value's bytes or a pointer.
+/// Encodes the beginning of a row: the form and the revision, which precede the bytes of an inline value or the
+/// pointer.
 #[inline]
 pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     let mut head = [form; HEAD_LEN];
@@ -170,8 +171,8 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     head
 }
 
-/// Encodes the beginning of a row in this form with another revision and expiry; `None` if the new expiry needs
-/// another form.
+/// Encodes the beginning (form, revision and expiry) of a row that keeps its form and its value; `None` if the new
+/// expiry needs another form.
 pub(crate) fn head_in_form(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
     let mut head = value_head(form, revision).to_vec();
     match (form, *expiry == Expiry::NEVER) {
@@ -184,7 +185,8 @@ pub(crate) fn head_in_form(form: u8, revision: Revision, expiry: &Expiry) -> Opt
     Some(head)
 }
 
-/// Encodes a value's row, in the form that its place and its expiry require.
+/// Encodes the row of a value. The form depends on the kind of the value (inline, in the log, or a collection) and on
+/// its having an expiry.
 pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef<'_>) -> Vec<u8> {
     let ends = *expiry != Expiry::NEVER;
     let form = match (value, ends) {
@@ -216,13 +218,14 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
     row
 }
 
-/// Returns true if a key's row contains a collection, without decoding it.
+/// Returns true if the row of a key contains a Redis collection, without decoding the row.
 #[inline]
 pub(crate) fn is_collection(row: &[u8]) -> bool {
     matches!(row.first(), Some(&(FORM_COLLECTION | FORM_COLLECTION_ENDING)))
 }
 
-/// A decoded row of a key. The reader's [`Sight`](crate::keyspaces::read_view::Sight) decides if it is visible.
+/// A decoded row of a key's value. The reader's [`Sight`](crate::keyspaces::read_view::Sight) decides if the row is
+/// visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decoded<'a> {
     pub(crate) revision: Revision,
@@ -231,20 +234,20 @@ pub(crate) struct Decoded<'a> {
 }
 
 impl Decoded<'_> {
-    /// Encodes the beginning of the row for the case that the value's bytes are inline.
+    /// Encodes the form and the revision that the row would have if its value were stored inline.
     #[inline]
     pub(crate) fn inline_head(&self) -> [u8; HEAD_LEN] {
         value_head(if self.expiry == Expiry::NEVER { FORM_INLINE } else { FORM_INLINE_ENDING }, self.revision)
     }
 
-    /// Returns the encoded expiry of the row; `None` if the value never ends.
+    /// Returns the expiry as encoded in the row; `None` if the value never ends.
     #[inline]
     pub(crate) fn stored_expiry(&self) -> Option<[u8; Expiry::ENCODED_LEN]> {
         (self.expiry != Expiry::NEVER).then(|| self.expiry.encode())
     }
 }
 
-/// Decodes a stored value; `key` is used in errors.
+/// Decodes the row of a key's value; `key` is used in errors.
 #[inline]
 pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a>, MachineError> {
     let corrupt = |message| MachineError::corrupt("value", key, message);

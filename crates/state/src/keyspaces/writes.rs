@@ -1,6 +1,6 @@
-//! Puts and deletes of keys, which also update the keyspace's counts and history.
+//! Puts and deletes of keys, which also update the exact counts and the history of the keyspace.
 
-use thalweg_types::{KeyspaceId, LogPosition, Revision, command::Outcome, limits::MAX_KEY_BYTES, record::Malformed};
+use thalweg_types::{KeyspaceId, LogPosition, Revision, codec::Malformed, command::Outcome, limits::MAX_KEY_BYTES};
 
 use crate::{
     blobs::blob_at,
@@ -18,7 +18,7 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// Puts a value that never ends, and updates counts and history.
+/// Puts a value that never ends, and updates the exact counts and the history of the keyspace.
 #[inline]
 pub(crate) fn put_counted(
     applying: &mut Applying<'_>,
@@ -33,7 +33,7 @@ pub(crate) fn put_counted(
     Ok(())
 }
 
-/// Deletes a key, and updates counts and history.
+/// Deletes a key, and updates the exact counts and the history of the keyspace.
 pub(crate) fn delete_counted(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -45,8 +45,8 @@ pub(crate) fn delete_counted(
     Ok(())
 }
 
-/// Updates the keyspace's counts and history before a write that leaves the key with a value of `after` bytes, or
-/// with none.
+/// Updates the exact counts and the history of a keyspace before a write that leaves the key with a value of `after`
+/// bytes, or with no value.
 #[inline]
 pub(crate) fn note_replaced(
     applying: &mut Applying<'_>,

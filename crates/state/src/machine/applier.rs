@@ -1,8 +1,8 @@
-//! State of the applying thread: data kept between records, and the changes of the current record.
+//! State of the thread that applies log records: data kept between records, and the changes of the current record.
 //!
-//! Owns: the fields that commands read and change while a record is applied. Does not own: the tables that readers
-//! see ([`Published`](crate::machine::state_machine::Published)), which change after the record's batch is applied
-//! to the backend.
+//! Owns: the fields that commands read and change while a log record is applied. Does not own: the tables that readers
+//! see ([`Published`](crate::machine::state_machine::Published)), which change after the record's batch is applied to
+//! the backend.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,65 +28,66 @@ use crate::{
     streams::{checked_producers::CheckedProducers, heads::Head},
 };
 
-/// State that the applying thread keeps between records.
+/// State that the thread which applies log records keeps between two records.
 #[derive(Debug)]
 pub(crate) struct Applier {
-    /// The staged changes of the record, which reads of its commands include.
+    /// Row changes of the log record being applied. Reads by its commands see them.
     pub(crate) staged: Staged,
-    /// Undo list of the current command.
+    /// List of the changes that undo the current command, if it is rejected half-way.
     pub(crate) undo: UndoList,
-    /// Meta row as changed by the commands so far.
+    /// The meta row (next ids and counters of the space) with the changes of the commands so far.
     pub(crate) meta: Meta,
-    /// Meta row in the backend; `None` before the first record.
+    /// The meta row as stored in the backend; `None` before the first log record is applied.
     pub(crate) stored_meta: Option<Meta>,
     pub(crate) applied: Applied,
     pub(crate) inline_floor: InlineFloor,
-    /// Number of live streams, and of deleted ones whose producers are not removed yet, as changed by the commands
-    /// so far.
+    /// Number of live streams, plus deleted streams whose producers are not removed yet. Includes the changes of the
+    /// commands so far.
     pub(crate) stream_count: usize,
-    /// Number of keyspace rows, including dropped keyspaces that are not swept yet and changes of the current
-    /// record.
+    /// Number of keyspace rows. Includes dropped keyspaces that are not swept yet, and the changes of the log record
+    /// being applied.
     pub(crate) keyspace_count: usize,
-    /// Kinds of keyspaces as changed by the commands so far.
+    /// Kind of each keyspace (missing, plain or configured), with the changes of the commands so far.
     pub(crate) kinds: KeyspaceKinds,
-    /// Number of leases, including ended ones that are not removed yet and changes of the current record.
+    /// Number of leases. Includes ended ones that are not removed yet, and the changes of the log record being
+    /// applied.
     pub(crate) lease_count: usize,
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
     pub(crate) liveness: LivenessChanges,
-    /// Deleted prefixes as changed by the commands so far.
+    /// Deleted prefixes whose rows are not all removed, with the changes of the commands so far.
     pub(crate) clears: Arc<ClearTable>,
-    /// Exact counts as changed by the commands so far.
+    /// Exact counts of keyspaces, with the changes of the commands so far.
     pub(crate) counts: BTreeMap<KeyspaceId, Counts>,
     pub(crate) verdict: VerdictBuilder,
     pub(crate) history_floor: HistoryFloor,
-    /// Histories of keyspaces that keep or have kept versions, as changed by the commands so far.
+    /// History rows of the keyspaces that keep or have kept former values, with the changes of the commands so far.
     pub(crate) histories: BTreeMap<KeyspaceId, HistoryRow>,
-    /// Offset within its segment of the current entry's payload.
+    /// Offset, within its log segment, at which the payload of the current entry begins.
     pub(crate) payload_at: u32,
     pub(crate) running_hash: RunningHash,
-    /// Id of the digest that the current record requested.
+    /// Id of the state digest that a command of the current log record requested; `None` if none did.
     pub(crate) digest_wanted: Option<u64>,
     pub(crate) scratch: Vec<u8>,
 }
 
-/// Changes of the current record to tables other than keys.
+/// Changes that the log record being applied makes to tables other than that of keys.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// Changed keyspace rows; `None` removes the row.
+    /// Keyspace rows that the log record changes; `None` removes the row.
     pub(crate) keyspaces: BTreeMap<KeyspaceId, Option<KeyspaceRow>>,
-    /// Changed stream heads; `None` removes the head.
+    /// Stream heads that the log record changes; `None` removes the head.
     pub(crate) heads: BTreeMap<StreamId, Option<Head>>,
-    /// Live streams created by this record, by name.
+    /// Ids of the streams that this log record creates, by name.
     pub(crate) stream_names: HashMap<Arc<str>, StreamId>,
-    /// Next offsets of streams while a commit is checked.
+    /// Next offset of each stream to which the checked writes of the current commit append.
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
-    /// Records that the current commit acknowledges or negatively acknowledges.
+    /// Records of consumer groups that the current commit acknowledges or negatively acknowledges.
     pub(crate) claims: Claims,
-    /// Producers as they will be after the commit being checked.
+    /// State of producers after the checked appends of the current commit.
     pub(crate) producers: CheckedProducers,
     pub(crate) clears: ClearChanges,
-    /// Keyspaces whose exact counts changed.
+    /// Keyspaces whose exact counts the log record changes.
     pub(crate) counted: BTreeSet<KeyspaceId>,
 }
 

@@ -1,4 +1,5 @@
-//! Applying records: the commands of an entry in order, one backend batch, and publication afterwards.
+//! Applying log records: the commands of an entry run in order, their changes become one backend batch, and readers
+//! see it afterwards.
 //!
 //! Owns: the order of these steps, and the dispatch of commands to the modules that execute them. Does not own: the
 //! effect of a command.
@@ -24,8 +25,8 @@ use crate::{
 };
 
 impl Machine {
-    /// Applies one entry and appends one outcome per command. If the framing of the payload is broken, one
-    /// [`Outcome::Malformed`] represents all bytes from there on.
+    /// Applies one entry, and appends one outcome per command to `outcomes`. If the framing of the payload is broken,
+    /// one [`Outcome::Malformed`] represents all bytes after the break.
     ///
     /// # Errors
     /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other error stops
@@ -42,19 +43,20 @@ impl Machine {
         result
     }
 
-    /// Applies a node-local move record, whose payload begins at `at`. Term, index and time do not change.
+    /// Applies a node-local record that moves bytes within the log; its payload begins at `at`. The state's applied
+    /// term, index and time do not change.
     pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<Moved, MachineError> {
         check_addressable(payload, at)?;
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| moves::apply(applying, payload, at))
     }
 
-    /// Skips a record without content for the state: advances `lsn` and, if the record is a blank entry of the
-    /// space, term, index and time.
+    /// Skips a log record without content for the state: advances the applied LSN. If the record is a blank entry of
+    /// the space, also advances the applied term, index and time.
     pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
         self.with_applier(&Position { next_lsn, entry }, None, |_| Ok(()))
     }
 
-    /// Runs the changes of one record and applies them as one batch.
+    /// Calls `change`, which makes the changes of one log record, and applies these changes as one batch.
     pub(crate) fn with_applier<T>(
         &self,
         position: &Position,
@@ -74,7 +76,7 @@ impl Machine {
     }
 }
 
-/// Runs the commands of an entry in order.
+/// Runs the commands of an entry in order, and appends their outcomes.
 pub(crate) fn apply_commands(
     applying: &mut Applying<'_>,
     entry: &Entry<'_>,
@@ -114,7 +116,7 @@ pub(crate) fn apply_commands(
     Ok(())
 }
 
-/// Runs one command, whose bytes begin at `at` in the log.
+/// Runs one command of an entry. The command's bytes begin at position `at` in the log.
 #[inline]
 fn run(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Result<Outcome, MachineError> {
     let refused = match Command::decode(bytes) {

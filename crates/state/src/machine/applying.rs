@@ -1,9 +1,10 @@
-//! The record being applied: changes collected while its commands run, and the single batch made of them.
+//! The log record being applied: the changes collected while its commands run, and the single backend batch made of
+//! them.
 //!
-//! Commands of an entry see the changes of earlier commands, exactly as if each command were an entry of its own:
-//! rows through the staged changes (`staged`), and tables in memory as changed so far. An entry of blind puts and
-//! deletes reads nothing and allocates only space in the batch. Several writes of one key stay several changes of
-//! the batch, of which the last wins, except writes that overwrite the previous change in place
+//! Commands of an entry see the changes of earlier commands, exactly as if each command were an entry of its own. They
+//! see rows through the staged changes (`staged`), and tables in memory as changed so far. An entry of blind puts and
+//! deletes reads nothing and allocates only space in the batch. Several writes of one key stay several changes of the
+//! batch, of which the last wins; except that some writes overwrite the previous change in place
 //! ([`Staged::put_in_place`](crate::machine::staged::Staged::put_in_place)).
 
 use std::sync::{Arc, MutexGuard, atomic::Ordering};
@@ -23,19 +24,19 @@ use crate::{
     sync::{lock, read, write},
 };
 
-/// Maximum rows that one command reclaims. Bounds the batch, and the time for which readers of the log wait for the
-/// next entry.
+/// Maximum number of rows that one command deletes for maintenance. Bounds the batch, and the time for which readers
+/// of the log wait for the next entry.
 pub(crate) const MAX_RECLAIM_ENTRIES: u32 = 10_000;
 
-/// The record being applied, with access to the machine and to the changes so far.
+/// The log record being applied, with access to the machine and to the changes so far.
 pub(crate) struct Applying<'m> {
     pub(crate) applier: &'m mut Applier,
     pub(crate) machine: &'m Machine,
-    /// Position of the state after this record.
+    /// Position that the state will have reached after this log record.
     pub(crate) applied: Applied,
-    /// Payload of an entry and its position in the log.
+    /// Payload of the entry being applied, and the payload's position in the log; `None` for other log records.
     payload: Option<(&'m [u8], LogPosition)>,
-    /// Consumer groups, locked by the first command that needs them.
+    /// Table of consumer groups, locked by the first command of the record that needs it.
     groups: Option<MutexGuard<'m, GroupTable>>,
 }
 
@@ -62,8 +63,8 @@ impl<'m> Applying<'m> {
         Self { applier, machine, applied, payload, groups: None }
     }
 
-    /// Reads a value that stayed in the log. A value of this same entry is taken from its payload, because the log
-    /// may not be readable there yet.
+    /// Reads a value that the state stores as a pointer into the log. A value of the entry being applied is taken from
+    /// its payload, because the log may not be readable there yet.
     pub(crate) fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, MachineError> {
         let own = self.payload.filter(|(_, at)| at.generation == blob.generation).and_then(|(payload, at)| {
             let from = blob.offset.checked_sub(at.offset)? as usize;
@@ -75,7 +76,8 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns a stream's head as changed by earlier commands, including heads of deleted streams.
+    /// Returns a stream's head for a change, with the changes of earlier commands. Also returns heads of deleted
+    /// streams.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;
@@ -88,7 +90,7 @@ impl<'m> Applying<'m> {
         self.head(stream).filter(|head| head.is_live())
     }
 
-    /// Returns a live stream's name, start and next offset, without preparing a change.
+    /// Returns a live stream's name, start offset and next offset, without marking the stream's head as changed.
     pub(crate) fn stream_bounds(&self, stream: StreamId) -> Option<(Arc<str>, Offset, Offset)> {
         let bounds = |head: &Head| head.is_live().then(|| (head.name.clone(), head.start, head.next));
         match self.applier.pending.heads.get(&stream) {
@@ -97,7 +99,8 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns the consumer groups as changed by earlier commands.
+    /// Returns the table of consumer groups with the changes of earlier commands. Locks the table until the log record
+    /// is applied.
     pub(crate) fn groups(&mut self) -> &mut GroupTable {
         let machine = self.machine;
         self.groups.get_or_insert_with(|| {
@@ -122,14 +125,15 @@ impl<'m> Applying<'m> {
         self.applied.revision
     }
 
-    /// Returns the rule that decides which rows of a keyspace are visible.
+    /// Returns the rule that decides which rows of a keyspace the commands of this entry see.
     #[inline]
     pub(crate) fn sight(&self, keyspace: KeyspaceId) -> Sight<'_> {
         Sight { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
     }
 
-    /// Applies all changes to the backend as one batch, then publishes them to readers. Deleted prefixes are
-    /// published before the batch; a reader uses them once its view has the revision.
+    /// Applies all changes of the log record to the backend as one batch, then publishes the changed tables to
+    /// readers. Deleted prefixes are published before the batch; a reader uses one only if its view has applied the
+    /// delete's revision.
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
         let Applier {
             staged,
@@ -218,7 +222,7 @@ impl<'m> Applying<'m> {
 }
 
 impl Applying<'_> {
-    /// Returns the value of a row as changed by the commands so far.
+    /// Returns the content of a row with the changes of the commands so far; `None` if there is no such row.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
         match self.applier.staged.get(key) {
@@ -227,7 +231,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Passes the value of a row to `show` without copying it, if the row exists.
+    /// Passes the content of a row to `show` without copying it. Does not call `show` if the row does not exist.
     #[inline]
     pub(crate) fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), MachineError> {
         match self.applier.staged.get(key) {
@@ -238,7 +242,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns a view of all rows as changed by the commands so far.
+    /// Returns a view of all rows with the changes of the commands so far.
     pub(crate) fn view(&self) -> StagedView<'_> {
         self.applier.staged.over(self.machine.backend.view())
     }

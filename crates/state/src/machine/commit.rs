@@ -1,10 +1,10 @@
-//! Commits: all conditions and writes are checked first, then all writes are applied.
+//! Commits: commands whose conditions and writes are all checked first; then all writes are applied.
 
 use thalweg_types::{
     LogPosition, Revision,
+    codec::Malformed,
     command::{AppendedAt, BlindPut, Commit, Condition, Deadline, Expect, Outcome, Write},
     limits::{MAX_CONDITION_ROWS, MAX_KEY_BYTES},
-    record::Malformed,
 };
 
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Runs a commit whose bytes begin at `at` in the log.
+/// Runs a commit. Its bytes begin at position `at` in the log.
 #[inline]
 pub(crate) fn apply(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition) -> Result<Outcome, Refused> {
     match apply_once(applying, commit, at) {
@@ -69,8 +69,8 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
     Ok(Outcome::Committed { revision, appends })
 }
 
-/// Runs a command if it is a blind put to a plain keyspace. The effect equals that of [`apply`], without the steps
-/// that such a put does not need.
+/// Runs a command if it is a single put without conditions to a keyspace without settings; returns `None` otherwise.
+/// The effect equals that of [`apply`], without the steps that such a put does not need.
 #[inline]
 pub(crate) fn apply_blind_put(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Option<Revision> {
     let BlindPut { keyspace, key, value, value_at } = BlindPut::decode(bytes)?;
@@ -83,7 +83,7 @@ pub(crate) fn apply_blind_put(applying: &mut Applying<'_>, bytes: &[u8], at: Log
     Some(revision)
 }
 
-/// Applies a checked write of a commit that begins at `at` in the log.
+/// Applies one write of a commit, which was checked before. `at` is the log position at which the commit begins.
 #[inline]
 fn perform(
     applying: &mut Applying<'_>,
@@ -125,7 +125,8 @@ fn perform(
     Ok(())
 }
 
-/// Checks a condition. `rows` is the number of rows that the command's conditions on ranges may still examine.
+/// Checks one condition of a command. `rows` is the number of rows that the command's conditions on ranges may still
+/// examine; the check reduces it.
 pub(crate) fn check_condition(
     applying: &Applying<'_>,
     number: u32,
@@ -159,7 +160,8 @@ pub(crate) fn check_condition(
     if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
 }
 
-/// Returns true if a key with this revision, or no key, satisfies a condition that does not depend on its value.
+/// Returns true if the condition `expect` holds for a key with the revision `actual`; `None` means that the key does
+/// not exist. Conditions on values are not decided here.
 fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
     match expect {
         Expect::Absent => actual.is_none(),
@@ -171,7 +173,7 @@ fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
     }
 }
 
-/// Clears the state that the previous commit's checks left.
+/// Clears the tables that the checks of the previous commit have filled.
 #[inline]
 pub(crate) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();
@@ -191,7 +193,7 @@ fn check_writes<'a>(
     Ok(())
 }
 
-/// Returns true if the result of a write depends on the previous value of its key.
+/// Returns true if a write reads: its result depends on the previous value of its key.
 fn is_reading(write: &Write<'_>) -> bool {
     match write {
         Write::Touch { .. } => true,
@@ -223,7 +225,8 @@ fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'
     }
 }
 
-/// Checks that a commit that reads declares it by having conditions, if only one that always holds.
+/// Rejects a write that reads if its commit has no condition. A commit that reads must declare this by having
+/// conditions, if only one that always holds.
 fn check_says_that_it_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
     if is_reading(write) && commit.condition_count() == 0 {
         return Err(Malformed { at: 0, expected: "a condition in a commit that reads" }.into());

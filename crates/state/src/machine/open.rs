@@ -1,4 +1,4 @@
-//! Opening a machine over the rows of a backend: loads the tables that it keeps in memory.
+//! Opening a machine over the rows of a backend, which loads the tables that the machine keeps in memory.
 
 use std::sync::{
     Arc, Mutex, RwLock,
@@ -32,14 +32,15 @@ use crate::{
 };
 
 impl Machine {
-    /// Opens a machine, and loads the catalog, the stream heads and the segments' liveness. Memory is bounded by
-    /// the limits on keyspaces and streams and by the number of segments, not by their content.
+    /// Opens a machine, and loads the catalog, the stream heads and the segments' liveness. The memory for these
+    /// tables is bounded by the limits on keyspaces and streams and by the number of segments; it does not grow with
+    /// their content.
     pub fn open(backend: Arc<dyn Backend>, options: MachineOptions) -> Result<Self, MachineError> {
         Self::open_knowing(backend, options, KNOWN_VERSION)
     }
 
-    /// Opens a machine like a binary that supports versions of the state machine up to `known`. For tests with
-    /// nodes of different versions.
+    /// Opens a machine that acts like a binary which supports versions of the state machine up to `known`. For tests
+    /// with nodes of different versions.
     #[doc(hidden)]
     pub fn open_knowing(backend: Arc<dyn Backend>, options: MachineOptions, known: u16) -> Result<Self, MachineError> {
         let view = backend.view();

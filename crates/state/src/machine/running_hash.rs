@@ -53,29 +53,30 @@ const FORM: u64 = 6;
 const DELETED: u64 = 7;
 const SHORT: u64 = 8;
 
-/// The first prime of the XXH family. It is odd, so multiplication by it is a bijection.
+/// First prime of the XXH hash family, by which each step multiplies. It is odd, so the multiplication is a bijection.
 const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
-/// The second and third primes, which separate the numbers of an entry.
+/// Factor of an entry's index: the second prime of the XXH hash family. This and [`TERM`], the third prime, keep the
+/// entry's index, term and time apart in the hash.
 const INDEX: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const TERM: u64 = 0x1656_67b1_9e37_79f9;
 
-/// The running hash while a record is applied.
+/// The running hash over all entries, while a log record is applied.
 #[derive(Debug, Default)]
 pub(crate) struct RunningHash {
     hash: u64,
     is_entry: bool,
-    /// Buffer for bytes that must be assembled.
+    /// Buffer for encoded outcomes and rows before they are hashed.
     room: Vec<u8>,
 }
 
 impl RunningHash {
-    /// Begins a node-local record.
+    /// Begins a node-local log record, which does not change the hash.
     #[inline]
     pub(crate) fn begin_local(&mut self) {
         self.is_entry = false;
     }
 
-    /// Begins an entry. `applied` has the entry's term, index and time, and the hash before it.
+    /// Begins an entry. `applied` has the entry's term, index and time, and the running hash before the entry.
     #[inline]
     pub(crate) fn begin_entry(&mut self, applied: &Applied) {
         (self.is_entry, self.hash) = (true, applied.running_hash);
@@ -84,7 +85,7 @@ impl RunningHash {
         self.step(ENTRY, applied.time.0.wrapping_add(index).wrapping_add(term));
     }
 
-    /// Adds the outcomes of the entry's commands, in order.
+    /// Adds the outcomes of the entry's commands to the hash, in order.
     #[inline]
     pub(crate) fn add_outcomes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {
@@ -95,7 +96,7 @@ impl RunningHash {
         }
     }
 
-    /// Adds the stream heads and the batch of the record. Returns the running hash after it.
+    /// Adds the stream heads and the backend batch of the log record. Returns the running hash after the record.
     #[inline]
     pub(crate) fn finish(
         &mut self,
@@ -166,8 +167,8 @@ impl RunningHash {
     }
 }
 
-/// Returns true for a value that never ends and that every node stores in its state. Most rows that entries write
-/// are of this kind.
+/// Returns true for the row of a value that never ends and is so short that every node stores it in its state. Most
+/// rows that entries write are such values.
 #[inline]
 fn is_short_value(key: &[u8], row: &[u8]) -> bool {
     key.first() == Some(&keys::TAG_DATA)
@@ -175,5 +176,5 @@ fn is_short_value(key: &[u8], row: &[u8]) -> bool {
         && row.len() <= HEAD_LEN + MIN_INLINE_VALUE_BYTES
 }
 
-/// Maximum bytes of the buffer that are kept between records.
+/// Maximum bytes of the encoding buffer that are kept allocated between log records.
 const MAX_KEPT_BYTES: usize = 64 * 1024;

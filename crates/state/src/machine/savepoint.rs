@@ -9,8 +9,8 @@
 //! groups are not included: commands check their appends and settlements first, and apply them when nothing can be
 //! rejected any more.
 //!
-//! Invariant: between a savepoint and its end, every change of one of those tables records the previous content
-//! here.
+//! Invariant: between a savepoint and its end, every change of the exact counts, the liveness or the deleted prefixes
+//! records the previous content here.
 
 use thalweg_types::Generation;
 
@@ -22,7 +22,7 @@ use crate::machine::{
 };
 
 impl Applying<'_> {
-    /// Begins recording, so that later changes can be rolled back.
+    /// Begins a savepoint: from now on, changes are recorded so that they can be rolled back.
     pub(crate) fn savepoint(&mut self) -> Savepoint {
         let Applier { staged, undo, verdict, meta, clears, .. } = &mut *self.applier;
         debug_assert!(!undo.is_kept, "savepoints do not nest");
@@ -30,12 +30,12 @@ impl Applying<'_> {
         Savepoint { changes: staged.len(), told: verdict.savepoint(), meta: *meta, clears: clears.clone() }
     }
 
-    /// Ends the savepoint and keeps the changes since then.
+    /// Ends the savepoint and keeps the changes made since it began.
     pub(crate) fn keep(&mut self, _savepoint: Savepoint) {
         self.applier.undo.end();
     }
 
-    /// Ends the savepoint and rolls back the changes since then.
+    /// Ends the savepoint and rolls back the changes made since it began.
     pub(crate) fn roll_back(&mut self, to: Savepoint) {
         let Applier { staged, undo, verdict, meta, clears, counts, liveness, pending, .. } = &mut *self.applier;
         for change in undo.changes.drain(..).rev() {
@@ -55,7 +55,7 @@ impl Applying<'_> {
         undo.end();
     }
 
-    /// Records the content before a change, if a savepoint is active.
+    /// Records the content of a table before a change, if a savepoint is active. `before` returns this content.
     #[inline]
     pub(crate) fn note_undo(&mut self, before: impl FnOnce(&Applier) -> Undo) {
         if self.applier.undo.is_kept {
@@ -64,8 +64,8 @@ impl Applying<'_> {
         }
     }
 
-    /// Records an overwritten change, unless it was made after the savepoint: a rollback removes such a change
-    /// entirely.
+    /// Records the previous bytes of a change that was overwritten in place. Changes made after the savepoint are not
+    /// recorded, because a rollback removes them entirely.
     #[inline]
     pub(crate) fn note_overwritten(&mut self, overwritten: Overwritten) {
         let undo = &mut self.applier.undo;
@@ -74,7 +74,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Records a segment's liveness before it changes.
+    /// Records the live bytes of a segment before they change.
     #[inline]
     pub(crate) fn note_liveness(&mut self, generation: Generation) {
         self.note_undo(|applier| Undo::Liveness(generation, applier.liveness.changed(generation)));

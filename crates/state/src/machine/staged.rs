@@ -1,16 +1,18 @@
-//! The map as changed so far by the record being applied: the changes of the batch over the backend's rows.
+//! The state's map as changed so far by the log record being applied: the changes of its batch over the backend's
+//! rows.
 //!
 //! Owns: the batch, and lookups of earlier changes in it. Every read of a command goes through this file
 //! (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees the changes of all earlier commands, of
-//! its own entry or another. Does not own: the tables that the machine keeps in memory (heads, counts, clears,
-//! consumer groups), which are changed in place.
+//! its own entry or of previous ones. Does not own: the tables that the machine keeps in memory (heads, counts,
+//! clears, consumer groups), which are changed in place.
 //!
-//! An entry of blind writes reads nothing, so it never pays for the index. The first read that finds changes in the
-//! batch builds the index, which is maintained from then on. The first scan builds the ordered set of changed keys.
+//! An entry of blind writes reads nothing, so it never pays for an index of its changes. The first read that finds
+//! changes in the batch builds this index, which is maintained from then on. The first scan builds the ordered set of
+//! changed keys.
 //!
 //! Invariants:
 //! * If the index exists, it contains the last change of every key that the batch changes.
-//! * A rollback restores the batch, and the results of reads in it, to their content at the savepoint.
+//! * A rollback restores the batch, and the results of reads in it, to the content at the savepoint.
 
 use std::{
     collections::BTreeSet,
@@ -24,41 +26,42 @@ use foldhash::quality::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 use thalweg_store::{Applied, BackendError, Change, Direction, View, Visit, WriteBatch, bounds_are_empty};
 
-/// The changes of the record being applied.
+/// The row changes of the log record being applied.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
     batch: WriteBatch,
     index: OnceLock<Index>,
-    /// The keys that the batch changes, and possibly keys of changes that were rolled back.
+    /// Ordered set of the row keys that the batch changes, and possibly of keys whose changes were rolled back.
     order: OnceLock<BTreeSet<Box<[u8]>>>,
-    /// The previous index, kept for its allocations.
+    /// An index of an earlier log record, kept to reuse its allocations.
     spare: Mutex<Index>,
 }
 
-/// The bytes that an overwrite in place has replaced.
+/// Undo data of an overwrite in place: the bytes that the overwrite has replaced in a change of the batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Overwritten {
-    /// Number of the overwritten change.
+    /// Number, within the batch, of the change that was overwritten.
     pub(crate) number: u32,
     before: Box<[u8]>,
 }
 
-/// Hash index that finds the last change of a key.
+/// Hash index over the changes of a batch. Finds the last change of a row key.
 #[derive(Debug, Default)]
 struct Index {
     hasher: RandomState,
-    /// Numbers of changes, by the hash of their key.
+    /// Number of each key's last change, by the hash of the key.
     last: HashTable<u32>,
-    /// Number of the previous change of the same key, for each change.
+    /// Number of the previous change of the same key, for each change of the batch, or [`NONE`].
     before: Vec<u32>,
-    /// First bytes of the changed keys, as a bit set. A scan among rows of another kind can skip the batch.
+    /// First bytes of the changed row keys, as a bit set. A scan of a kind of rows that did not change can skip the
+    /// batch.
     tags: u32,
 }
 
-/// Marks that a key has no earlier change.
+/// Value of an entry of `before` for a change whose key has no earlier change.
 const NONE: u32 = u32::MAX;
 
-/// Maximum number of changes for which an unused index keeps its allocations.
+/// Maximum number of changes for which the index keeps its allocations between log records.
 const IDLE_CHANGES: usize = 64 * 1024;
 
 fn key_of(batch: &WriteBatch, number: u32) -> &[u8] {
@@ -91,7 +94,7 @@ impl Index {
         self.last.find(self.hasher.hash_one(key), |number| key_of(batch, *number) == key).copied()
     }
 
-    /// Removes the newest change from the index.
+    /// Removes the newest change of the batch from the index.
     fn remove_last(&mut self, batch: &WriteBatch) {
         let Some(before) = self.before.pop() else { return };
         let number = self.before.len() as u32;
@@ -114,19 +117,19 @@ impl Index {
 }
 
 impl Staged {
-    /// Returns the rows of `below` with the staged changes over them.
+    /// Returns a view of the rows of `below` with the staged changes applied over them.
     pub(crate) fn over(&self, below: Arc<dyn View>) -> StagedView<'_> {
         StagedView { staged: self, below }
     }
 
-    /// Sets a key to a value. Both are concatenated from their parts.
+    /// Sets a row. Key and value are given as pieces, which are concatenated.
     #[inline]
     pub(crate) fn put(&mut self, key: &[&[u8]], value: &[&[u8]]) {
         self.batch.put(key, value);
         self.note();
     }
 
-    /// Removes a key, which is concatenated from its parts.
+    /// Removes a row. Its key is given as pieces, which are concatenated.
     #[inline]
     pub(crate) fn delete(&mut self, key: &[&[u8]]) {
         self.batch.delete(key);
@@ -147,9 +150,9 @@ impl Staged {
         }
     }
 
-    /// Overwrites the value of the key's last change, if that is a put of the same length in the same form. Used by
-    /// commands that add to one stream and so change its row repeatedly. The result does not depend on the place
-    /// where a node stores the key's value.
+    /// Overwrites the value that the key's last change puts, if the new value has the same length and form. Returns
+    /// `None` otherwise. Used by commands that add to one Redis stream and so change its row repeatedly. The decision
+    /// is the same on every node, wherever a node stores the key's value.
     pub(crate) fn put_in_place(&mut self, key: &[u8], value: &[u8]) -> Option<Overwritten> {
         let (number, before) = self.last_put(key)?;
         if before.len() != value.len() || before.first() != value.first() {
@@ -158,7 +161,7 @@ impl Staged {
         self.overwrite(number, value)
     }
 
-    /// Overwrites the beginning of the value that the key's last change puts. `make` returns the new beginning,
+    /// Overwrites the first bytes of the value that the key's last change puts. `make` returns the new first bytes,
     /// given the value's first byte, or `None` for no change.
     pub(crate) fn put_beginning(
         &mut self,
@@ -180,12 +183,13 @@ impl Staged {
         Some(Overwritten { number, before })
     }
 
-    /// Restores bytes that an overwrite in place has replaced.
+    /// Restores the bytes that an overwrite in place has replaced.
     pub(crate) fn restore(&mut self, overwritten: &Overwritten) {
         self.batch.overwrite(overwritten.number, &overwritten.before);
     }
 
-    /// Returns the key's last change: `None` if the record did not change it, `Some(None)` if it removed it.
+    /// Returns the key's last change: `None` if the log record did not change the key, `Some(None)` if it removed the
+    /// key.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         let number = self.index()?.find(&self.batch, key)?;
@@ -199,7 +203,8 @@ impl Staged {
         }
     }
 
-    /// Iterates in order over the keys within the bounds that the record changed, with their new values.
+    /// Iterates in order over those keys within the bounds that the log record changed, with their new values; `None`
+    /// for removed keys.
     pub(crate) fn range(
         &self,
         lower: Bound<&[u8]>,
@@ -214,7 +219,7 @@ impl Staged {
         })
     }
 
-    /// Returns the index, which is built if necessary; `None` while the batch is empty.
+    /// Returns the index over the batch, and builds it first if necessary; `None` while the batch is empty.
     #[inline]
     fn index(&self) -> Option<&Index> {
         if self.batch.is_empty() {
@@ -227,12 +232,12 @@ impl Staged {
         }))
     }
 
-    /// Returns the number of changes, which serves as a savepoint.
+    /// Returns the number of changes in the batch. A savepoint consists of this number.
     pub(crate) fn len(&self) -> usize {
         self.batch.len()
     }
 
-    /// Removes all changes after the first `len`.
+    /// Removes all changes of the batch after the first `len` changes.
     pub(crate) fn truncate(&mut self, len: usize) {
         if let Some(index) = self.index.get_mut() {
             while index.before.len() > len {
@@ -242,12 +247,13 @@ impl Staged {
         self.batch.truncate(len);
     }
 
-    /// Returns the batch, for rows that no command reads before the batch is applied.
+    /// Returns the batch, to which the caller adds rows that no command reads before the batch is applied. These
+    /// changes bypass the index.
     pub(crate) fn batch(&mut self) -> &mut WriteBatch {
         &mut self.batch
     }
 
-    /// Removes all changes and keeps the allocations.
+    /// Removes all changes of the previous log record, and keeps the allocations.
     pub(crate) fn clear(&mut self) {
         self.batch.clear();
         self.order.take();
@@ -259,8 +265,8 @@ impl Staged {
 }
 
 impl Index {
-    /// Returns true if a key within the bounds may have been changed. The kinds of rows are contiguous, so bounds
-    /// with the same first byte are within one kind.
+    /// Returns true if the batch may change a key within the bounds. Rows of one kind share their first byte, so
+    /// bounds with the same first byte are within one kind.
     fn may_touch(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
         let first = |bound| match bound {
             Bound::Included(key) | Bound::Excluded(key) => <[u8]>::first(key).copied(),
@@ -279,7 +285,7 @@ impl Index {
     }
 }
 
-/// A view of the map as changed by the commands so far.
+/// A view of the state's map with the changes of the commands so far.
 pub(crate) struct StagedView<'s> {
     staged: &'s Staged,
     below: Arc<dyn View>,

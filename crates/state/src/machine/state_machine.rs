@@ -1,4 +1,4 @@
-//! The machine: data shared by the applying thread and readers.
+//! The state machine: data that the thread which applies log records and the readers share.
 
 use std::{
     collections::BTreeMap,
@@ -24,13 +24,13 @@ use crate::{
     sync::{lock, read, write},
 };
 
-/// Storage options of the machine. They have no effect that a client can see.
+/// Storage options of the state machine. They have no effect that a client can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineOptions {
-    /// Maximum bytes of a value in the state. Longer values stay in the log, and the state stores their positions.
-    /// Raising it costs memory and write amplification in the state; lowering it costs a read of the log for more
-    /// gets. At least [`MIN_INLINE_VALUE_BYTES`](thalweg_types::limits::MIN_INLINE_VALUE_BYTES), which the engine
-    /// enforces, because the running hash depends on it.
+    /// Maximum bytes of a value that the state stores. Longer values stay in the log, and the state stores their
+    /// positions. Raising the option costs memory and write amplification in the state; lowering it costs a read of
+    /// the log for more gets. At least [`MIN_INLINE_VALUE_BYTES`](thalweg_types::limits::MIN_INLINE_VALUE_BYTES),
+    /// which the engine enforces, because the running hash depends on it.
     pub inline_value_bytes: usize,
 }
 
@@ -40,7 +40,7 @@ impl Default for MachineOptions {
     }
 }
 
-/// The state machine. One thread at a time applies records, in log order. Any number of threads can read at any
+/// The state machine. One thread at a time applies log records, in log order. Any number of threads can read at any
 /// time.
 #[derive(Debug)]
 pub struct Machine {
@@ -52,45 +52,48 @@ pub struct Machine {
     pub(crate) time_of_reads: TimeOfReads,
     /// Freed segments whose liveness rows are deleted with the next batch.
     pub(crate) forgotten: Mutex<Vec<Generation>>,
-    /// True if `forgotten` may have entries. Most records find none, without the lock.
+    /// True if `forgotten` may have entries. Most log records find that it has none, without the lock.
     pub(crate) has_forgotten: AtomicBool,
-    /// Consumer groups. The applier holds the lock from the first command about a group until its record is
-    /// applied, so readers see only applied records. A thread other than the applier must not lock anything of
-    /// `published` while it holds this lock.
+    /// Table of consumer groups. The applying thread holds the lock from the first command about a group until its log
+    /// record is applied, so readers see only applied records. A thread other than the applying one must not lock any
+    /// field of `published` while it holds this lock.
     pub(crate) groups: Mutex<GroupTable>,
-    /// True if `groups` lists streams whose waiters must be woken.
+    /// True if `groups` lists streams whose waiting consumers must be woken.
     pub(crate) groups_woken: AtomicBool,
-    /// Number of local readers that wait for settlements. It affects only which of them are woken, never an
-    /// outcome.
+    /// Number of callers on this node that wait for settlements (acks and nacks). It affects only which of them are
+    /// woken, never an outcome.
     pub(crate) settlement_waiters: AtomicUsize,
     /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
-    /// Value that [`inline_floor`](Self::inline_floor) returns.
+    /// Length in bytes of values that are always stored in the state, which [`inline_floor`](Self::inline_floor)
+    /// returns.
     pub(crate) inline_floor: usize,
-    /// View that the last digest command requested and that is not taken yet.
+    /// View of the state that the last digest command requested and that no caller has taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
 }
 
-/// Data that readers see besides the backend, as of the last applied entry. Locked only for short copies.
+/// Tables in memory that readers see besides the backend, as of the last applied entry. Locked only for short copies.
 #[derive(Debug)]
 pub(crate) struct Published {
     pub(crate) keyspaces: RwLock<KeyspaceTable>,
     pub(crate) streams: RwLock<StreamTable>,
     pub(crate) liveness: RwLock<LivenessTable>,
     pub(crate) applied: RwLock<Applied>,
-    /// Exclusive end of the visible records: `applied.lsn <= visible`. Raised before a record's changes are
-    /// published; `applied` is raised afterwards.
+    /// Exclusive end of the log records that readers can see: `applied.lsn <= visible`. Raised before a record's
+    /// changes are published; `applied` is raised afterwards.
     pub(crate) visible: AtomicU64,
-    /// Index of the last entry with a verdict, or at open of the last applied entry. Later entries have no verdict.
+    /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was
+    /// stored. After an open, index of the last applied entry.
     pub(crate) judged: AtomicU64,
-    /// Deleted prefixes. The table is replaced as a whole, so that a reader can take it together with its view.
+    /// Deleted prefixes that hide rows. The table is replaced as a whole, so that a reader can take it together with
+    /// its view.
     pub(crate) clears: RwLock<Arc<ClearTable>>,
-    /// True if there are deleted prefixes. Most gets find none, without the lock.
+    /// True if there are deleted prefixes that hide rows. Most gets find that there are none, without the lock.
     pub(crate) has_clears: AtomicBool,
     pub(crate) counts: RwLock<BTreeMap<KeyspaceId, Counts>>,
-    /// True if parts of collections may have to be removed.
+    /// True if there may be Redis collections without a key, whose parts (fields and entries) must be removed.
     pub(crate) has_trash: AtomicBool,
-    /// Version of the state machine in force.
+    /// Version of the state machine in force: commands that need a higher version are rejected.
     pub(crate) version: AtomicU16,
 }
 
@@ -102,51 +105,51 @@ impl Published {
 }
 
 impl Machine {
-    /// Gives the machine the log that its pointers refer to. Without it, an entry that needs a value in the log
-    /// stops the machine.
+    /// Gives the machine the log that the state's pointers refer to. Without the log, an entry that needs a value
+    /// stored there stops the machine.
     #[must_use]
     pub fn with_blobs(self, blobs: Arc<dyn Blobs>) -> Self {
         Self { blobs, ..self }
     }
 
-    /// Returns the position that is completely applied. Readers see all records below it, and possibly the record
-    /// that is being applied (see [`visible`](Self::visible)).
+    /// Returns the position up to which log records are completely applied. Readers see all records below this
+    /// position, and possibly the record that is being applied (see [`visible`](Self::visible)).
     #[must_use]
     pub fn applied(&self) -> Applied {
         *read(&self.published.applied)
     }
 
-    /// Returns the exclusive end of the records that a finished read may have seen. It is above
-    /// [`applied`](Self::applied) while a record is being applied, because the backend publishes the changes a
-    /// moment before the machine counts the record as applied. A caller that reports the durability of a read's
-    /// result calls this after the read, and compares with it.
+    /// Returns an LSN below which all log records lie whose effects a finished read may have seen. While a record is
+    /// being applied, this LSN is above [`applied`](Self::applied), because the backend publishes the changes a moment
+    /// before the machine counts the record as applied. A caller that reports the durability of a read's result calls
+    /// this after the read, and compares the durable position with this LSN.
     #[must_use]
     pub fn visible(&self) -> Lsn {
         Lsn(self.published.visible.load(Ordering::Acquire))
     }
 
-    /// Returns the backend of the state.
+    /// Returns the backend that stores the state's rows.
     #[must_use]
     pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
     }
 
-    /// Returns the maximum length in bytes of values that are always in the state: no row points into an entry for
-    /// a value of at most this length. A move record may contain shorter live values.
+    /// Returns the maximum length in bytes of values that are always in the state: no row points into an entry for a
+    /// value of at most this length. A move record (bytes copied within the log) may contain shorter live values.
     #[must_use]
     pub fn inline_floor(&self) -> usize {
         self.inline_floor
     }
 
-    /// Returns the live bytes of each segment, by generation.
+    /// Returns the number of live bytes in each log segment, by the segment's generation.
     #[must_use]
     pub fn liveness(&self) -> Vec<(Generation, Liveness)> {
         read(&self.published.liveness).rows()
     }
 
-    /// Drops the liveness row of a freed segment. The next batch deletes the row. Until that batch is persisted,
-    /// opening again can restore the row; the caller, which has the list of the log's segments, then drops it
-    /// again. Only [`liveness`](Self::liveness) shows the difference.
+    /// Drops the liveness row of a segment that was freed. The next batch deletes the row. If the node is opened again
+    /// before that batch is persisted, the row can reappear; the caller, which has the list of the log's segments,
+    /// then drops it again. Only [`liveness`](Self::liveness) shows the difference.
     pub fn forget_segment(&self, generation: Generation) {
         lock(&self.forgotten).push(generation);
         self.has_forgotten.store(true, Ordering::Release);

@@ -1,20 +1,21 @@
 //! Transactions: conditions choose a list of operations, which is applied completely or not at all.
 //!
-//! Operations are applied in order, and each sees the earlier ones. If one is rejected, all of them are rolled
-//! back. Appends and settlements are checked in their place and applied at the end, when nothing can be rejected
-//! any more, because no operation reads streams or groups.
+//! The operations of the chosen list are applied in order, and each sees the changes of the earlier ones. If one
+//! operation is rejected, all of them are rolled back. Appends and settlements are only checked at their position in
+//! the list, and applied at the end, when nothing can be rejected any more. This is possible because no operation
+//! reads streams or groups.
 //!
 //! A read sees the transaction's earlier writes, but not its later ones. Pairs and values that it reads are
 //! returned as bytes, wherever they are stored, so an outcome is the same on every node.
 
 use thalweg_types::{
     KeyspaceId, LogPosition, Revision,
+    codec::Malformed,
     command::{
         AppendedAt, Deadline, FailedCondition, Got, OperationError, OperationResult, Outcome, Transacted, Transaction,
         Write,
     },
     limits::{MAX_CONDITION_ROWS, MAX_TRANSACTION_PREFIX_DELETES, MAX_TRANSACTION_RESULT_BYTES},
-    record::Malformed,
 };
 
 use crate::{
@@ -39,7 +40,7 @@ use crate::{
     streams::append::{append, check_append},
 };
 
-/// Runs a transaction whose bytes begin at `at` in the log.
+/// Runs a transaction. Its bytes begin at position `at` in the log.
 pub(crate) fn apply(
     applying: &mut Applying<'_>,
     transaction: &Transaction<'_>,
@@ -71,7 +72,8 @@ pub(crate) fn apply(
     Ok(Outcome::Transacted(Box::new(Transacted { failed, revision, wrote: run.writes, results: run.results })))
 }
 
-/// Returns the first condition that does not hold. All conditions are validated, including those after it.
+/// Returns the first condition of the transaction that does not hold; `None` if all hold. All conditions are
+/// validated, including those after the failed one.
 fn check_conditions(
     applying: &Applying<'_>,
     transaction: &Transaction<'_>,
@@ -89,17 +91,17 @@ fn check_conditions(
     Ok(failed)
 }
 
-/// State of a list of operations being applied.
+/// State of a transaction while its list of operations is applied.
 struct Run {
-    /// Revision of the transaction, if it writes.
+    /// Revision that the transaction uses if one of its operations writes.
     revision: Revision,
     writes: bool,
     results: Vec<OperationResult>,
-    /// Number of deletes by prefix so far.
+    /// Number of deletes by prefix that the transaction has made so far.
     emptied: usize,
     /// Position in the log at which the transaction begins.
     at: LogPosition,
-    /// Remaining bytes for the results of reads.
+    /// Bytes that are left for the results of the transaction's reads.
     room: usize,
 }
 
@@ -108,7 +110,7 @@ impl Run {
         Self { revision, writes: false, results: Vec::new(), emptied: 0, at, room: MAX_TRANSACTION_RESULT_BYTES }
     }
 
-    /// Applies an operation. Appends and settlements are only checked.
+    /// Applies one operation of the transaction. Appends and settlements (acks and nacks) are only checked here.
     fn add(&mut self, applying: &mut Applying<'_>, number: u32, operation: &Write<'_>) -> Result<(), Refused> {
         let failed = |error| Refused::Outcome(Outcome::OperationFailed { operation: number, error });
         let revision = self.revision;
@@ -222,7 +224,8 @@ impl Run {
         Ok(OperationResult::PrefixDeleted { keys })
     }
 
-    /// Applies an append or settlement that was only checked before.
+    /// Applies an append or a settlement (ack or nack) that was only checked before. Other operations are already
+    /// applied.
     fn finish(&mut self, applying: &mut Applying<'_>, number: usize, operation: &Write<'_>) {
         match *operation {
             Write::Append { stream, count, batch, batch_at, .. } => {
@@ -245,9 +248,9 @@ fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationError> {
     }
 }
 
-/// Computes the new value of a counter.
+/// Adds `delta` to a counter's current value, and returns the new value. A missing key counts as 0.
 fn sum(applying: &Applying<'_>, live: Option<&Stored>, delta: i64) -> Result<Result<i64, OperationError>, Refused> {
-    /// Length of the longest number, -2^63.
+    /// Length in bytes of the longest counter value, -2^63.
     const MAX_DIGITS: usize = 20;
     let value = match live {
         None => Some(0),
@@ -264,7 +267,7 @@ fn number(bytes: &[u8]) -> Option<i64> {
     (number.to_string().as_bytes() == bytes).then_some(number)
 }
 
-/// Checks an append, and returns the offset that its first record will get.
+/// Checks an append of the transaction, and returns the offset that its first record will get.
 fn next_offset(applying: &mut Applying<'_>, append: &Write<'_>) -> Result<thalweg_types::Offset, Refused> {
     let Write::Append { stream, count, producer, .. } = *append else { unreachable!("an append") };
     if producer.is_some() {

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use thalweg_store::{Direction, View};
 use thalweg_types::{
     KeyspaceId, Revision,
+    codec::Malformed,
     command::{OperationError, ScanOperation, ScanPage, ScannedItem, UnchangedRange},
     limits::{MAX_KEY_BYTES, MAX_TRANSACTION_RESULT_BYTES, MAX_TRANSACTION_SCAN_ITEMS, MAX_TRANSACTION_SCAN_ROWS},
-    record::Malformed,
 };
 
 use crate::{
@@ -22,10 +22,11 @@ use crate::{
     refused::Refused,
 };
 
-/// Overhead in bytes of a pair besides its key and value.
+/// Bytes that a pair in a scan's result counts in addition to its key and value.
 const ITEM_BYTES: usize = 32;
 
-/// Reads one page of a range. `room` is the remaining bytes for the results of the transaction's reads.
+/// Reads one page of a range for a transaction. `room` is the number of bytes left for the results of the
+/// transaction's reads.
 pub(crate) fn page(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -58,18 +59,18 @@ pub(crate) fn page(
     Ok(Ok(ScanPage { items: page.items, after }))
 }
 
-/// Result of comparing a range with an earlier read of it.
+/// Result of comparing a range of keys with an earlier read of the same range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unchanged {
     Holds,
     /// The range has changed. Contains the revision of the first newer pair, if there is one.
     Changed(Option<Revision>),
-    /// The range has more rows than the command may examine.
+    /// The range has more rows than the command's conditions may examine.
     TooLong,
 }
 
-/// Compares a range that begins at `start` with an earlier read of it. `rows` is the number of rows that may still
-/// be examined.
+/// Compares the range that begins at `start` with `read`, an earlier read of the range. `rows` is the number of rows
+/// that the command's conditions may still examine.
 pub(crate) fn check_unchanged(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -133,16 +134,16 @@ fn fill(
     failure.map_or(Ok(()), Err)
 }
 
-/// Reason why a page ended before its range did.
+/// Reason why a page of scan results ended before its range did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The page has reached a limit.
+    /// The page has reached a limit: its number of pairs, its bytes, or the number of examined rows.
     Full,
-    /// Not even one pair fits.
+    /// The first pair does not fit into the bytes left for results.
     TooLarge,
 }
 
-/// A page of scan results being filled, with its limits.
+/// A page of scan results that is being filled, with its limits.
 struct Page<'p, 'm> {
     applying: &'p Applying<'m>,
     limit: usize,
@@ -151,7 +152,7 @@ struct Page<'p, 'm> {
     items: Vec<ScannedItem>,
     max_rows: usize,
     looked_at: usize,
-    /// Key of the last row examined.
+    /// Key of the row that the scan examined last.
     last: Option<Vec<u8>>,
     end: Option<End>,
 }

@@ -1,4 +1,5 @@
-//! The list of changes that a rollback undoes. [`savepoint`](crate::machine::savepoint) fills and uses it.
+//! The list of changes that a rollback of a command undoes. [`savepoint`](crate::machine::savepoint) fills and uses
+//! the list.
 
 use std::sync::Arc;
 
@@ -12,25 +13,26 @@ use crate::{
     segments::liveness::Liveness,
 };
 
-/// Content of a table before a change.
+/// One change to undo: the content that a table had before it.
 #[derive(Debug)]
 pub(crate) enum Undo {
-    /// A keyspace's exact counts.
+    /// The exact counts of a keyspace before the change.
     Counts(KeyspaceId, Option<Counts>),
-    /// A segment's liveness as changed by the record before.
+    /// The live bytes of a segment before the change; `None` if the log record had not changed them yet.
     Liveness(Generation, Option<Liveness>),
-    /// A deleted prefix as changed by the record before.
+    /// The clear (row of a deleted prefix) before the change; the outer `None` if the log record had not changed it
+    /// yet.
     Clear((KeyspaceId, Vec<u8>), Option<Option<Clear>>),
-    /// A change of the batch that was overwritten in place.
+    /// The bytes of a row change in the batch before they were overwritten in place.
     InPlace(Overwritten),
 }
 
-/// Changes to undo, in the order in which they were made.
+/// Changes to undo when a command is rolled back, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct UndoList {
     /// True while a savepoint is active.
     pub(crate) is_kept: bool,
-    /// Number of changes in the batch at the savepoint.
+    /// Number of changes in the batch when the savepoint began.
     pub(crate) staged: usize,
     pub(crate) changes: Vec<Undo>,
 }

@@ -1,4 +1,4 @@
-//! The version of the state machine in force, and commands that need another version.
+//! The version of the state machine in force, and the treatment of commands that need another version.
 //!
 //! Owns: the check of a command's version before it runs, and the command that raises the version in force. Does
 //! not own: the encoding of versions (`thalweg_types::command`), or the decision to raise one.
@@ -29,7 +29,8 @@ use crate::{
 /// Highest version of the state machine that this binary supports.
 pub const KNOWN_VERSION: u16 = FIRST_VERSION;
 
-/// Rejects a command that needs a version above the one in force; returns `None` if it can run.
+/// Rejects a command that needs a version of the state machine above the one in force; returns `None` if the command
+/// can run. A version that this binary does not support is an error, which stops the machine.
 #[cold]
 pub(crate) fn gate(applying: &Applying<'_>, needed: u16) -> Result<Option<Outcome>, MachineError> {
     check_known(applying, needed)?;
@@ -37,7 +38,7 @@ pub(crate) fn gate(applying: &Applying<'_>, needed: u16) -> Result<Option<Outcom
     Ok((in_force < u32::from(needed)).then(|| Outcome::VersionNotInForce { needed, in_force: saturated(in_force) }))
 }
 
-/// Raises the version in force.
+/// Raises the version of the state machine in force to `to`. A lower version than the current one changes nothing.
 pub(crate) fn raise(applying: &mut Applying<'_>, to: u16) -> Result<Outcome, MachineError> {
     check_known(applying, to)?;
     let version = &mut applying.applier.meta.version;
@@ -51,7 +52,7 @@ fn check_known(applying: &Applying<'_>, needed: u16) -> Result<(), MachineError>
     if needed > known { Err(MachineError::EntryNeedsUpgrade { entry, needed, known }) } else { Ok(()) }
 }
 
-/// Checks that this binary supports the version in force of a stored state.
+/// Checks that this binary supports the version of the state machine that a stored state uses.
 pub(crate) fn check_state(in_force: u32, known: u16, applied: Index) -> Result<(), MachineError> {
     if in_force > u32::from(known) {
         return Err(MachineError::StateNeedsUpgrade { entry: applied, in_force, known });
@@ -59,7 +60,8 @@ pub(crate) fn check_state(in_force: u32, known: u16, applied: Index) -> Result<(
     Ok(())
 }
 
-/// Converts a version. The version in force never exceeds the known one, so the value always fits.
+/// Converts a version to 16 bits. The version in force never exceeds the highest supported one, so the value always
+/// fits.
 fn saturated(version: u32) -> u16 {
     u16::try_from(version).unwrap_or(u16::MAX)
 }
@@ -77,7 +79,7 @@ impl Machine {
         self.known_version
     }
 
-    /// Publishes the version in force after a record.
+    /// Publishes to readers the version of the state machine in force after a log record.
     pub(crate) fn show_version(&self, in_force: u32) {
         self.published.version.store(saturated(in_force), Ordering::Release);
     }

@@ -1,22 +1,24 @@
-//! Redis commands, executed when their entry is applied, in order, all with one revision.
+//! Redis commands that write, executed when their log entry is applied. All commands of a batch run in order and share
+//! one revision.
 //!
-//! Owns: running the Redis commands of one log command over the keys as changed so far (`store`), and turning their
-//! changes into rows. Does not own: the effect of a command, which is defined in `thalweg-redis`.
+//! Owns: running the Redis commands that one command of the log contains over the keys as changed so far (`store`),
+//! and turning their changes into rows. Does not own: the effect of a Redis command, which is defined in
+//! `thalweg-redis`.
 //!
 //! Each command is applied completely or not at all: a rejected command is rolled back, and later commands
 //! continue.
 //!
-//! All changes of the commands to one key are one change, with their common revision. Watches and histories see
-//! this change, and `WATCH` uses the revision as the key's version. A new deadline is a change for `WATCH` but not
-//! for watches, as with touches. In a keyspace with history it does not change the revision, so that a value never
-//! is a version of itself.
+//! All changes of the batch to one key count as one change, with the batch's revision. Watches and histories see this
+//! change, and the Redis command `WATCH` uses the revision as the key's version. A new deadline is a change for
+//! `WATCH` but not for watches, as with touches. In a keyspace with history, a new deadline does not change the
+//! revision, so that a value never is a version of itself.
 
 use thalweg_redis::execute;
 use thalweg_types::{
     KeyspaceId, LogPosition,
+    codec::Malformed,
     command::{Outcome, RedisBatch, RedisCommands},
     limits::MAX_KEY_BYTES,
-    record::Malformed,
     reply::Reply,
 };
 
@@ -29,7 +31,7 @@ use crate::{
     refused::Refused,
 };
 
-/// Runs commands whose bytes begin at `at` in the log.
+/// Runs a batch of Redis commands. The batch's bytes begin at position `at` in the log.
 pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogPosition) -> Result<Outcome, Refused> {
     let keyspace = batch.keyspace;
     if applying.applier.kinds.of(keyspace) == KeyspaceKind::Missing {
@@ -63,10 +65,11 @@ pub(crate) fn apply(applying: &mut Applying<'_>, batch: RedisBatch<'_>, at: LogP
     Ok(Outcome::Redis(Some(replies)))
 }
 
-/// Number of commands whose keys are prefetched together.
+/// Number of Redis commands whose keys are prefetched together.
 const WARMED: usize = 16;
 
-/// Passes the keys of the next commands to the backend for prefetching, if they are the first argument and short.
+/// Passes the keys of the next Redis commands to the backend, which prefetches their rows. Only keys that are the
+/// first argument of their command and short are passed.
 fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'a>) {
     const BYTES: usize = 64;
     let prefix = data_prefix(keyspace);
@@ -88,7 +91,8 @@ fn warm<'a>(machine: &Machine, keyspace: KeyspaceId, ahead: &mut RedisCommands<'
     }
 }
 
-/// Returns true if a watched key has a different version.
+/// Returns true if a key that the client watches with `WATCH` has another version than when the client began to watch
+/// it.
 fn has_changed(applying: &Applying<'_>, batch: &RedisBatch<'_>) -> Result<bool, Refused> {
     for (key, version) in batch.watched() {
         if key.len() > MAX_KEY_BYTES {

@@ -5,7 +5,7 @@ use thalweg_types::reply::Reply;
 
 use crate::error::MachineError;
 
-/// Converts the error of a command back to the machine's error.
+/// Converts an error that a Redis command returned back to the machine's error.
 pub(crate) fn failure(error: StoreError) -> MachineError {
     match error {
         StoreError::Failed(error) => match error.downcast::<MachineError>() {
@@ -16,7 +16,7 @@ pub(crate) fn failure(error: StoreError) -> MachineError {
     }
 }
 
-/// Wraps an error of the machine for the traits.
+/// Wraps an error of the machine in the error type of the traits of `thalweg-redis`.
 pub(crate) fn failed(error: MachineError) -> StoreError {
     StoreError::Failed(Box::new(error))
 }

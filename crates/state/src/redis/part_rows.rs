@@ -1,4 +1,4 @@
-//! Keys of the rows with the parts of hashes and streams.
+//! Row keys of the parts of Redis collections: the fields of hashes and the entries of streams.
 
 use std::ops::Bound;
 
@@ -7,7 +7,8 @@ use thalweg_types::KeyspaceId;
 
 use crate::keys::{KeyRange, PART_PREFIX_LEN, part_prefix};
 
-/// Returns the range of the rows of the parts between two names.
+/// Returns the range of the row keys of a Redis collection's parts (fields or entries) whose names are within the
+/// bounds.
 pub(crate) fn parts_range(
     keyspace: KeyspaceId,
     id: CollectionId,
@@ -25,7 +26,7 @@ pub(crate) fn parts_range(
     range
 }
 
-/// Returns the name of a part from its row's key.
+/// Returns the name of a part (field or entry of a Redis collection) from the part's row key.
 pub(crate) fn name_of(row: &[u8]) -> &[u8] {
     row.get(PART_PREFIX_LEN..).unwrap_or_default()
 }

@@ -1,7 +1,9 @@
-//! The parts of hashes and streams: changes by an entry, and removal after no key refers to their collection.
+//! The parts of Redis collections (fields of hashes, entries of streams): changes by an entry, and removal after no
+//! key refers to the collection.
 //!
 //! A collection that loses its key gets a trash row in the same batch, whichever operation removed the key. Sweeps
-//! remove its parts, a bounded number at a time. Ids are never reused, so the remaining parts are unreachable.
+//! later remove its parts, a bounded number at a time. Collection ids are never reused, so parts that are not removed
+//! yet are unreachable.
 
 use std::sync::atomic::Ordering;
 
@@ -17,24 +19,25 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Sets a part of a collection.
+    /// Sets a part (field or entry) of a Redis collection.
     pub(crate) fn put_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8], value: &[u8]) {
         self.applier.staged.put(&[&part_prefix(keyspace, id), name], &[value]);
     }
 
-    /// Removes a part of a collection.
+    /// Removes a part (field or entry) of a Redis collection.
     pub(crate) fn delete_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8]) {
         self.applier.staged.delete(&[&part_prefix(keyspace, id), name]);
     }
 
-    /// Marks a collection as trash, because no key refers to it any more.
+    /// Adds a trash row for a Redis collection, because no key refers to the collection any more. Sweeps then remove
+    /// its parts.
     pub(crate) fn discard(&mut self, keyspace: KeyspaceId, collection: CollectionId) {
         self.applier.staged.put(&[&trash_row(keyspace, collection)], &[]);
         self.machine.published.has_trash.store(true, Ordering::Release);
     }
 
-    /// Removes parts of trash collections: at most `left` rows, which it decreases. Returns true if there may be
-    /// more.
+    /// Removes parts of Redis collections that have a trash row, because no key refers to them. Removes at most `left`
+    /// rows, and decreases `left` by their number. Returns true if more rows may have to be removed.
     pub(crate) fn remove_parts(&mut self, left: &mut u32) -> Result<bool, MachineError> {
         // No outcome depends on the flag: it is set whenever a trash row exists, staged or in the backend.
         if !self.machine.published.has_trash.load(Ordering::Acquire) {
@@ -66,7 +69,7 @@ impl Applying<'_> {
     }
 }
 
-/// Returns true if there are collections whose parts must be removed.
+/// Returns true if a trash row exists: a Redis collection has lost its key, and its parts must be removed.
 pub(crate) fn has_trash(view: &dyn View) -> Result<bool, MachineError> {
     let (found, _) = keys_of(view, &KeyRange::with_prefix(&[TAG_TRASH]), 1)?;
     Ok(!found.is_empty())

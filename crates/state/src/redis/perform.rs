@@ -1,4 +1,4 @@
-//! Conversion of the commands' changes into rows.
+//! Conversion of the changes that Redis commands make into rows.
 
 use thalweg_types::{
     LogPosition, Revision,
@@ -27,8 +27,8 @@ use crate::{
 };
 
 impl<'a> RedisStore<'_, '_, 'a> {
-    /// Runs a `SET` without options, the most frequent command. It cannot be rejected, so it needs no savepoint.
-    /// Returns `None` for every other command, and for a `SET` that would be rejected.
+    /// Runs a Redis `SET` without options, the most frequent command. It cannot be rejected, so it needs no savepoint.
+    /// Returns `None` for every other command, for a `SET` that would be rejected, and in a keyspace with history.
     #[inline]
     pub(crate) fn set(&mut self, args: &[&'a [u8]]) -> Result<Option<Reply>, MachineError> {
         let &[name, key, value] = args else { return Ok(None) };
@@ -52,7 +52,8 @@ impl<'a> RedisStore<'_, '_, 'a> {
         Ok(Some(Reply::Ok))
     }
 
-    /// Writes a key's row, and updates its deadline rows and watches. `before` is the expiry of the previous row.
+    /// Writes the row of a key, updates the index rows of its deadline and lease, and reports the change to watches.
+    /// `before` is the expiry of the previous row.
     pub(crate) fn put_row(
         &mut self,
         key: &[u8],
@@ -79,7 +80,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         Ok(())
     }
 
-    /// Rewrites a key's row with another deadline.
+    /// Writes the row of a key again with another deadline.
     pub(crate) fn put_deadline(
         &mut self,
         key: &[u8],
@@ -114,7 +115,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         }
     }
 
-    /// Removes a key's row. `before` is the row's expiry.
+    /// Removes the row of a key. `before` is the expiry in that row.
     pub(crate) fn delete_row(
         &mut self,
         key: &[u8],
@@ -137,8 +138,8 @@ impl<'a> RedisStore<'_, '_, 'a> {
         }
     }
 
-    /// Writes the row of a key with a collection. If this entry has put that row before, it is overwritten in
-    /// place, because commands that add to one stream change its row repeatedly.
+    /// Writes the row of a key that refers to a Redis collection. If the current entry has already put that row, the
+    /// row is overwritten in the batch, because commands that add to one stream change its row repeatedly.
     fn put_in_place(&mut self, key: &[u8], row: &[u8]) {
         let full = [&data_prefix(self.keyspace), key].concat();
         match self.applying.applier.staged.put_in_place(&full, row) {

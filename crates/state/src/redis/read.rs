@@ -1,4 +1,5 @@
-//! Reads of keys and parts by the commands of an entry: the backend's rows merged with the entry's changes so far.
+//! Reads of keys and of parts (fields, entries) by the Redis commands of an entry: the backend's rows merged with the
+//! entry's changes so far.
 
 use std::ops::{Bound, ControlFlow};
 

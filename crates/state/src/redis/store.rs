@@ -1,7 +1,7 @@
-//! Keys and parts as the commands of an entry change them.
+//! Keys and parts (fields, entries) as the Redis commands of an entry change them.
 //!
-//! Each write of a command immediately becomes staged rows, which its later reads see. A rejected command is rolled
-//! back completely ([`RedisStore::undo`]).
+//! Each write of a command immediately becomes staged row changes, which later reads of the same batch see. A rejected
+//! command is rolled back completely ([`RedisStore::undo`]).
 
 use std::{borrow::Cow, cell::Cell};
 
@@ -32,25 +32,25 @@ use crate::{
     refused::Refused,
 };
 
-/// Effect of a put row on watches.
+/// Change that watches are shown when a Redis command puts a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shows {
-    /// Watches see the new value.
+    /// Watches see a put of the new value.
     Value,
-    /// Watches see that the previous bytes are deleted.
+    /// Watches see a delete, because a Redis collection replaces bytes.
     Gone,
-    /// Watches see nothing.
+    /// Watches see no change.
     Nothing,
 }
 
-/// A value to be stored.
+/// A value that a Redis command stores under a key.
 #[derive(Clone, Debug)]
 pub(crate) enum NewRow<'a> {
-    /// Bytes of an argument, and their position in the log.
+    /// Bytes of one of the command's arguments, and the position of these bytes in the log.
     Argument(&'a [u8], LogPosition),
-    /// Bytes that a command has computed, or that another row contained.
+    /// Bytes that the command has computed, or copied from another row.
     Bytes(Bytes),
-    /// A hash or a stream.
+    /// A Redis hash or stream.
     Collection(Collection),
 }
 
@@ -71,25 +71,25 @@ impl NewRow<'_> {
     }
 }
 
-/// The keys of a keyspace while an entry is applied.
+/// The keys of one keyspace, as Redis commands read and change them while an entry is applied.
 pub(crate) struct RedisStore<'s, 'm, 'a> {
     pub(crate) applying: &'s mut Applying<'m>,
     pub(crate) batch: RedisBatch<'a>,
-    /// Position in the log at which the batch begins.
+    /// Position in the log at which the batch of Redis commands begins.
     pub(crate) at: LogPosition,
     pub(crate) keyspace: KeyspaceId,
     pub(crate) counts: bool,
     pub(crate) keeps: bool,
-    /// Revision of the commands, if they write.
+    /// Revision that the batch uses if one of its commands writes.
     pub(crate) revision: Revision,
     /// True if a command of the batch has written.
     wrote: bool,
-    /// True if the current command has written.
+    /// True if the current command has written a row.
     pub(crate) writes: bool,
     pub(crate) now: u64,
-    /// First argument of the current command.
+    /// First argument of the current command, after its name.
     first: &'a [u8],
-    /// Savepoint at the beginning of the current command.
+    /// Savepoint at the beginning of the current command, to which a rejection rolls back.
     savepoint: Option<Savepoint>,
     /// Bytes that the batch has read so far.
     pub(crate) read_bytes: Cell<usize>,
@@ -103,7 +103,7 @@ pub(crate) const TOO_MUCH_READ: &str =
 const TOO_MUCH_WRITTEN: &str = "ERR these commands write too much at once: send fewer of them at a time";
 const TOO_MANY_CLEARS: &str = "ERR too many deleted prefixes wait to be swept: try again later";
 const NO_COLLECTIONS: &str =
-    "ERR this keyspace holds strings only: hashes and streams need one that counts exactly and keeps no history";
+    "ERR this keyspace stores only strings: hashes and streams need a keyspace with exact counts and without history";
 
 impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     pub(crate) fn new(applying: &'s mut Applying<'m>, batch: RedisBatch<'a>, at: LogPosition) -> Self {
@@ -128,14 +128,14 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// Begins a command with a savepoint.
+    /// Begins a Redis command with a savepoint, so that it can be rolled back.
     pub(crate) fn begin(&mut self, args: &[&'a [u8]]) {
         self.first = args.get(1).copied().unwrap_or_default();
         self.writes = false;
         self.savepoint = Some(self.applying.savepoint());
     }
 
-    /// Rolls back the changes of the current command.
+    /// Rolls back the changes of the current command, which was rejected.
     pub(crate) fn undo(&mut self) {
         if let Some(savepoint) = self.savepoint.take() {
             self.applying.roll_back(savepoint);
@@ -152,7 +152,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// Uses the revision, when the first command changes keys.
+    /// Uses the batch's revision. Called when a command changes keys; only the first call has an effect.
     pub(crate) fn use_revision(&mut self) {
         if !self.wrote {
             self.wrote = true;
@@ -161,13 +161,13 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// Ends the batch after its last command.
+    /// Ends the batch after its last command: stores how many random numbers the commands have used.
     pub(crate) fn end(self) {
         self.applying.applier.meta.seeds = self.seeds.get();
     }
 
-    /// Returns the reply, or an error if the batch's replies exceed the bound. Replies stay in memory until the
-    /// client has received them.
+    /// Returns the reply, or an error reply if the replies of the batch exceed their maximum bytes. The maximum is
+    /// needed because replies stay in memory until the client has received them.
     pub(crate) fn within_bounds(&self, reply: Reply) -> Reply {
         let items = match &reply {
             Reply::Array(items) | Reply::Set(items) => items.len(),
@@ -196,12 +196,12 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(())
     }
 
-    /// Returns a key's row, even if it is hidden or has ended.
+    /// Returns the row of a key, even if the row is hidden or its value has ended.
     fn row(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
         self.applying.row_of(self.keyspace, key).map_err(failed)
     }
 
-    /// Returns true if commands can see a row.
+    /// Returns true if commands can see a row: no deleted prefix hides it, and its value has not ended.
     pub(crate) fn shows(&self, key: &[u8], revision: Revision, expiry: &Expiry) -> Result<bool, MachineError> {
         Ok(is_live(self.applying, expiry)? && self.applying.sight(self.keyspace).shows(key, revision))
     }
@@ -220,7 +220,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Look { kind, deadline: deadline.map(deadline_of), version: live.revision.0, len: live.value_len() }
     }
 
-    /// Replaces a key's row.
+    /// Replaces the row of a key, and updates counts, history and watches.
     fn replace(
         &mut self,
         key: &'a [u8],
@@ -239,7 +239,8 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.put_row(key, before, &value, revision, expiry, shows).map_err(failed)
     }
 
-    /// Removes a key's row. Its collection becomes trash, unless it moves to another key.
+    /// Removes the row of a key, and updates counts, history and watches. If the key refers to a Redis collection, the
+    /// collection's parts are scheduled for removal, unless it moves to another key.
     fn remove(&mut self, key: &'a [u8], before: &Stored, ending: Ending, goes: Goes) -> Result<(), StoreError> {
         let replaced = Replaced::of(self.applying, self.keyspace, before);
         if self.counts {
@@ -263,9 +264,10 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(())
     }
 
-    /// Converts a value to its stored form. Bytes of an argument are stored by position, if a reader of the entry
-    /// finds them there. The charge does not depend on the place where a node stores a value, because it must be
-    /// the same on every node.
+    /// Converts a value to the form in which it is stored. If the value's bytes are an argument of the command, a
+    /// pointer to them in the log can be stored instead of the bytes, provided that the mover later finds them there.
+    /// The bytes counted towards the batch's maximum are the same wherever a node stores the value, because all nodes
+    /// must decide equally.
     fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
         Ok(match value {
             NewValue::Collection(collection) => {
@@ -285,7 +287,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(NewRow::Bytes(bytes))
     }
 
-    /// Returns the offset of an argument's bytes in the batch, if they are a value in the sense of
+    /// Returns the offset of an argument's bytes within the batch, if these bytes are a value in the sense of
     /// [`RedisBatch::values`].
     fn offset_of(&self, key: &[u8], value: &[u8]) -> Option<usize> {
         let offset = offset_within(self.batch.bytes, value)?;
@@ -293,7 +295,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         (std::ptr::eq(self.first, key) || is_before()).then_some(offset)
     }
 
-    /// Converts a deadline to an expiry; returns `None` if it has already passed.
+    /// Converts a deadline in Redis's milliseconds to an expiry; returns `None` if the deadline has already passed.
     fn expiry(&self, deadline: Option<u64>) -> Option<Expiry> {
         match deadline {
             Some(deadline) if deadline <= self.now => None,
@@ -302,12 +304,12 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 }
 
-/// Destination of a collection whose key is removed.
+/// Destination of a Redis collection when the row of its key is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goes {
-    /// The collection becomes trash, and sweeps remove its parts.
+    /// The Redis collection has no key any more, and sweeps remove its fields or entries.
     Away,
-    /// The collection moves to another key.
+    /// The Redis collection stays, because it moves to another key.
     Along,
 }
 
@@ -406,7 +408,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     }
 }
 
-/// Determines what watches see of a row that replaces another.
+/// Determines which change watches see if a row with or without a Redis collection replaces the row `before`.
 fn shows_of(collection: Option<CollectionId>, before: Option<&Stored>) -> Shows {
     match (collection, before) {
         (None, _) => Shows::Value,

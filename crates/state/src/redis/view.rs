@@ -30,18 +30,18 @@ use crate::{
     redis::part_rows::{name_of, parts_range},
 };
 
-/// Converts a deadline to milliseconds, rounded up.
+/// Converts a deadline from space time (microseconds) to Redis's milliseconds, rounded up.
 pub(crate) fn deadline_of(deadline: SpaceTime) -> u64 {
     deadline.0.div_ceil(1000)
 }
 
-/// Converts a deadline of Redis to space time.
+/// Converts a deadline from Redis's milliseconds to space time (microseconds).
 pub(crate) fn micros_of(deadline: u64) -> SpaceTime {
     // One below the number that represents no deadline.
     SpaceTime(deadline.saturating_mul(1000).min(u64::MAX - 1))
 }
 
-/// Mixes a number that is different each time into a pseudo-random one.
+/// Mixes the bits of a number into a pseudo-random number. Callers pass a different number each time.
 pub(crate) fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -49,19 +49,20 @@ pub(crate) fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Reads a value that stayed in the log, given its key, revision and former position.
+/// Function that reads a value stored in the log, given the value's key and revision and the position that the row
+/// contained.
 pub type Resolve<'v> = dyn Fn(&[u8], Revision, BlobRef) -> Result<Bytes, StoreError> + 'v;
 
-/// The keys of a keyspace in a view. The bytes read through one `RedisView` are bounded; reads beyond the bound are
-/// rejected.
+/// The keys of one keyspace in a view of the state, for Redis commands that only read. The bytes read through one
+/// `RedisView` are bounded; a read beyond the bound is rejected.
 pub struct RedisView<'v> {
     snapshot: &'v ReadView,
     keyspace: KeyspaceId,
-    /// True if the keyspace counts exactly.
+    /// True if the keyspace keeps exact counts of its keys.
     counts: bool,
     keeps: bool,
     resolve: &'v Resolve<'v>,
-    /// Clock of the space, used only if there are no deadlines; otherwise the view has its own time.
+    /// Clock of the space. Used only if no key has a deadline; otherwise the view has its own time.
     clock: &'v dyn Fn() -> SpaceTime,
     read_bytes: Cell<usize>,
     seed: Cell<u64>,
@@ -74,8 +75,8 @@ impl fmt::Debug for RedisView<'_> {
 }
 
 impl<'v> RedisView<'v> {
-    /// Creates a view of a keyspace. The flags are true if it counts exactly, and if it keeps a history. `clock`
-    /// returns the space's time.
+    /// Creates a view of a keyspace for Redis commands. The two flags are true if the keyspace keeps exact counts, and
+    /// if it keeps a history. `clock` returns the space's time.
     #[must_use]
     pub fn new(
         snapshot: &'v ReadView,

@@ -1,22 +1,22 @@
 //! The inline floor: the maximum length of values that this node has always stored in the state and never in its
 //! log.
 //!
-//! Owns: the row with the floor. When the mover walks a segment, it skips values of at most this length without a
-//! lookup in the state; most values are shorter. The floor is node-local, because it follows from the node's
+//! Owns: the row with the inline floor. When the mover walks a segment, it skips values of at most this length without
+//! a lookup in the state; most values are shorter. The floor is node-local, because it follows from the node's
 //! options.
 //!
 //! ```text
 //! 04 := bytes u32      little-endian; if missing (older directories): `MIN_INLINE_VALUE_BYTES`
 //! ```
-//! Invariants: the stored floor never increases. The first record after an open writes it, in the batch that may
-//! also contain the first pointer to a shorter value, so a crash cannot separate the two.
+//! Invariants: the stored floor never increases. The first record after an open writes the floor, in the batch that
+//! may also contain the first pointer to a value above the new floor, so a crash cannot separate the two.
 
 use thalweg_store::{View, WriteBatch};
 use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
 use crate::{error::MachineError, keys};
 
-/// The floor, and a mark if its row is written.
+/// The inline floor (length up to which values are always in the state, in bytes), and a flag that its row is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineFloor {
     bytes: u32,
@@ -24,8 +24,8 @@ pub(crate) struct InlineFloor {
 }
 
 impl InlineFloor {
-    /// Loads the floor of a node whose option is now `inline_value_bytes`. `is_new` is true for a state to which no
-    /// record was ever applied.
+    /// Loads the inline floor: the length up to which values are always in the state. The node's option is now
+    /// `inline_value_bytes`. `is_new` is true for a state to which no record was ever applied.
     pub(crate) fn load(view: &dyn View, inline_value_bytes: usize, is_new: bool) -> Result<Self, MachineError> {
         let before = match view.get(&keys::INLINE_FLOOR)? {
             Some(row) => decode(&row)?,
@@ -40,7 +40,8 @@ impl InlineFloor {
         self.bytes as usize
     }
 
-    /// Adds the row to the first batch after an open.
+    /// Adds the row of the inline floor (length up to which values are always in the state) to the batch, if this is
+    /// the first batch after an open.
     #[inline]
     pub(crate) fn write_once(&mut self, batch: &mut WriteBatch) {
         if !self.is_stored {
@@ -50,7 +51,8 @@ impl InlineFloor {
     }
 }
 
-/// Adds the row of a restored state, whose new log has no entry with a value yet.
+/// Adds the row of the inline floor (length up to which values are always in the state) for a restored state, with the
+/// highest floor: the new log has no entry with a value yet.
 pub(crate) fn write_none_left(batch: &mut WriteBatch) {
     batch.put(&[&keys::INLINE_FLOOR], &[&u32::MAX.to_le_bytes()]);
 }

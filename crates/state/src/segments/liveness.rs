@@ -1,4 +1,4 @@
-//! Live bytes of each segment.
+//! Live bytes of each log segment: those that rows of the state point to.
 //!
 //! Owns: the liveness rows, one for each segment that the state points into. They are written in the same batches
 //! as the pointers, so both survive a crash together. Does not own: the segments, or the choice of segments to copy
@@ -26,23 +26,25 @@ use crate::{
     keys::{self, KeyRange},
 };
 
-/// Live bytes of one segment.
+/// Live bytes of one log segment: those that rows of the state point to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Liveness {
-    /// Exact bytes of stream batches with an index entry.
+    /// Bytes of the stream batches in the segment that have an index entry; exact.
     pub stream_bytes: u64,
-    /// Number of stream batches with an index entry.
+    /// Number of stream batches in the segment that have an index entry; exact.
     pub batches: u64,
-    /// Bytes of values that rows have pointed to, an upper bound of the live ones.
+    /// Bytes of the segment's values to which rows have pointed, less those known to be removed. An upper bound of the
+    /// live bytes.
     pub value_bytes: u64,
-    /// Number of values that rows have pointed to, an upper bound of the live ones.
+    /// Number of the segment's values to which rows have pointed, less those known to be removed. An upper bound of
+    /// the live values.
     pub values: u64,
 }
 
 const ROW_LEN: usize = 32;
 
 impl Liveness {
-    /// Returns an upper bound of the segment's live bytes.
+    /// Returns an upper bound of the segment's live bytes, of batches and values together.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.stream_bytes.saturating_add(self.value_bytes)
@@ -65,7 +67,7 @@ impl Liveness {
     }
 }
 
-/// The liveness rows of the last applied record.
+/// The liveness rows of all segments, as of the last applied log record.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessTable(BTreeMap<Generation, Liveness>);
 
@@ -88,7 +90,7 @@ impl LivenessTable {
         self.0.iter().map(|(&generation, &liveness)| (generation, liveness)).collect()
     }
 
-    /// Takes over the changes of an entry after its batch is applied.
+    /// Stores the liveness rows that a log record has changed, after its batch is applied to the backend.
     pub(crate) fn publish(&mut self, changes: &mut LivenessChanges) {
         for generation in changes.forgotten.drain(..) {
             self.0.remove(&generation);
@@ -97,14 +99,14 @@ impl LivenessTable {
     }
 }
 
-/// Changes of the record being applied.
+/// Changes that the log record being applied makes to liveness rows.
 #[derive(Debug, Default)]
 pub(crate) struct LivenessChanges {
     rows: BTreeMap<Generation, Liveness>,
     forgotten: Vec<Generation>,
 }
 
-/// Kind of the bytes that a pointer refers to.
+/// Kind of the log bytes that a pointer refers to: a stream batch or a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlobKind {
     Batch,
@@ -116,13 +118,14 @@ impl LivenessChanges {
         self.rows.is_empty() && self.forgotten.is_empty()
     }
 
-    /// Deletes the row of a freed segment with this batch.
+    /// Deletes the liveness row of a freed segment with the current batch.
     pub(crate) fn forget(&mut self, generation: Generation) {
         self.rows.remove(&generation);
         self.forgotten.push(generation);
     }
 
-    /// Counts bytes that the state now points to. `base` has the rows of the last applied record.
+    /// Adds bytes that the state now points to, to the live bytes of their segment. `base` has the rows of the last
+    /// applied log record.
     pub(crate) fn raise(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
         if blob.len == 0 {
             return;
@@ -136,8 +139,8 @@ impl LivenessChanges {
         *count = count.saturating_add(1);
     }
 
-    /// Subtracts bytes that the state no longer points to. A segment without a row was freed, and nothing is
-    /// subtracted.
+    /// Subtracts bytes that the state no longer points to from the live bytes of their segment. A segment without a
+    /// row was freed; then nothing is subtracted.
     pub(crate) fn lower(&mut self, kind: BlobKind, blob: &BlobRef, base: &LivenessTable) {
         if blob.len == 0 {
             return;
@@ -154,12 +157,13 @@ impl LivenessChanges {
         *count = count.saturating_sub(1);
     }
 
-    /// Returns the row of a segment as changed by the record; `None` if it is unchanged.
+    /// Returns the liveness row of a segment, if the log record being applied has changed it; `None` otherwise.
     pub(crate) fn changed(&self, generation: Generation) -> Option<Liveness> {
         self.rows.get(&generation).copied()
     }
 
-    /// Undoes a change of a segment's row.
+    /// Undoes a change of a segment's liveness row. `before` is what [`changed`](Self::changed) returned before the
+    /// change.
     pub(crate) fn restore(&mut self, generation: Generation, before: Option<Liveness>) {
         match before {
             Some(row) => drop(self.rows.insert(generation, row)),

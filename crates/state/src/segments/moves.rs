@@ -1,4 +1,5 @@
-//! Moves: bytes copied forward in the log. The pointer is replaced if it still refers to the original.
+//! Moves: log records with bytes copied from an older segment. The state's pointer is replaced if it still refers to
+//! the original bytes.
 
 use thalweg_types::{
     BlobRef, KeyspaceId, LogPosition, Offset, StreamId,
@@ -19,8 +20,8 @@ use crate::{
     streams::{admin, heads::Life, index, index_entry::IndexEntry, replacing as compaction},
 };
 
-/// Applies a move whose payload begins at `at`. A copy that differs from the original is void: the pointer does not
-/// change, and the segment's bytes stay live.
+/// Applies a move record whose payload begins at `at`. If the copied bytes differ from the original, the move is void:
+/// the pointer does not change, and the original bytes stay live.
 pub(crate) fn apply(applying: &mut Applying<'_>, payload: &[u8], at: LogPosition) -> Result<Moved, MachineError> {
     let Ok(moved) = Move::decode(payload) else { return Ok(Moved::Void) };
     match moved.target {
@@ -68,7 +69,7 @@ fn move_value(
     Ok(Moved::Applied)
 }
 
-/// Points a version's value to another position.
+/// Makes the row of a version (former value of a key) point to another log position.
 fn point_version(applying: &mut Applying<'_>, full: &[u8], row: &[u8], to: &BlobRef) -> Result<(), MachineError> {
     let version = VersionRow::decode(full, row)?;
     let value = version.decoded(full)?;
@@ -98,16 +99,16 @@ fn move_batch(
 }
 
 impl Machine {
-    /// Returns true if the key's value, or a version of it, is these bytes at this position, so that their segment
-    /// cannot be freed.
+    /// Returns true if the value of the key, or a version of it, is stored at the log position in `blob`, so that its
+    /// segment cannot be freed.
     pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
         let snapshot = self.read_view();
         Ok(snapshot.value_blob(keyspace, key)?.as_ref() == Some(blob)
             || version_at(snapshot.view(), keyspace, key, blob)?.is_some())
     }
 
-    /// Returns true if the stream's batch that begins at `first` is these bytes at this position and contains
-    /// readable records. Returns false for a trimmed batch whose index entry is not reclaimed yet, because no
+    /// Returns true if the stream's batch that begins at offset `first` is stored at the log position in `blob` and
+    /// contains readable records. Returns false for a trimmed batch whose index entry is not reclaimed yet, because no
     /// reader can reach it after the trim is persisted.
     pub fn is_batch_live(&self, stream: StreamId, first: Offset, blob: &BlobRef) -> Result<bool, MachineError> {
         let view = self.backend.view();

@@ -1,7 +1,7 @@
-//! Commands about streams themselves. None of them uses a revision.
+//! Commands that create, configure, trim and delete streams. None of them uses a revision.
 //!
 //! Index entries are node-local: moves and compactions change them on each node at different times. So no outcome
-//! depends on their number, and records of this node's log delete them ([`reclaim`]).
+//! depends on their number, and node-local log records delete them ([`reclaim`]).
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -42,7 +42,7 @@ pub(crate) fn create_stream(applying: &mut Applying<'_>, name: &str, config: Str
     Ok(Outcome::Stream { id, created: true })
 }
 
-/// Returns the live stream with this name, as changed by earlier commands.
+/// Returns the id of the live stream with this name, with the changes of earlier commands in the same log record.
 fn stream_named(applying: &mut Applying<'_>, name: &str) -> Option<StreamId> {
     let pending = applying.applier.pending.stream_names.get(name).copied();
     let published = || read(&applying.machine.published.streams).id(name);
@@ -60,9 +60,9 @@ pub(crate) fn configure_stream(
     Ok(Outcome::Done)
 }
 
-/// Deletes a stream. The head stays as a marker until commands have removed the rows of its producers, and this
-/// node has reclaimed its index entries, so that a huge stream is not removed in one batch. A small stream is
-/// removed completely.
+/// Deletes a stream. A small stream is removed completely. The head of a large stream stays, marked as deleted, until
+/// commands have removed the rows of its producers and this node has removed its index entries, so that no single
+/// batch must remove all of them.
 pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Result<Outcome, Refused> {
     let Some(head) = applying.live_head(stream) else { return Ok(Outcome::NoSuchStream(stream)) };
     head.life = Life::Deleted;
@@ -77,11 +77,11 @@ pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Re
     Ok(Outcome::Done)
 }
 
-/// Number of index entries that deleting a stream removes immediately. Otherwise markers of small streams would
-/// accumulate faster than maintenance reclaims them.
+/// Number of index entries that deleting a stream removes immediately. Without this, the heads of small deleted
+/// streams would accumulate faster than maintenance removes their index entries.
 const EAGER_RECLAIM_ENTRIES: u32 = 64;
 
-/// Removes a deleted stream's head, if no rows of the stream are left.
+/// Removes the head of a deleted stream, if no other rows of the stream are left.
 fn remove_head_if_empty(applying: &mut Applying<'_>, stream: StreamId) {
     let is_empty = |head: &mut Head| head.is_leftover() && head.first_indexed == head.next;
     if applying.head(stream).is_some_and(is_empty) {
@@ -89,7 +89,7 @@ fn remove_head_if_empty(applying: &mut Applying<'_>, stream: StreamId) {
     }
 }
 
-/// Removes rows of a deleted stream's producers.
+/// Removes at most `max` rows of the producers of a deleted stream.
 pub(crate) fn forget_producers(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Outcome, Refused> {
     if !applying.head(stream).is_some_and(|head| head.has_former_producers()) {
         return Ok(Outcome::NoSuchStream(stream));
@@ -125,8 +125,8 @@ pub(crate) fn trim_stream(applying: &mut Applying<'_>, stream: StreamId, before:
     Ok(Outcome::Done)
 }
 
-/// Deletes index entries that are entirely below the start, oldest first, and with the last one the marker of a
-/// deleted stream.
+/// Deletes at most `max` index entries of batches that are entirely below the stream's start, oldest first. Deletes
+/// the head of a deleted stream together with its last index entry.
 pub(crate) fn reclaim(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<Moved, MachineError> {
     let Some(head) = applying.head(stream) else { return Ok(Moved::Void) };
     let (from, below) = (head.first_indexed, head.start_batch);

@@ -1,9 +1,10 @@
-//! Appends to streams: checked first, then written.
+//! Appends to streams, which are all checked before one is written.
 
 use thalweg_types::{
     LogPosition, Offset, StreamId,
+    codec::Malformed,
     command::{Outcome, StreamConfig, StreamLimit, Write},
-    record::{Malformed, Records},
+    record::Records,
 };
 
 use crate::{
@@ -36,7 +37,8 @@ pub(crate) fn check_append(applying: &mut Applying<'_>, append: &Write<'_>) -> R
     }
 }
 
-/// Checks the limits in the stream's configuration.
+/// Rejects an append that exceeds a limit in the stream's configuration. `record` and `batch` are the bytes of its
+/// largest record and of the whole batch.
 fn check_limits(stream: StreamId, config: &StreamConfig, record: usize, batch: usize) -> Result<(), Refused> {
     let limits = [
         (StreamLimit::RecordBytes, config.max_record_bytes, record as u64),
@@ -50,8 +52,8 @@ fn check_limits(stream: StreamId, config: &StreamConfig, record: usize, batch: u
     Ok(())
 }
 
-/// Counts the records, because offsets are assigned by the count and the proposer is not trusted with it. Returns
-/// the bytes of the largest record.
+/// Checks that the batch has `count` records: offsets are assigned by this number, and the proposer is not trusted
+/// with it. Returns the bytes of the largest record.
 fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
     let mut records = Records::new(batch);
     let (mut found, mut largest) = (0_u64, 0);
@@ -66,7 +68,8 @@ fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
     }
 }
 
-/// Appends a checked batch. A batch without records changes nothing.
+/// Appends a checked batch to a stream. A batch without records changes nothing. Returns the offset of the first
+/// record.
 pub(crate) fn append(
     applying: &mut Applying<'_>,
     stream: StreamId,

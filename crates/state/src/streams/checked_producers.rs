@@ -1,4 +1,4 @@
-//! Producers whose appends a commit has checked but not applied yet.
+//! Producers whose appends the current commit has checked but not applied yet.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,13 @@ use thalweg_types::{StreamId, command::Outcome, limits::MAX_STREAM_PRODUCERS};
 
 use crate::{refused::Refused, streams::producers::ProducerRow};
 
-/// The producers that a commit names, in their state after its checked appends.
+/// State that each producer named in the current commit will have after those appends of the commit that were checked
+/// so far.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedProducers(BTreeMap<StreamId, BTreeMap<Box<str>, ProducerRow>>);
 
 impl CheckedProducers {
-    /// Clears the table, before the writes of a commit are checked.
+    /// Clears the table. Called before the writes of a commit are checked.
     pub(crate) fn clear(&mut self) {
         if !self.0.is_empty() {
             self.0.clear();
@@ -22,7 +23,8 @@ impl CheckedProducers {
         self.0.get(&stream)?.get(id).copied()
     }
 
-    /// Records a checked append, unless the commit names too many producers of the stream.
+    /// Stores a producer's state after a checked append. Rejects the commit if it names too many producers of the
+    /// stream.
     pub(crate) fn set(&mut self, stream: StreamId, id: &str, row: ProducerRow) -> Result<(), Refused> {
         let named = self.0.entry(stream).or_default();
         if named.len() >= MAX_STREAM_PRODUCERS as usize && !named.contains_key(id) {

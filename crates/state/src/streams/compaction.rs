@@ -1,7 +1,8 @@
-//! Data that compaction needs about a stream, and the means to identify the same batches later.
+//! Data that compaction of a stream needs: the candidates, and runs of batches in a form by which they can be
+//! recognised later.
 //!
-//! Owns: the candidates, stretches of index entries and their checksum. Does not own: the choice of records to drop
-//! (maintenance reads them), or the replacement (`replacing`).
+//! Owns: the candidates, and stretches (consecutive index entries with a checksum). Does not own: the choice of
+//! records to drop (maintenance reads them), or the replacement of batches (`replacing`).
 
 use std::ops::ControlFlow;
 
@@ -17,15 +18,15 @@ use crate::{
 /// A stream that is configured for compaction and has records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactionCandidate {
-    /// Id of the stream to compact.
+    /// Id of the stream that compaction may work on.
     pub stream: StreamId,
     /// Settings of the compaction.
     pub compaction: Compaction,
     /// First readable offset of the stream.
     pub start: Offset,
-    /// First offset of the batch that contains `start`.
+    /// First offset of the batch that contains the record at `start`.
     pub start_batch: Offset,
-    /// Offset below which one record per key is left; at least `start_batch`.
+    /// Offset below which compaction has left one record per key; at least `start_batch`.
     pub cleaned: Offset,
     /// Next offset that the stream will assign.
     pub next: Offset,
@@ -39,16 +40,17 @@ impl CompactionCandidate {
     }
 }
 
-/// Consecutive batches at one point in time.
+/// Consecutive batches of a stream as of one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
     /// The batches, in order, without gaps.
     pub batches: Vec<BatchRef>,
-    /// Checksum of their index entries, for [`thalweg_types::command::Compacted`].
+    /// Checksum of the index entries of these batches. A replacement of the batches takes effect only if the entries
+    /// still have this checksum ([`thalweg_types::command::Compacted`]).
     pub rows_crc: u32,
 }
 
-/// Checksum of index entries, over their keys and rows.
+/// Checksum of index entries, computed over their row keys and contents.
 #[derive(Debug, Default)]
 pub(crate) struct RowsCrc(Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! Stream heads: the state of each stream.
+//! Stream heads: the row and the entry in memory that hold the state of each stream.
 //!
 //! Owns: the encoding of a stream's head and the table of heads in memory. Does not own: index entries (`index`),
 //! reads (`read`), retention (`retention`), or the records: their bytes are in the log, written once.
@@ -31,8 +31,8 @@ use std::{
 use thalweg_store::{View, WriteBatch};
 use thalweg_types::{
     Offset, SpaceTime, StreamId,
+    codec::{Malformed, Reader},
     command::{StreamConfig, check_name},
-    record::{Malformed, Reader},
 };
 
 use crate::{
@@ -44,11 +44,11 @@ use crate::{
 
 const FLAG_DELETED: u8 = 1;
 
-/// Bound of offsets and byte counts, so that adding a batch never overflows.
+/// Upper bound of offsets and byte counts in a head, so that adding a batch never overflows.
 const MAX_COUNTER: u64 = 1 << 62;
 
-/// Configuration of a stream within its head. Most streams have the default: then it costs a null pointer instead
-/// of the 104 bytes of the fields, which matters on a node with a million streams.
+/// Configuration of a stream within its head. Most streams have the default configuration, which costs a null pointer
+/// instead of 104 bytes. The difference matters on a node with a million streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptConfig(Option<Arc<StreamConfig>>);
 
@@ -69,15 +69,16 @@ impl From<StreamConfig> for KeptConfig {
     }
 }
 
-/// Life cycle of a stream.
+/// Life cycle of a stream: live, or deleted but not removed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Live,
-    /// The stream was deleted; the head stays until its index entries are reclaimed.
+    /// The stream was deleted. Its head stays until the rows of its producers and its index entries are removed.
     Deleted,
 }
 
-/// A stream's head. The head of the file has the inequalities between its fields.
+/// A stream's head: its name, configuration and offsets. The head comment of this file has the inequalities between
+/// the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) name: Arc<str>,
@@ -89,22 +90,22 @@ pub(crate) struct Head {
     pub(crate) next: Offset,
     /// Lowest offset that an index entry covers.
     pub(crate) first_indexed: Offset,
-    /// First offset of the batch that contains `start`.
+    /// First offset of the batch that contains the record at `start`.
     pub(crate) start_batch: Offset,
-    /// Bytes of all batches ever appended before `start_batch`.
+    /// Sum of the bytes of all batches ever appended before the one at `start_batch`.
     pub(crate) start_bytes: u64,
-    /// Bytes of all batches ever appended.
+    /// Sum of the bytes of all batches ever appended to the stream.
     pub(crate) end_bytes: u64,
-    /// Time of the batch at `start_batch`; meaningless if there is none.
+    /// Time of the batch at `start_batch`; meaningless if there is no such batch.
     pub(crate) start_time: SpaceTime,
-    /// Time of the last batch; 0 if no batch was ever appended.
+    /// Time of the last batch appended; 0 if no batch was ever appended.
     pub(crate) last_time: SpaceTime,
-    /// Number of producers with a row, including expired ones.
+    /// Number of producers with a row in the state, including producers that are no longer remembered.
     pub(crate) producers: u32,
-    /// Offset below which compaction has left one record per key. It is the first offset of an entry, if one exists
-    /// there. Node-local, like the positions of bytes.
+    /// Offset below which compaction has left one record per key. If an index entry covers this offset, the entry
+    /// begins there. Node-local, because each node compacts on its own.
     pub(crate) cleaned: Offset,
-    /// Bytes that compaction has removed from the batches with index entries; negative if it has added some.
+    /// Bytes by which compaction has made the batches with index entries smaller; negative if it has made them larger.
     pub(crate) saved_bytes: i64,
     /// Hash over all batches ever appended. Replicas with equal streams have equal hashes, even if they have moved
     /// or compacted the batches differently.
@@ -148,7 +149,8 @@ impl Head {
     }
 
     /// Returns the encoded bytes of the batches with readable records. Bytes that compaction has saved in trimmed
-    /// but not reclaimed batches are subtracted as well, so the result can be too low for a short while.
+    /// batches are also subtracted while those batches still have index entries, so the result can be too low for a
+    /// short while.
     pub(crate) fn live_bytes(&self) -> u64 {
         if self.start_batch == self.next {
             return 0;
@@ -161,18 +163,18 @@ impl Head {
         self.next.0 - self.start.0
     }
 
-    /// Returns true for a deleted stream without replicated rows: its head only waits until this node has reclaimed
-    /// its index entries.
+    /// Returns true for the head of a deleted stream without replicated rows: such a head only waits until this node
+    /// has removed the stream's index entries.
     pub(crate) fn is_leftover(&self) -> bool {
         !self.is_live() && self.producers == 0
     }
 
-    /// Returns true if index entries can be reclaimed, or the marker itself.
+    /// Returns true if this node can remove index entries of the stream, or the head of the deleted stream itself.
     pub(crate) fn is_reclaimable(&self) -> bool {
         self.first_indexed < self.start_batch || self.is_leftover()
     }
 
-    /// Returns true if rows of a deleted stream's producers must be removed.
+    /// Returns true if the stream is deleted and rows of its producers must still be removed.
     pub(crate) fn has_former_producers(&self) -> bool {
         !self.is_live() && self.producers > 0
     }
@@ -202,7 +204,8 @@ impl Head {
         batch.put(&[&keys::stream_head(id)], &[scratch, self.name.as_bytes()]);
     }
 
-    /// Appends the replicated form of the head: the fields that are functions of the committed entries.
+    /// Appends to `out` the replicated form of the head: the fields that committed entries determine, which are the
+    /// same on all nodes.
     pub(crate) fn encode_replicated(&self, out: &mut Vec<u8>) {
         out.push(if self.is_live() { 0 } else { FLAG_DELETED });
         self.config.get().encode(out);
@@ -271,30 +274,31 @@ impl Head {
     }
 }
 
-/// All heads, including those of deleted streams, and the names of the live ones.
+/// All stream heads in memory, including those of deleted streams, and the names of the live streams.
 ///
 /// A stream costs about 200 bytes here plus its name, or about 300 if it was created since the node was opened,
 /// because the map is filled densely at load and about half when it grows. The engine's test
-/// `a_million_small_streams_fit_a_node` measures it.
+/// `a_million_small_streams_fit_a_node` measures this.
 #[derive(Debug, Default)]
 pub(crate) struct StreamTable {
     heads: BTreeMap<StreamId, Head>,
     by_name: HashMap<Arc<str>, StreamId>,
-    /// Streams that maintenance examines, so that a round costs nothing for all others.
+    /// Streams that need some kind of maintenance. Maintenance examines only these, so a round costs nothing for all
+    /// others.
     watched: Watched,
     configs: RecentConfigs,
 }
 
-/// Recently seen configurations. Streams with equal ones share them.
+/// The configurations that streams got most recently. Streams with equal configurations share one allocation.
 #[derive(Debug, Default)]
 struct RecentConfigs {
     kept: Vec<Arc<StreamConfig>>,
-    /// Index of the entry that is replaced next.
+    /// Index, in the list, of the configuration that a new one replaces next.
     oldest: usize,
 }
 
 impl RecentConfigs {
-    /// Maximum number of entries. Small, because all are compared for each configured stream.
+    /// Maximum number of configurations in the list. Small, because a configured stream is compared with all of them.
     const MAX: usize = 8;
 
     /// Makes a stream share its configuration with others that have an equal one.
@@ -311,7 +315,7 @@ impl RecentConfigs {
     }
 }
 
-/// Kind of maintenance of a stream.
+/// Kind of maintenance that a stream may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     Retention,
@@ -320,7 +324,7 @@ pub(crate) enum Chore {
     Producers,
 }
 
-/// Streams that may need each kind of maintenance.
+/// Streams that may need maintenance, by kind of maintenance.
 #[derive(Debug, Default)]
 struct Watched {
     retention: BTreeSet<StreamId>,
@@ -385,13 +389,15 @@ impl StreamTable {
         self.by_name.get(name).copied()
     }
 
-    /// Returns the number of live streams and deleted markers.
+    /// Returns the number of stream heads: those of live streams, and those of deleted streams that are not removed
+    /// yet.
     pub(crate) fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// Returns the number of streams that count towards the bound on streams: live ones, and deleted ones with
-    /// producers to be removed. Other markers are node-local.
+    /// Returns the number of streams that count towards the maximum number of streams: live ones, and deleted ones
+    /// whose producers are not removed yet. Other heads of deleted streams do not count, because each node removes
+    /// them at its own time, and the check must have the same result on all nodes.
     pub(crate) fn counted(&self) -> usize {
         self.heads.values().filter(|head| !head.is_leftover()).count()
     }
@@ -405,7 +411,7 @@ impl StreamTable {
         self.heads.range((lower, Bound::Unbounded)).map(|(&id, head)| (id, head))
     }
 
-    /// Iterates over the streams after `id` that may need a kind of maintenance.
+    /// Iterates over the streams after `id` that may need the given kind of maintenance.
     pub(crate) fn watched_after(&self, chore: Chore, id: Option<StreamId>) -> impl Iterator<Item = (StreamId, &Head)> {
         let set = match chore {
             Chore::Retention => &self.watched.retention,
@@ -417,7 +423,8 @@ impl StreamTable {
         set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))
     }
 
-    /// Takes over the changes of an entry after its batch is applied; `None` removes a head.
+    /// Stores the stream heads that a log record has changed, after its batch is applied to the backend; `None`
+    /// removes a head.
     pub(crate) fn publish(&mut self, changes: &mut BTreeMap<StreamId, Option<Head>>) {
         // Ids ascend, so a name that moved from a deleted stream to a new one finally refers to the new one.
         for (id, head) in std::mem::take(changes) {
@@ -433,7 +440,8 @@ impl StreamTable {
         self.heads.insert(id, head);
     }
 
-    /// Updates all data about a head that is stored besides the head itself.
+    /// Updates the tables that follow from a stream's head: names, shared configurations, and streams that need
+    /// maintenance.
     fn note(&mut self, id: StreamId, head: &mut Head) {
         self.configs.share(&mut head.config);
         match head.life {

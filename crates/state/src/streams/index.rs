@@ -1,5 +1,5 @@
-//! Lookups in the index of a stream. Each uses one [`View`], so a head and the entries that it refers to are from
-//! the same point in time.
+//! Lookups in the index of a stream. Each lookup uses one [`View`], so a head and the index entries that it refers to
+//! are from the same point in time.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -18,13 +18,14 @@ pub(crate) fn head(view: &dyn View, stream: StreamId) -> Result<Option<Head>, Ma
     view.get(&key)?.map(|row| Head::decode(&key, &row)).transpose()
 }
 
-/// Returns the entry of the batch that begins exactly at `first`.
+/// Returns the index entry of the batch that begins exactly at offset `first`; `None` if no batch begins there.
 pub(crate) fn entry_at(view: &dyn View, stream: StreamId, first: Offset) -> Result<Option<IndexEntry>, MachineError> {
     let key = keys::index_entry(stream, first);
     Ok(view.get(&key)?.map(|row| IndexEntry::decode(&key, &row)).transpose()?.map(|(_, entry)| entry))
 }
 
-/// Returns the batch that contains an offset, which must be within the head's range. One point lookup.
+/// Returns the batch that contains an offset, with the batch's first offset. The offset must be within the range of
+/// the stream's head. Costs one point lookup.
 pub(crate) fn batch_with(
     view: &dyn View,
     stream: StreamId,
@@ -42,9 +43,9 @@ pub(crate) fn batch_with(
     if entry.end(first) <= offset { Err(missing()) } else { Ok((first, entry)) }
 }
 
-/// Visits the entries of batches from the one that begins at `from` up to `end`, in order, and checks that they
-/// tile the range. Returns the position where it stopped: `end`, or the end of the batch at which `visit` broke, or
-/// the end of the entries.
+/// Visits the index entries from the batch that begins at offset `from` up to offset `end`, in order. Checks that the
+/// entries cover the range without gaps or overlaps. Returns the offset at which the walk stopped: `end`, or the end
+/// of the batch at which `visit` broke, or the end of the last entry.
 pub(crate) fn visit(
     view: &dyn View,
     stream: StreamId,
@@ -83,7 +84,7 @@ pub(crate) fn visit(
     failure.map_or(Ok(expected), Err)
 }
 
-/// Checks that a batch is within the range of readable batches in the head.
+/// Checks that a batch is within the range of readable batches that the stream's head states.
 pub(crate) fn check_within(
     stream: StreamId,
     head: &Head,
@@ -102,8 +103,8 @@ pub(crate) fn check_within(
     Ok(())
 }
 
-/// Returns the first batch from `head.start_batch` on for which `wanted` returns true; `wanted` must be monotone.
-/// Binary search over offsets: O(log n) point lookups.
+/// Returns the first offset of the first batch, from `head.start_batch` on, for which `wanted` returns true. `wanted`
+/// must be monotone. A binary search over offsets: O(log n) point lookups.
 pub(crate) fn first_where(
     view: &dyn View,
     stream: StreamId,

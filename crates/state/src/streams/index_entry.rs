@@ -1,4 +1,4 @@
-//! Rows of the index: the position of one batch of a stream.
+//! Index entries of a stream: rows with the log position of one batch.
 //!
 //! ```text
 //! entry  := BlobRef (20 bytes) | count u32 | time u64 | bytes before u64      little-endian; 40 bytes
@@ -17,30 +17,31 @@ use crate::{error::MachineError, keys};
 
 pub(crate) const ENTRY_LEN: usize = BlobRef::ENCODED_LEN + 20;
 
-/// Bytes of a sparse entry.
+/// Length in bytes of the index entry of a sparse (compacted) batch.
 pub(crate) const SPARSE_LEN: usize = ENTRY_LEN + 20;
 
 const _: () = assert!(ENTRY_LEN == 40 && SPARSE_LEN == 60);
 
-/// The index entry of one batch; its first offset is in the key.
+/// The index entry of one batch of a stream. The batch's first offset is in the row key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) blob: BlobRef,
-    /// Number of offsets covered, at least 1.
+    /// Number of offsets that the batch covers, at least 1.
     pub(crate) count: u32,
     pub(crate) time: SpaceTime,
     pub(crate) bytes_before: u64,
-    /// Present if compaction has replaced the original batches.
+    /// Additional fields of a sparse batch, with which compaction has replaced the original batches; `None` for an
+    /// original batch.
     pub(crate) sparse: Option<Sparse>,
 }
 
-/// Additional fields of a sparse batch.
+/// Additional fields in the index entry of a sparse batch, with which compaction has replaced other batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sparse {
     pub(crate) kept: u32,
-    /// Time of the last batch replaced.
+    /// Time at which the last of the replaced batches was appended.
     pub(crate) last_time: SpaceTime,
-    /// Bytes of the replaced batches when they were appended.
+    /// Total bytes of the replaced batches when they were appended.
     pub(crate) source_bytes: u64,
 }
 
@@ -55,17 +56,17 @@ impl Row {
 }
 
 impl IndexEntry {
-    /// Returns the time at which the last of its records was appended.
+    /// Returns the time at which the last record of the batch was appended.
     pub(crate) fn last_time(&self) -> SpaceTime {
         self.sparse.map_or(self.time, |sparse| sparse.last_time)
     }
 
-    /// Returns the bytes that were appended for the entry's offsets.
+    /// Returns the bytes that were originally appended for the offsets of this batch.
     pub(crate) fn source_bytes(&self) -> u64 {
         self.sparse.map_or(u64::from(self.blob.len), |sparse| sparse.source_bytes)
     }
 
-    /// Returns the bytes that compaction has saved in the entry; negative if it has added some.
+    /// Returns the number of bytes that compaction has saved in this batch; negative if compaction has made it larger.
     pub(crate) fn saved_bytes(&self) -> i64 {
         self.source_bytes().cast_signed() - i64::from(self.blob.len)
     }
@@ -83,7 +84,7 @@ impl IndexEntry {
         Row(row, SPARSE_LEN)
     }
 
-    /// Encodes the first 40 bytes, which are a complete entry if it is not sparse.
+    /// Encodes the first 40 bytes of the row. They are the whole row unless the batch is sparse.
     pub(crate) fn encode_dense(&self) -> [u8; ENTRY_LEN] {
         let mut row = [0; ENTRY_LEN];
         row[..20].copy_from_slice(&self.blob.encode());

@@ -7,7 +7,8 @@
 //! Invariant: index entries tile the offsets of a stream from its first indexed one to its end. They are
 //! node-local; heads have replicated and node-local fields.
 //!
-//! * `heads`: encoding and table of heads. `index_entry`: encoding of index entries. `index`: lookups in them.
+//! * `heads`: encoding and table of heads. `index_entry`: encoding of index entries. `index`: lookups of index
+//!   entries.
 //! * `append`: appends. `admin`: commands about streams, and reclaiming index entries.
 //! * `producers`: rows of producers. `producing`: appends of producers. `checked_producers`: producers of a commit
 //!   being checked.
@@ -30,5 +31,4 @@ pub(crate) mod replacing;
 pub(crate) mod retention;
 
 pub use compaction::{CompactionCandidate, Stretch};
-pub use producers::ProducerInfo;
 pub use read::{BatchForm, BatchRef, Batches, StreamInfo};

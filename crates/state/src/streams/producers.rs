@@ -17,6 +17,7 @@ use thalweg_store::{Direction, View};
 use thalweg_types::{
     Offset, Revision, SpaceTime, StreamId,
     command::{ProducerRefusal, ProducerStamp, check_producer_id},
+    info::Producer,
     limits::{PRODUCER_MEMORY, PRODUCER_RESULTS},
 };
 
@@ -28,19 +29,19 @@ use crate::{
 const HEAD_LEN: usize = 21;
 const RESULT_LEN: usize = 28;
 
-/// State of a producer in a stream.
+/// State of an idempotent producer in a stream, as stored in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProducerRow {
     /// Sequence that the producer's next append must have.
     pub(crate) next: u64,
-    /// Time of the last append or open.
+    /// Time at which the producer last appended or was opened.
     pub(crate) last_time: SpaceTime,
     pub(crate) epoch: u32,
-    /// Number of result slots ever written, which must be removed with the producer. `used >= min(next, 64)`.
+    /// Number of result slots that were ever written and must be removed with the producer. `used >= min(next, 64)`.
     pub(crate) used: u8,
 }
 
-/// Result of one append of a producer.
+/// Stored result of one append of a producer, for its repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerResult {
     pub(crate) sequence: u64,
@@ -49,23 +50,10 @@ pub(crate) struct ProducerResult {
     pub(crate) count: u32,
 }
 
-/// A producer as readers see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProducerInfo {
-    /// Id of the producer.
-    pub id: String,
-    /// Epoch of the producer; appends with a lower one are fenced.
-    pub epoch: u32,
-    /// Sequence that the producer's next append must have.
-    pub next_sequence: u64,
-    /// Time of the last append or open.
-    pub last_time: SpaceTime,
-}
-
-/// Classification of a producer's append.
+/// Classification of an append by its producer id, epoch and sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The append has the next sequence.
+    /// The append has the sequence that the producer's next append must have.
     Next,
     /// The append is a repetition whose result is still kept.
     Duplicate,
@@ -73,19 +61,19 @@ pub(crate) enum Standing {
 }
 
 impl ProducerRow {
-    /// Computes the row after the append with this stamp.
+    /// Computes the producer's row after an append with this stamp (producer id, epoch and sequence).
     pub(crate) fn after(known: Option<Self>, stamp: &ProducerStamp<'_>, time: SpaceTime) -> Self {
         let next = stamp.sequence + 1;
         let used = known.map_or(0, |row| row.used).max(next.min(PRODUCER_RESULTS) as u8);
         Self { next, last_time: time, epoch: stamp.epoch, used }
     }
 
-    /// Returns true if the producer is still remembered at `now`. A row can exist for longer.
+    /// Returns true if the stream still remembers the producer at time `now`. The producer's row can exist for longer.
     pub(crate) fn is_known(&self, now: SpaceTime) -> bool {
         self.last_time >= now.minus(PRODUCER_MEMORY)
     }
 
-    /// Classifies an append with this stamp, given the producer's row.
+    /// Classifies an append with this stamp (producer id, epoch and sequence), given the producer's row.
     pub(crate) fn standing(known: Option<Self>, stamp: &ProducerStamp<'_>) -> Standing {
         let refused = Standing::Refused;
         let Some(row) = known else {
@@ -125,7 +113,7 @@ impl ProducerRow {
     }
 }
 
-/// Returns the slot of a sequence's result.
+/// Returns the number of the slot that stores the result of the append with this sequence.
 pub(crate) fn slot(sequence: u64) -> u8 {
     (sequence % PRODUCER_RESULTS) as u8
 }
@@ -153,7 +141,8 @@ impl ProducerResult {
     }
 }
 
-/// Calls `each` with every producer of a stream in the order of ids, including expired ones.
+/// Calls `each` with every producer of a stream in the order of ids, including producers that are no longer
+/// remembered.
 pub(crate) fn visit(
     view: &dyn View,
     stream: StreamId,
@@ -168,18 +157,18 @@ pub(crate) fn visit(
     })
 }
 
-/// Returns the producers that are remembered at `now`, in the order of ids.
-pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<ProducerInfo>, MachineError> {
+/// Returns the producers that the stream remembers at time `now`, in the order of ids.
+pub(crate) fn list(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Vec<Producer>, MachineError> {
     let mut found = Vec::new();
     visit(view, stream, &mut |id, row| {
         if row.is_known(now) {
-            found.push(ProducerInfo::of(id, &row));
+            found.push(row.describe(id));
         }
     })?;
     Ok(found)
 }
 
-/// Returns at most `max` keys of rows of a stream's producers, in any order.
+/// Returns the keys of at most `max` rows of a stream's producers, in any order.
 pub(crate) fn some_keys(view: &dyn View, stream: StreamId, max: usize) -> Result<Vec<Vec<u8>>, MachineError> {
     let range = KeyRange::with_prefix(&keys::producers(stream));
     let mut found = Vec::new();
@@ -193,9 +182,10 @@ pub(crate) fn some_keys(view: &dyn View, stream: StreamId, max: usize) -> Result
     Ok(found)
 }
 
-impl ProducerInfo {
-    pub(crate) fn of(id: &str, row: &ProducerRow) -> Self {
-        Self { id: id.to_owned(), epoch: row.epoch, next_sequence: row.next, last_time: row.last_time }
+impl ProducerRow {
+    /// Describes the producer with this id.
+    pub(crate) fn describe(&self, id: &str) -> Producer {
+        Producer { epoch: self.epoch, next_sequence: self.next, last_time: self.last_time, id: id.to_owned() }
     }
 }
 

@@ -1,16 +1,16 @@
-//! Appends of producers: each is applied once, even if it is sent repeatedly.
+//! Appends of idempotent producers: each append is applied once, even if the client sends it repeatedly.
 //!
-//! Owns: the effect of a producer's stamp on the state: opening, checking, remembering, forgetting. Does not own:
-//! the rows (`streams::producers`).
+//! Owns: the effect of a producer's stamp (id, epoch and sequence) on the state: opening a producer, checking its
+//! appends, remembering their results, forgetting producers. Does not own: the rows (`streams::producers`).
 //!
 //! A commit with producers is checked like any other. Only if it is rejected is it compared with earlier results
-//! ([`repeated`]), because its own first success may be the reason why its conditions fail now. So a commit without
-//! a producer pays nothing, and a rejected one a second pass over its writes.
+//! ([`repeated`]), because its own first success may be the reason why its conditions fail now. So a commit without a
+//! producer pays nothing, and a rejected one pays a second pass over its writes.
 //!
-//! Invariants: `head.producers` is the number of the stream's head rows, at most `MAX_STREAM_PRODUCERS`. The choice
-//! of evicted producers depends on the commands alone: those silent longest by the entries' time, then by id. A
-//! commit never evicts a producer that it names, because its appends were checked against the rows before the first
-//! of them was applied. Therefore a commit names at most as many producers of a stream as the stream remembers.
+//! Invariants: `head.producers` is the number of producers with a head row, at most `MAX_STREAM_PRODUCERS`. The choice
+//! of evicted producers depends on the commands alone: those silent longest by the entries' time, then by id. A commit
+//! never evicts a producer that it names, because its appends were checked against the rows before the first of them
+//! was applied. Therefore a commit names at most as many producers of a stream as the stream remembers.
 
 use thalweg_types::{
     Revision, SpaceTime, StreamId,
@@ -26,7 +26,7 @@ use crate::{
     streams::producers::{self, ProducerResult, ProducerRow, Standing},
 };
 
-/// Checks an append of a producer, after the earlier appends of the same commit.
+/// Checks an append of a producer, as if the earlier appends of the same commit were applied.
 pub(crate) fn check(applying: &mut Applying<'_>, stream: StreamId, stamp: EncodedStamp<'_>) -> Result<(), Refused> {
     let stamp = stamp.get();
     let known = match applying.applier.pending.producers.get(stream, stamp.id) {
@@ -48,8 +48,8 @@ fn refuse(stream: StreamId, refusal: ProducerRefusal) -> Refused {
     Refused::Outcome(Outcome::ProducerRefused { stream, refusal })
 }
 
-/// Returns the first outcome of a rejected commit that was applied before; `None` if it was not. If only some of
-/// its appends were applied, the commit is rejected as mixed.
+/// Returns the outcome that a rejected commit had when it was applied before; `None` if it was not applied before. If
+/// only some of its appends were applied, the commit is rejected as mixed.
 pub(crate) fn repeated(applying: &mut Applying<'_>, commit: &Commit<'_>) -> Result<Option<Outcome>, Refused> {
     let mut first: Option<Revision> = None;
     let (mut appends, mut mixed) = (Vec::new(), None);
@@ -70,8 +70,8 @@ pub(crate) fn repeated(applying: &mut Applying<'_>, commit: &Commit<'_>) -> Resu
     }
 }
 
-/// Returns the result of an append if it was applied and is remembered. If its row is missing, the append is
-/// rejected as too old: stopping the machine would stop every node, and again at each replay.
+/// Returns the stored result of a producer's append, if the append was applied before and is remembered. If the row of
+/// the result is missing, the append is rejected as too old: an error would stop every node, and again at each replay.
 fn result_of(
     applying: &mut Applying<'_>,
     stream: StreamId,
@@ -92,7 +92,7 @@ fn result_of(
     }
 }
 
-/// Stores the result of a checked append that has just been applied.
+/// Stores the result of a producer's append that has just been applied.
 pub(crate) fn remember(
     applying: &mut Applying<'_>,
     stream: StreamId,
@@ -109,7 +109,7 @@ pub(crate) fn remember(
     Ok(())
 }
 
-/// Opens a producer with an epoch above its current one.
+/// Opens a producer: gives it an epoch above its current one, which fences older instances of it.
 pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> Result<Outcome, Refused> {
     if applying.live_head(stream).is_none() {
         return Ok(Outcome::NoSuchStream(stream));
@@ -133,7 +133,7 @@ pub(crate) fn open(applying: &mut Applying<'_>, stream: StreamId, id: &str) -> R
     Ok(Outcome::Producer { epoch })
 }
 
-/// Returns the row of a producer that is remembered at the time of this entry.
+/// Returns the row of a producer that the stream remembers at the time of the current entry.
 fn known_row(applying: &Applying<'_>, stream: StreamId, id: &str) -> Result<Option<ProducerRow>, MachineError> {
     Ok(stored_row(applying, stream, id)?.filter(|row| row.is_known(applying.applied.time)))
 }
@@ -154,7 +154,7 @@ fn set_row(applying: &mut Applying<'_>, stream: StreamId, id: &str, row: Produce
     Ok(())
 }
 
-/// Evicts the producers that were silent longest, except those that the commit names.
+/// Evicts the producers of a stream that were silent longest, except those that the current commit names.
 fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineError> {
     let mut silent: Vec<(SpaceTime, Box<str>, u8)> = Vec::new();
     let named = &applying.applier.pending.producers;
@@ -175,7 +175,8 @@ fn evict(applying: &mut Applying<'_>, stream: StreamId) -> Result<(), MachineErr
     Ok(())
 }
 
-/// Removes at most `max` rows of a deleted stream's producers. Returns their number, and true if none are left.
+/// Removes at most `max` rows of a deleted stream's producers. Returns the number of removed rows, and true if no rows
+/// are left.
 pub(crate) fn forget(applying: &mut Applying<'_>, stream: StreamId, max: u32) -> Result<(u32, bool), MachineError> {
     let keys = producers::some_keys(&applying.view(), stream, (max as usize).saturating_add(1))?;
     let removed = keys.len().min(max as usize);

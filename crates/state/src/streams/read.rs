@@ -1,4 +1,4 @@
-//! Results of reads of streams: statistics, and the positions of batches.
+//! Results of queries about streams: statistics, and the log positions of batches.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     streams::{heads::Head, index, index_entry::IndexEntry},
 };
 
-/// Statistics of a stream as of the last applied entry.
+/// Statistics of a stream as of the last applied log entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamInfo {
     /// Id of the stream.
@@ -23,7 +23,7 @@ pub struct StreamInfo {
     pub start: Offset,
     /// Next offset to assign, the exclusive end of the readable records.
     pub next: Offset,
-    /// Encoded bytes of the batches with readable records; the first batch may begin below `start`.
+    /// Encoded bytes of the batches with readable records. The first of these batches may begin below `start`.
     pub bytes: u64,
     /// Space time of the last batch ever appended; 0 if there was none.
     pub last_time: SpaceTime,
@@ -42,37 +42,37 @@ impl StreamInfo {
         }
     }
 
-    /// Returns the number of readable records.
+    /// Returns the number of offsets between `start` and `next`: the readable records, if compaction has removed none.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.next.0 - self.start.0
     }
 }
 
-/// Position of one batch, which has the records `first..first + count`.
+/// Log position of one batch of a stream, which covers the offsets `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRef {
-    /// Offset of the first record.
+    /// Offset of the first record in the batch.
     pub first: Offset,
     /// Number of offsets that the batch covers.
     pub count: u32,
     /// Space time at which the batch was appended.
     pub time: SpaceTime,
-    /// Pointer to the encoded bytes; its length is 0 for a sparse batch without remaining records.
+    /// Pointer to the batch's encoded bytes in the log; its length is 0 for a sparse batch without remaining records.
     pub blob: BlobRef,
-    /// Form of the batch, which shows if all its records exist.
+    /// Form of the batch: original or sparse (compacted).
     pub form: BatchForm,
 }
 
-/// Form of a batch.
+/// Form of a batch of a stream: original or sparse (compacted).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchForm {
-    /// All records exist, in the encoding of [`thalweg_types::record`].
+    /// All records of the batch exist, in the encoding of [`thalweg_types::record`].
     Whole,
     /// Compaction has replaced several batches by their remaining records, in the encoding of
     /// [`thalweg_types::sparse`].
     Sparse {
-        /// Number of the `count` records that are left.
+        /// Number of records that are left of the `count` offsets.
         kept: u32,
         /// Time at which the last of the replaced batches was appended; `time` is that of the first.
         last_time: SpaceTime,
@@ -87,13 +87,13 @@ impl BatchRef {
         Self { first, count: entry.count, time: entry.time, blob: entry.blob, form }
     }
 
-    /// Returns the offset after the last record.
+    /// Returns the offset after the batch's last record.
     #[must_use]
     pub fn end(&self) -> Offset {
         self.first.plus(u64::from(self.count))
     }
 
-    /// Returns the time at which the last record was appended.
+    /// Returns the time at which the batch's last record was appended.
     #[must_use]
     pub fn last_time(&self) -> SpaceTime {
         match self.form {
@@ -103,14 +103,14 @@ impl BatchRef {
     }
 }
 
-/// Consecutive batches of a stream, and its bounds at the same point in time.
+/// Consecutive batches of a stream, and the stream's bounds at the same point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batches {
-    /// The batches. The first may begin below the requested offset and below `start`.
+    /// Positions of the batches. The first batch may begin below the requested offset and below `start`.
     pub batches: Vec<BatchRef>,
     /// Oldest readable offset of the stream.
     pub start: Offset,
-    /// Next offset of the stream.
+    /// Next offset that the stream will assign.
     pub next: Offset,
 }
 

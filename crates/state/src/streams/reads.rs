@@ -1,7 +1,7 @@
-//! Reads of streams. Any thread may call them at any time; they block the applier only while they copy a little
-//! data.
+//! Queries about streams. Any thread may call them at any time; they block the applying thread only while they copy a
+//! little data.
 
-use thalweg_types::{Offset, SpaceTime, StreamId};
+use thalweg_types::{Offset, SpaceTime, StreamId, info::Producer};
 
 use crate::{
     error::{MachineError, StreamReadError},
@@ -10,7 +10,7 @@ use crate::{
     streams::{
         compaction::{self, CompactionCandidate, Stretch},
         heads::{Chore, Head},
-        producers::{self, ProducerInfo, ProducerRow},
+        producers::{self, ProducerRow},
         read as stream_read,
         read::{Batches, StreamInfo},
         retention,
@@ -18,7 +18,8 @@ use crate::{
     sync::read,
 };
 
-/// Number of heads copied under one lock, so that a list of many streams never blocks the applier for long.
+/// Number of stream heads copied under one lock, so that a list of many streams never blocks the applying thread for
+/// long.
 const PAGE: usize = 256;
 
 impl Machine {
@@ -28,13 +29,13 @@ impl Machine {
         read(&self.published.streams).id(name)
     }
 
-    /// Returns the statistics of a live stream.
+    /// Returns the statistics of a live stream; `None` if there is none with this id.
     #[must_use]
     pub fn stream(&self, id: StreamId) -> Option<StreamInfo> {
         read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| StreamInfo::of(id, head))
     }
 
-    /// Returns the next offset of a live stream.
+    /// Returns the next offset that a live stream will assign.
     #[must_use]
     pub(crate) fn stream_next(&self, id: StreamId) -> Option<Offset> {
         read(&self.published.streams).get(id).filter(|head| head.is_live()).map(|head| head.next)
@@ -46,24 +47,25 @@ impl Machine {
         read(&self.published.streams).live_len()
     }
 
-    /// Returns all streams in the order of ids. Each one's statistics are from one point in time, but not all from
-    /// the same.
+    /// Returns the statistics of all live streams in the order of ids. The statistics of one stream are from one point
+    /// in time, but those of different streams may be from different times.
     #[must_use]
     pub fn streams(&self) -> Vec<StreamInfo> {
         self.streams_after(None, usize::MAX)
     }
 
-    /// Returns the producers that a stream remembers, in the order of ids.
-    pub fn producers(&self, stream: StreamId) -> Result<Vec<ProducerInfo>, MachineError> {
+    /// Returns the idempotent producers that a stream remembers, in the order of ids.
+    pub fn producers(&self, stream: StreamId) -> Result<Vec<Producer>, MachineError> {
         producers::list(&*self.backend.view(), stream, self.applied().time)
     }
 
-    /// Returns the state of one producer; `None` if the stream has never seen it, or too long ago.
-    pub fn producer(&self, stream: StreamId, id: &str) -> Result<Option<ProducerInfo>, MachineError> {
+    /// Returns the state of one producer; `None` if the stream does not know the producer, or has forgotten it after a
+    /// long silence.
+    pub fn producer(&self, stream: StreamId, id: &str) -> Result<Option<Producer>, MachineError> {
         let key = keys::producer_head(stream, id);
         let row = self.backend.get(&key)?.map(|row| ProducerRow::decode(&key, &row)).transpose()?;
         let now = self.applied().time;
-        Ok(row.filter(|row| row.is_known(now)).map(|row| ProducerInfo::of(id, &row)))
+        Ok(row.filter(|row| row.is_known(now)).map(|row| row.describe(id)))
     }
 
     /// Returns the streams that are configured for compaction and have records.
@@ -72,14 +74,16 @@ impl Machine {
         self.collect_watched(Chore::Compaction, None, usize::MAX, CompactionCandidate::of).0
     }
 
-    /// Returns one stream for compaction; `None` if it is not configured for it, or has no records.
+    /// Returns one stream as a candidate for compaction; `None` if the stream is not configured for compaction, or has
+    /// no records.
     #[must_use]
     pub fn compaction_candidate(&self, stream: StreamId) -> Option<CompactionCandidate> {
         read(&self.published.streams).get(stream).and_then(|head| CompactionCandidate::of(stream, head))
     }
 
-    /// Returns the batches from the one that begins at `from` up to `end`, in a form that compaction can later
-    /// verify: at most `max_batches` with at most `max_bytes` in total, but at least one.
+    /// Returns the batches from the one that begins at `from` up to `end`, with a checksum by which compaction can
+    /// later verify that they are unchanged: at most `max_batches` with at most `max_bytes` in total, but at least
+    /// one.
     pub fn stretch(
         &self,
         stream: StreamId,
@@ -91,8 +95,9 @@ impl Machine {
         compaction::stretch(&*self.backend.view(), stream, from, end, max_batches, max_bytes)
     }
 
-    /// Returns the positions of the batches from the one that contains `from`: at most `max_batches` with at most
-    /// `max_bytes` in total, but at least one if there is any. Empty at the end of the stream.
+    /// Returns the log positions of a stream's batches from the one that contains the offset `from`: at most
+    /// `max_batches` with at most `max_bytes` in total, but at least one if there is any. Empty at the end of the
+    /// stream.
     pub fn batches_from(
         &self,
         stream: StreamId,
@@ -103,19 +108,20 @@ impl Machine {
         stream_read::batches_from(&*self.backend.view(), stream, from, max_batches, max_bytes)
     }
 
-    /// Returns the first readable offset whose record's time is at or after `time`; the next offset if there is
-    /// none.
+    /// Returns the first readable offset whose record was appended at or after `time`; the stream's next offset if no
+    /// record was.
     pub fn offset_at_or_after(&self, stream: StreamId, time: SpaceTime) -> Result<Offset, StreamReadError> {
         stream_read::offset_at_or_after(&*self.backend.view(), stream, time)
     }
 
-    /// Returns the streams that must be trimmed under their configuration at `now`, with their new start offsets.
+    /// Returns the streams that must be trimmed under their configuration at time `now`, with their new start offsets.
     pub fn retention_due(&self, now: SpaceTime) -> Result<Vec<(StreamId, Offset)>, MachineError> {
         Ok(self.retention_due_after(None, usize::MAX, now)?.0)
     }
 
-    /// Returns a part of [`retention_due`](Self::retention_due): at most `max_streams` with a retention are
-    /// examined, starting after `after`. Also returns the last one examined, or `None` at the end.
+    /// Returns one page of [`retention_due`](Self::retention_due): examines at most `max_streams` streams with a
+    /// retention, starting after the stream `after`. Also returns the last stream examined, or `None` at the end of
+    /// the list.
     #[expect(clippy::type_complexity, reason = "a list and where it ends")]
     pub fn retention_due_after(
         &self,
@@ -135,27 +141,28 @@ impl Machine {
         Ok((due?, last))
     }
 
-    /// Returns at most `limit` streams, including deleted ones, with index entries to reclaim, starting after
-    /// `after`.
+    /// Returns at most `limit` streams, including deleted ones, whose index entries this node can remove because their
+    /// batches are trimmed. Starts after the stream `after`.
     #[must_use]
     pub fn reclaim_due_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamId> {
         self.collect_watched(Chore::Reclaim, after, limit, |id, _| Some(id)).0
     }
 
-    /// Returns all streams with index entries to reclaim.
+    /// Returns all streams with index entries that this node can remove because their batches are trimmed.
     #[must_use]
     pub fn reclaim_due(&self) -> Vec<StreamId> {
         self.reclaim_due_after(None, usize::MAX)
     }
 
-    /// Returns at most `limit` deleted streams with rows of producers.
+    /// Returns at most `limit` deleted streams with rows of producers that are still to be removed.
     #[must_use]
     pub fn former_producers_due(&self, limit: usize) -> Vec<StreamId> {
         self.collect_watched(Chore::Producers, None, limit, |id, _| Some(id)).0
     }
 
-    /// Returns at most `limit` streams in the order of ids, starting after `after`. Each one's statistics are from
-    /// one point in time, but not all from the same.
+    /// Returns the statistics of at most `limit` live streams in the order of ids, starting after the stream `after`.
+    /// The statistics of one stream are from one point in time, but those of different streams may be from different
+    /// times.
     #[must_use]
     pub fn streams_after(&self, after: Option<StreamId>, limit: usize) -> Vec<StreamInfo> {
         let (mut found, mut after) = (Vec::new(), after);
@@ -174,8 +181,9 @@ impl Machine {
         found
     }
 
-    /// Collects data about the streams that may need a kind of maintenance. Also returns the last one examined, or
-    /// `None` at the end. Heads are examined in pages, so that a long list never blocks the applier for long.
+    /// Calls `pick` for the streams that may need a kind of maintenance, and returns its results. Also returns the
+    /// last stream examined, or `None` at the end of the list. Heads are examined in pages, so that a long list never
+    /// blocks the applying thread for long.
     fn collect_watched<T>(
         &self,
         chore: Chore,

@@ -1,12 +1,12 @@
-//! Replacement of batches by the batch that compaction has made of them.
+//! Replacement of a stream's batches by the one batch that compaction has made of them.
 //!
 //! A replacement is a move: local to the node, and void unless the state still has exactly the index entries from
-//! which it was made. So it can lose a race against a trim or another move without any effect. Offsets do not
-//! change: the new entry covers all offsets of the entries that it replaces.
+//! which the new batch was made. So it can lose a race against a trim or another move without any effect. Offsets do
+//! not change: the new index entry covers all offsets of the entries that it replaces.
 //!
-//! Invariants: index entries still tile `first_indexed..next`. `start_batch` is the first offset of an entry, and
-//! so is `cleaned` if it is between `start_batch` and `next`. A replacement across `cleaned` lowers it, which only
-//! means that compaction examines some keys again.
+//! Invariants: index entries still cover `first_indexed..next` without gaps or overlaps. `start_batch` is the first
+//! offset of an entry, and so is `cleaned` if it is between `start_batch` and `next`. A replacement across `cleaned`
+//! lowers `cleaned`, so compaction only examines some keys again.
 
 use std::ops::ControlFlow;
 
@@ -25,18 +25,19 @@ use crate::{
     },
 };
 
-/// Maximum number of batches that one move may replace. Bounds the time for which readers of the log wait for the
-/// next entry.
+/// Maximum number of batches that one compacted batch may replace. Bounds the time for which readers of the log wait
+/// for the next entry.
 const MAX_SOURCES: u32 = 10_000;
 
-/// The replaced entries and their checksum.
+/// The index entries of the batches to be replaced, and their checksum.
 #[derive(Default)]
 struct Sources {
     entries: Vec<(Offset, IndexEntry)>,
     crc: RowsCrc,
 }
 
-/// Replaces the batches that the move names by the sparse batch at `to`.
+/// Replaces the batches that `compacted` names by the sparse batch at log position `to`. Has no effect if their index
+/// entries have changed.
 pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &BlobRef) -> Result<Moved, MachineError> {
     let Compacted { stream, first, end, sources, rows_crc, kept } = *compacted;
     let Some(head) = applying.live_head(stream) else { return Ok(Moved::Void) };
@@ -78,7 +79,7 @@ pub(crate) fn replace(applying: &mut Applying<'_>, compacted: &Compacted, to: &B
     Ok(Moved::Applied)
 }
 
-/// Returns the entries from `first` to `end`; `None` if they differ from the number in the move.
+/// Returns the index entries of the batches that `compacted` names; `None` if their number has changed.
 fn sources_of(applying: &Applying<'_>, compacted: &Compacted) -> Result<Option<Sources>, MachineError> {
     let mut found = Sources::default();
     let view = applying.machine.backend.view();

@@ -1,7 +1,7 @@
-//! Trims that a stream's configuration requires.
+//! Trims that the retention settings of a stream require.
 //!
-//! Only computes them. Maintenance of the space proposes the trims, so that replicas apply them at the same
-//! position in the log.
+//! This file only computes the trims. Maintenance of the space proposes them as commands, so that all replicas apply
+//! them at the same position in the log.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ use crate::{
     streams::{heads::Head, index},
 };
 
-/// Returns false if the head alone shows that no trim is due, so that no lookup is needed.
+/// Returns false if the stream's head alone shows that no trim is due, so that no index lookup is needed.
 pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
     let config = &head.config.get();
     head.is_live()
@@ -23,7 +23,8 @@ pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
             || config.max_age.is_some_and(|max| head.start_time < now.minus(max)))
 }
 
-/// Returns the offset at which the stream must start at `now`, if that is above its current start.
+/// Returns the offset at which the stream's retention settings require it to start at time `now`; `None` if it already
+/// starts there.
 pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<Option<Offset>, MachineError> {
     let Some(head) = index::head(view, stream)?.filter(|head| may_be_due(head, now)) else { return Ok(None) };
     let (config, mut start) = (head.config.get(), head.start);
@@ -44,8 +45,8 @@ pub(crate) fn due(view: &dyn View, stream: StreamId, now: SpaceTime) -> Result<O
     Ok((start > head.start).then_some(start))
 }
 
-/// Returns the offset at which a compacted stream must start to have at most `max` bytes. The current sizes of its
-/// batches are not summed anywhere, so it visits those that must be trimmed.
+/// Returns the offset at which a compacted stream must start so that it has at most `max` bytes. The current sizes of
+/// compacted batches are not summed anywhere, so this visits the index entries of all batches that must be trimmed.
 fn first_within(view: &dyn View, stream: StreamId, head: &Head, max: u64) -> Result<Offset, MachineError> {
     let mut held = head.live_bytes();
     index::visit(view, stream, head.start_batch, head.next, &mut |_, entry| {

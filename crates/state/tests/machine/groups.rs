@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use thalweg_state::{
-    groups::{GroupInfo, GroupReady},
-    machine::MachineOptions,
-};
+use thalweg_state::{groups::GroupReady, machine::MachineOptions};
 use thalweg_types::{
     Attempt, GroupId, KeyspaceId, Offset, SpaceTime, StreamId,
     command::{
@@ -112,7 +109,7 @@ fn seek(bench: &mut Bench, time: u64, offset: Option<Offset>) -> Outcome {
     bench.run(time, &[command(|out| groups::encode_seek(out, GROUP, offset))]).remove(0)
 }
 
-pub fn info(bench: &Bench) -> GroupInfo {
+pub fn info(bench: &Bench) -> thalweg_types::info::Group {
     bench.machine.group(GROUP, bench.machine.applied().time).unwrap().unwrap()
 }
 

@@ -5,28 +5,23 @@
 //! ```
 //! Neither redb nor SQLite detects a flipped bit in the data that it reads back; this checksum does.
 
-use crc_fast::{CrcAlgorithm, Digest};
-
-use crate::backend::BackendError;
+use crate::{backend::BackendError, checksum::crc32c};
 
 /// Bytes of the checksum in front of the value.
 pub const CHECKSUM_BYTES: usize = 4;
 
 /// Returns the checksum of a pair.
 pub fn checksum(key: &[u8], value: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(key);
-    digest.update(value);
-    (digest.finalize() as u32).to_le_bytes()
+    crc32c(&[key, value]).to_le_bytes()
 }
 
 /// Verifies the bytes stored under `key` and returns the value in them.
 pub fn checked<'a>(key: &[u8], stored: &'a [u8]) -> Result<&'a [u8], BackendError> {
     match stored.split_first_chunk::<CHECKSUM_BYTES>() {
         Some((crc, value)) if *crc == checksum(key, value) => Ok(value),
-        _ => Err(BackendError::Corrupt {
-            what: format!("the pair under the key that begins with {:02x?}", &key[..key.len().min(16)]),
-            message: "its checksum is wrong".to_owned(),
-        }),
+        _ => {
+            let what = format_args!("the pair under the key that begins with {:02x?}", &key[..key.len().min(16)]);
+            Err(BackendError::corrupt(what, "its checksum is wrong"))
+        }
     }
 }

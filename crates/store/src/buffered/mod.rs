@@ -1,8 +1,8 @@
-//! Memtables in front of a store with slow writes. The redb and SQLite backends are built on it.
+//! Memtables in front of a store with slow writes. The LSM, redb and SQLite backends are built on it.
 //!
 //! Owns: [`Buffered`], which applies batches, seals full memtables, stalls writes when the store falls behind, and
 //! creates views; and a thread that persists sealed memtables. Does not own: the store, which is behind the trait
-//! [`Store`].
+//! [`Store`], or the log. Changes that were not persisted are lost with the process, and replayed from the log.
 //!
 //! Reason: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite, but a change in a
 //! memtable costs 1 µs. In bulk, the stores need 1.7 and 0.8 µs for a change, in time that writers spend waiting
@@ -15,112 +15,62 @@
 //! ```
 //! Invariants: memtables are sealed only between batches, with the `Applied` of their last batch, and persisted in
 //! order. So the store contains exactly the batches applied up to `persisted`.
-//! `persisted <= oldest sealed <= .. <= applied`. In [`SyncMode::PerBatch`] the memtable stays empty and `persisted == applied`.
+//! `persisted <= oldest sealed <= .. <= applied`. In [`SyncMode::PerBatch`] the memtable stays empty and
+//! `persisted == applied`. Readers pin a `Version` and hold locks only briefly.
 
+#[cfg(any(feature = "redb", feature = "sqlite"))]
 mod checked;
-mod cursor;
+mod options;
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+mod paged;
+mod shared;
 mod store;
 mod version;
 mod worker;
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 
 use crate::{
     backend::{Applied, Backend, BackendError, BackendStats, LogBarrier, SyncMode, View, WriteBatch},
-    memtable::{ArenaPool, BatchNumber, Memtable, MemtableWriter},
+    memtable::{ArenaPool, Memtable, MemtableWriter},
 };
+#[cfg(any(feature = "redb", feature = "sqlite"))]
 pub use checked::{CHECKSUM_BYTES, checked, checksum};
-pub use store::{Page, Store, StoreView};
-use version::{BufferedView, Sealed, Version};
+pub use options::BufferOptions;
+#[cfg(any(feature = "redb", feature = "sqlite"))]
+pub use paged::{Page, PagedView};
+use shared::lock;
+pub use shared::{Shared, State};
+pub use store::{Demand, Store, StoreView};
+use version::BufferedView;
+pub use worker::Work;
 
 /// Number of arenas kept for the next memtable: writes and persisting alternate between two arenas.
 const SPARE_ARENAS: usize = 1;
-
-/// Options of the memtables. Total memory: `memtable_bytes` times `max_sealed + 2`, and about a tenth more for hash
-/// indexes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BufferOptions {
-    /// Time at which batches become durable.
-    pub sync: SyncMode,
-    /// Bytes at which a memtable is sealed and persisted. More takes memory, and time at open to replay batches
-    /// that were not persisted; less makes more and smaller transactions.
-    pub memtable_bytes: usize,
-    /// Maximum number of sealed memtables. Beyond it, writes wait.
-    pub max_sealed: usize,
-    /// Maximum time that one write waits for the store to catch up. After that the backend fails, because its
-    /// memory would grow without bound.
-    pub max_stall: Duration,
-    /// Number of log records, applied since the last persist, after which [`maintain`](Backend::maintain) persists.
-    /// It bounds the replay at open.
-    pub max_unflushed_records: u64,
-}
-
-impl Default for BufferOptions {
-    fn default() -> Self {
-        Self {
-            sync: SyncMode::default(),
-            memtable_bytes: 64 << 20,
-            max_sealed: 3,
-            max_stall: Duration::from_secs(60),
-            max_unflushed_records: 1_000_000,
-        }
-    }
-}
+/// Minimum pause of a slowed-down write; shorter pauses accumulate.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// A backend of memtables in front of a store; see the [module](self).
 pub struct Buffered<S: Store> {
     shared: Arc<Shared<S>>,
     /// Locked by the thread that applies or seals.
-    writer: Mutex<MemtableWriter>,
-    thread: Option<JoinHandle<()>>,
+    writer: Mutex<Writer>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// State shared by readers, the writer and the background thread.
-struct Shared<S> {
-    options: BufferOptions,
-    store: S,
-    pool: Arc<ArenaPool>,
-    barrier: Arc<dyn LogBarrier>,
-    /// The newest version, for point reads. Changed only while `state` is locked.
-    version: ArcSwap<Version>,
-    state: Mutex<State>,
-    /// Signalled when a memtable was sealed, or when the thread must stop.
-    work: Condvar,
-    /// Signalled when a memtable was persisted, or when persisting failed.
-    progress: Condvar,
-    counters: Counters,
-}
-
-/// State that changes together, under one lock.
-struct State {
-    version: Arc<Version>,
-    /// Number of the last batch of the active memtable that `applied` covers.
-    upto: BatchNumber,
-    applied: Option<Applied>,
-    persisted: Option<Applied>,
-    /// Numbers of memtables sealed and persisted since open.
-    sealed_count: u64,
-    persisted_count: u64,
-    failure: Option<BackendError>,
-    stop: bool,
-}
-
-#[derive(Default)]
-struct Counters {
-    flushes: AtomicU64,
-    flushed_bytes: AtomicU64,
-    stalls: AtomicU64,
-    stall_micros: AtomicU64,
+struct Writer {
+    memtable: MemtableWriter,
+    /// Accumulated pause that slowed-down writes have not made yet.
+    owed: Duration,
 }
 
 impl<S: Store> std::fmt::Debug for Buffered<S> {
@@ -130,57 +80,31 @@ impl<S: Store> std::fmt::Debug for Buffered<S> {
 }
 
 impl<S: Store> Buffered<S> {
-    /// Puts memtables in front of a store and starts the background thread.
-    pub fn over(store: S, options: BufferOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
-        let applied = store.applied()?;
+    /// Puts memtables in front of a store. Starts the thread that persists, and those of the store's `upkeep`.
+    pub fn over(
+        store: S,
+        options: BufferOptions,
+        barrier: Arc<dyn LogBarrier>,
+        upkeep: &[Work<S>],
+    ) -> Result<Self, BackendError> {
         let pool = Arc::new(ArenaPool::new(options.memtable_bytes, SPARE_ARENAS));
-        let (active, writer) = Memtable::create_in(&pool, options.memtable_bytes);
-        let version = Arc::new(Version { active, sealed: Vec::new(), stored: store.view()? });
-        let state = State {
-            version: Arc::clone(&version),
-            upto: BatchNumber::default(),
-            applied,
-            persisted: applied,
-            sealed_count: 0,
-            persisted_count: 0,
-            failure: None,
-            stop: false,
-        };
-        let shared = Arc::new(Shared {
-            options,
-            store,
-            pool,
-            barrier,
-            version: ArcSwap::new(version),
-            state: Mutex::new(state),
-            work: Condvar::new(),
-            progress: Condvar::new(),
-            counters: Counters::default(),
-        });
-        let thread = Some(worker::start(&shared)?);
-        Ok(Self { shared, writer: Mutex::new(writer), thread })
+        let (active, memtable) = Memtable::create_in(&pool, options.memtable_bytes);
+        let shared = Arc::new(Shared::new(store, options, barrier, pool, active)?);
+        let threads = worker::start(&shared, upkeep)?;
+        Ok(Self { shared, writer: Mutex::new(Writer { memtable, owed: Duration::ZERO }), threads })
     }
 
     /// Replaces the active memtable with one that has room for `bytes`. Seals the old one if `seal` requires it.
-    fn rotate(&self, writer: &mut MemtableWriter, bytes: usize, seal: Seal) -> Result<(), BackendError> {
+    fn rotate(&self, writer: &mut Writer, bytes: usize, seal: Seal) -> Result<(), BackendError> {
         let shared = &*self.shared;
-        let mut state = match seal {
+        let state = match seal {
             Seal::Active => shared.wait_for_room()?,
             Seal::Nothing => shared.lock(),
         };
-        let (active, next) = Memtable::create_in(&shared.pool, shared.options.memtable_bytes.max(bytes));
-        let mut version = Version::clone(&state.version);
-        let old = std::mem::replace(&mut version.active, active);
-        if let (Seal::Active, Some(applied)) = (seal, state.applied) {
-            version.sealed.insert(0, Sealed { memtable: old, applied });
-            state.sealed_count += 1;
-        }
-        state.upto = BatchNumber::default();
-        let retired = shared.publish(&mut state, version);
-        drop(state);
-        drop(retired);
-        *writer = next;
-        shared.work.notify_all();
+        let applied = state.applied.filter(|_| seal == Seal::Active);
+        let (active, memtable) = Memtable::create_in(&shared.pool, shared.options.memtable_bytes.max(bytes));
+        shared.replace_active(state, active, applied);
+        writer.memtable = memtable;
         Ok(())
     }
 
@@ -191,15 +115,23 @@ impl<S: Store> Buffered<S> {
         }
         let mut writer = lock(&self.writer);
         if !batch.is_empty() {
-            if !writer.has_room_for(batch) {
-                let seal = if writer.memtable().is_empty() { Seal::Nothing } else { Seal::Active };
+            if !writer.memtable.has_room_for(batch) {
+                let seal = if writer.memtable.memtable().is_empty() { Seal::Nothing } else { Seal::Active };
                 self.rotate(&mut writer, bytes, seal)?;
             }
-            writer.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
+            writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
         }
-        let mut state = self.shared.lock();
-        state.upto = writer.memtable().visible();
-        state.applied = Some(applied);
+        let owed = {
+            let mut state = self.shared.lock();
+            state.upto = writer.memtable.memtable().visible();
+            state.applied = Some(applied);
+            self.shared.store.wrote(&state.version.stored, batch.byte_len())
+        };
+        writer.owed += owed;
+        if writer.owed >= MIN_PAUSE {
+            let pause = std::mem::take(&mut writer.owed).min(self.shared.options.max_stall);
+            self.shared.stalled(|| std::thread::sleep(pause));
+        }
         Ok(())
     }
 
@@ -209,7 +141,7 @@ impl<S: Store> Buffered<S> {
         if let Some(failure) = &shared.lock().failure {
             return Err(BackendError::Failed(failure.to_string()));
         }
-        let persisted = shared.persist(&mut batch.changes(), applied).and_then(|()| {
+        let persisted = shared.persist(batch.changes(), applied).and_then(|()| {
             shared.republish(|state, _| {
                 state.applied = Some(applied);
                 state.persisted = Some(applied);
@@ -253,6 +185,15 @@ impl<S: Store> Backend for Buffered<S> {
         version.get(key, version.active.visible())
     }
 
+    fn look(&self, key: &[u8], show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
+        let version = self.shared.version.load();
+        version.look(key, version.active.visible(), show)
+    }
+
+    fn warm(&self, keys: &[&[u8]]) {
+        self.shared.version.load().active.warm(keys);
+    }
+
     fn view(&self) -> Arc<dyn View> {
         let state = self.shared.lock();
         let version = Arc::clone(&state.version);
@@ -273,6 +214,11 @@ impl<S: Store> Backend for Buffered<S> {
         }
         drop(writer);
         self.shared.wait_until_persisted()
+    }
+
+    fn compact(&self) -> Result<(), BackendError> {
+        self.flush()?;
+        self.shared.compact()
     }
 
     fn maintain(&self) -> Result<(), BackendError> {
@@ -303,7 +249,8 @@ impl<S: Store> Backend for Buffered<S> {
             estimated_keys: memtables().map(|memtable| memtable.len() as u64).sum(),
             ..BackendStats::default()
         };
-        self.shared.store.add_stats(&mut stats);
+        self.shared.store.add_stats(&version.stored, &mut stats);
+        stats.is_compacting &= self.shared.lock().failure.is_none();
         stats
     }
 
@@ -313,69 +260,12 @@ impl<S: Store> Backend for Buffered<S> {
 }
 
 impl<S: Store> Drop for Buffered<S> {
-    /// Stops the thread after its current transaction. Persists nothing; callers use [`Backend::flush`] for that.
+    /// Stops the threads after their current work. Persists nothing; callers use [`Backend::flush`] for that.
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
-        self.shared.work.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread is already recorded as the failure.
+        self.shared.stop();
+        for thread in self.threads.drain(..) {
+            // A panic of a thread is already recorded as the failure.
             let _ = thread.join();
         }
     }
-}
-
-impl<S> Shared<S> {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-
-    /// Makes a version the newest one. Returns the previous one.
-    #[must_use]
-    fn publish(&self, state: &mut State, version: Version) -> Arc<Version> {
-        state.version = Arc::new(version);
-        self.version.swap(Arc::clone(&state.version))
-    }
-
-    /// Waits until another memtable may be sealed.
-    fn wait_for_room(&self) -> Result<MutexGuard<'_, State>, BackendError> {
-        let is_full =
-            |state: &mut State| state.failure.is_none() && state.version.sealed.len() >= self.options.max_sealed;
-        let mut state = self.lock();
-        if is_full(&mut state) {
-            let start = Instant::now();
-            let waited = self.progress.wait_timeout_while(state, self.options.max_stall, is_full);
-            let (waited, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            self.counters.stalls.fetch_add(1, Ordering::Relaxed);
-            self.counters.stall_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
-            state = waited;
-            if timeout.timed_out() {
-                let message = format!("the store did not catch up within {:?}", self.options.max_stall);
-                state.failure = Some(BackendError::Failed(message));
-            }
-        }
-        // After a failure no memtable is persisted any more. Writes may still use the remaining room.
-        match &state.failure {
-            Some(failure) if state.version.sealed.len() >= self.options.max_sealed => {
-                Err(BackendError::Failed(failure.to_string()))
-            }
-            _ => Ok(state),
-        }
-    }
-
-    /// Waits until all currently sealed memtables are persisted.
-    fn wait_until_persisted(&self) -> Result<Option<Applied>, BackendError> {
-        let mut state = self.lock();
-        let target = state.sealed_count;
-        while state.persisted_count < target && state.failure.is_none() {
-            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        match &state.failure {
-            Some(failure) => Err(failure.clone()),
-            None => Ok(state.persisted),
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

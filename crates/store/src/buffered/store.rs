@@ -1,34 +1,51 @@
 //! The interface of a store behind memtables.
 
-use std::{ops::Bound, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::backend::{Applied, BackendError, BackendStats, Change, Direction};
-
-/// Pairs on the first page of a scan. Each later page has four times as many, up to the maximum.
-const FIRST_PAGE_PAIRS: usize = 16;
-const MAX_PAGE_PAIRS: usize = 256;
-/// Bytes at which a page is full; a larger pair fills a page alone.
-const MAX_PAGE_BYTES: usize = 64 * 1024;
+use crate::{
+    backend::{Applied, BackendError, BackendStats, Change},
+    merge::{Cursor, Source},
+    span::Span,
+};
 
 /// An ordered map on disk that accepts changes in durable transactions.
 ///
 /// Two threads never call `persist` and `tidy` at the same time; any thread may call every other method at any
-/// time.
-pub trait Store: Send + Sync + 'static {
+/// time. The methods that take a [`View`](Self::View) or an [`Upkeep`](Self::Upkeep) run under the lock of the
+/// memtables, so they must not block; `add_stats` is the exception.
+pub trait Store: Sized + Send + Sync + 'static {
     /// The store's name in the configuration.
     const NAME: &'static str;
+
+    /// A consistent, immutable view of the persisted pairs.
+    type View: StoreView;
+
+    /// Pending work of the store's own background threads.
+    type Upkeep: Default + Send;
 
     /// Returns the position of the last transaction. Called once, when the store was opened.
     fn applied(&self) -> Result<Option<Applied>, BackendError>;
 
-    /// Makes the changes and `applied` durable in one transaction, all or nothing, before it returns. The last
-    /// change of a key wins. Returns the bytes of the changes' keys and values.
-    fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError>;
+    /// Makes the changes and `applied` durable in one transaction, all or nothing, before it returns. Returns the
+    /// bytes written. The changes of a memtable are in ascending order, one for each key. The changes of a single
+    /// batch (`SyncMode::PerBatch`) are in any order, and the last change of a key wins.
+    fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError>;
 
     /// Returns a view of the persisted pairs, which stay as they are while the view exists.
-    fn view(&self) -> Result<Arc<dyn StoreView>, BackendError>;
+    fn view(&self) -> Result<Arc<Self::View>, BackendError>;
+
+    /// Loads newly persisted data into memory before a view of it is published, while `go_on` returns true.
+    fn warm(&self, _go_on: &dyn Fn() -> bool) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Returns the view to publish: `view`, or a newer one if another thread has changed the store since. Notes the
+    /// upkeep that the change makes due.
+    fn publish(&self, view: &Arc<Self::View>, _upkeep: &mut Self::Upkeep) -> Arc<Self::View> {
+        Arc::clone(view)
+    }
 
     /// Does maintenance when the view of the transaction before the last one is no longer the newest. Returns true
     /// if a new view would retain less old data than the newest one.
@@ -36,77 +53,62 @@ pub trait Store: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Adds the store's statistics: bytes on disk, bytes cached, keys.
-    fn add_stats(&self, stats: &mut BackendStats);
+    /// Counts a write of `bytes` to the memtables. Returns the pause by which the writer must slow down, because the
+    /// store's upkeep is behind.
+    #[inline]
+    fn wrote(&self, _view: &Self::View, _bytes: usize) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Returns true if no further memtable may be sealed until the store's upkeep has caught up.
+    fn is_behind(&self, _view: &Self::View) -> bool {
+        false
+    }
+
+    /// Reports how urgent the store's work is. Called after each change of the arguments.
+    fn report_demand(&self, _view: &Self::View, _upkeep: &Self::Upkeep, _demand: Demand) {}
+
+    /// Requests the removal of all overwritten and deleted data. Returns the number of the request; `None` if the
+    /// store has nothing to remove.
+    fn request_compaction(_upkeep: &mut Self::Upkeep) -> Option<u64> {
+        None
+    }
+
+    /// Returns true if the compaction with this number has finished.
+    fn has_compacted(_upkeep: &Self::Upkeep, _request: u64) -> bool {
+        true
+    }
+
+    /// Adds the statistics of the store and of its newest view: bytes on disk, bytes cached, keys. May block.
+    fn add_stats(&self, view: &Self::View, stats: &mut BackendStats);
+}
+
+/// Demand for the work of a store's threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Demand {
+    /// True if a caller waits for a flush or for the end of the threads.
+    pub is_awaited: bool,
+    /// Number of memtables that wait to be persisted, including the one being persisted.
+    pub sealed: usize,
 }
 
 /// A consistent, immutable view of a [`Store`].
-pub trait StoreView: Send + Sync {
+pub trait StoreView: Send + Sync + 'static {
+    /// A cursor over one sorted run of pairs.
+    type Cursor<'a>: Cursor
+    where
+        Self: 'a;
+
     /// Returns the value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
 
-    /// Adds pairs within the bounds to an empty page, in order, until the page is full or no pairs are left. Runs
-    /// no code of the caller, so it may hold locks.
-    fn page(
-        &self,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        direction: Direction,
-        page: &mut Page,
+    /// Returns the maximum number of runs that a scan merges; 0 if the view has no pairs.
+    fn run_count(&self) -> usize;
+
+    /// Adds a source for each run that has pairs within the span, newest first.
+    fn add_sources<'a>(
+        &'a self,
+        span: Span<'a>,
+        sources: &mut Vec<Source<'a, Self::Cursor<'a>>>,
     ) -> Result<(), BackendError>;
-}
-
-/// Pairs that a cursor has read ahead.
-#[derive(Debug)]
-pub struct Page {
-    bytes: Vec<u8>,
-    pairs: Vec<Pair>,
-    max_pairs: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Pair {
-    key_at: usize,
-    value_at: usize,
-    end: usize,
-}
-
-impl Page {
-    pub(super) fn new() -> Self {
-        Self { bytes: Vec::new(), pairs: Vec::new(), max_pairs: FIRST_PAGE_PAIRS }
-    }
-
-    /// Empties the page and enlarges it for the next read.
-    pub(super) fn turn(&mut self) {
-        self.bytes.clear();
-        self.pairs.clear();
-        self.max_pairs = (self.max_pairs * 4).min(MAX_PAGE_PAIRS);
-    }
-
-    pub fn push(&mut self, key: &[u8], value: &[u8]) {
-        let key_at = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        let value_at = self.bytes.len();
-        self.bytes.extend_from_slice(value);
-        self.pairs.push(Pair { key_at, value_at, end: self.bytes.len() });
-    }
-
-    /// Returns true if the page accepts no more pairs.
-    pub fn is_full(&self) -> bool {
-        self.pairs.len() >= self.max_pairs || self.bytes.len() >= MAX_PAGE_BYTES
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.pairs.len()
-    }
-
-    pub(super) fn key(&self, number: usize) -> &[u8] {
-        let pair = self.pairs[number];
-        &self.bytes[pair.key_at..pair.value_at]
-    }
-
-    pub(super) fn value(&self, number: usize) -> &[u8] {
-        let pair = self.pairs[number];
-        &self.bytes[pair.value_at..pair.end]
-    }
 }

@@ -1,81 +1,116 @@
 //! A consistent view of the memtables and the store at one point in time.
 //!
 //! Owns: [`Version`], which consists of the memtable that takes writes, the sealed memtables that wait to be
-//! persisted, and a view of the store beneath; and the reads over it. Does not own: the replacement of one version
-//! by the next.
+//! persisted, and a view of the store behind them; and the reads over it. Immutable, except that its active memtable
+//! grows. Does not own: the replacement of one version by the next.
 //!
-//! Invariant: sources are ordered newest first. The store's view contains exactly the batches before those in
-//! `sealed`.
+//! Invariants: sources are ordered newest first: `active`, then `sealed`, then the runs of the store's view. The
+//! store's view contains exactly the batches before those in `sealed`. A version keeps its memtables in memory and
+//! its pairs in the store while it exists.
 
 use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{cursor::StoreCursor, store::StoreView};
+use super::store::StoreView;
 use crate::{
     backend::{Applied, BackendError, Direction, View, Visit, bounds_are_empty},
-    memtable::{BatchNumber, Entry, Memtable},
+    memtable::{BatchNumber, Entry, Memtable, Range},
     merge::{Source, merge},
+    span::{Reads, Span},
 };
 
 /// A memtable that takes no more writes, and the position applied when it was sealed.
 #[derive(Clone, Debug)]
-pub(super) struct Sealed {
+pub struct Sealed {
     pub memtable: Arc<Memtable>,
     pub applied: Applied,
 }
 
 /// An immutable set of memtables and a store's view; see the [module](self).
-#[derive(Clone)]
-pub(super) struct Version {
+pub struct Version<V> {
     pub active: Arc<Memtable>,
     /// Sealed memtables, newest first.
     pub sealed: Vec<Sealed>,
-    pub stored: Arc<dyn StoreView>,
+    pub stored: Arc<V>,
 }
 
-impl Version {
+impl<V> Clone for Version<V> {
+    fn clone(&self) -> Self {
+        Self { active: Arc::clone(&self.active), sealed: self.sealed.clone(), stored: Arc::clone(&self.stored) }
+    }
+}
+
+impl<V: StoreView> Version<V> {
     /// Returns the newest value of a key up to a batch of the active memtable.
-    pub(super) fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
-        let entry = self.active.get(key, upto);
-        let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
-        match entry.or_else(sealed) {
+    #[inline]
+    pub fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
+        match self.in_memory(key, upto) {
             Some(Entry::Value(value)) => Ok(Some(Bytes::copy_from_slice(value))),
             Some(Entry::Deleted) => Ok(None),
             None => self.stored.get(key),
         }
     }
 
-    fn scan(
-        &self,
-        upto: BatchNumber,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
-        direction: Direction,
-        visit: &mut Visit<'_>,
-    ) -> Result<(), BackendError> {
-        if bounds_are_empty(lower, upper) {
+    /// Passes the newest value of a key to `show` without copying it from a memtable.
+    #[inline]
+    pub fn look(&self, key: &[u8], upto: BatchNumber, show: &mut dyn FnMut(&[u8])) -> Result<(), BackendError> {
+        match self.in_memory(key, upto) {
+            Some(Entry::Value(value)) => show(value),
+            Some(Entry::Deleted) => {}
+            None => {
+                if let Some(value) = self.stored.get(key)? {
+                    show(&value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the newest entry of a key in the memtables.
+    #[inline]
+    fn in_memory(&self, key: &[u8], upto: BatchNumber) -> Option<Entry<'_>> {
+        let sealed = || self.sealed.iter().find_map(|sealed| sealed.memtable.get(key, BatchNumber::MAX));
+        self.active.get(key, upto).or_else(sealed)
+    }
+
+    fn scan<'a>(&'a self, upto: BatchNumber, span: Span<'a>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        if bounds_are_empty(span.lower, span.upper) {
             return Ok(());
         }
-        let mut sources = Vec::with_capacity(2 + self.sealed.len());
-        sources.extend(Source::of_range(self.active.range(lower, upper, direction, upto)));
-        for sealed in &self.sealed {
-            sources.extend(Source::of_range(sealed.memtable.range(lower, upper, direction, BatchNumber::MAX)));
+        let range = |memtable: &'a Memtable, upto| memtable.range(span.lower, span.upper, span.direction, upto);
+        if self.sealed.is_empty() && self.stored.run_count() == 0 {
+            scan_memtable(range(&self.active, upto), visit);
+            return Ok(());
         }
-        let stored = StoreCursor::open(&self.stored, lower, upper, direction)?;
-        sources.extend(stored.map(|cursor| Source::Run(Box::new(cursor))));
-        merge(sources, direction, visit)
+        let mut sources = Vec::with_capacity(1 + self.sealed.len() + self.stored.run_count());
+        sources.extend(Source::of_range(range(&self.active, upto)));
+        for sealed in &self.sealed {
+            sources.extend(Source::of_range(range(&sealed.memtable, BatchNumber::MAX)));
+        }
+        self.stored.add_sources(span, &mut sources)?;
+        merge(sources, span.direction, visit)
+    }
+}
+
+fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
+    for (key, entry) in range {
+        if let Entry::Value(value) = entry
+            && visit(key, value).is_break()
+        {
+            return;
+        }
     }
 }
 
 /// A version, restricted to the batches up to one batch.
-pub(super) struct BufferedView {
-    pub version: Arc<Version>,
+pub(super) struct BufferedView<V> {
+    pub version: Arc<Version<V>>,
     pub upto: BatchNumber,
     pub applied: Applied,
 }
 
-impl View for BufferedView {
+impl<V: StoreView> View for BufferedView<V> {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         self.version.get(key, self.upto)
     }
@@ -87,7 +122,12 @@ impl View for BufferedView {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError> {
-        self.version.scan(self.upto, lower, upper, direction, visit)
+        self.version.scan(self.upto, Span { lower, upper, direction, reads: Reads::Again }, visit)
+    }
+
+    fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        let (upper, direction) = (Bound::Unbounded, Direction::Forward);
+        self.version.scan(self.upto, Span { lower, upper, direction, reads: Reads::Once }, visit)
     }
 
     fn applied(&self) -> Applied {

@@ -16,11 +16,11 @@
 
 use std::{io, sync::Arc};
 
-use crc_fast::{CrcAlgorithm, Digest};
 use thalweg_disk::{Disk, File};
 
 use crate::{
     backend::BackendError,
+    checksum::crc32c,
     files::{create_dir, io_error, remove_if_there},
 };
 
@@ -66,7 +66,7 @@ impl JournalFile {
 
     fn create(disk: &dyn Disk, dir: &str, path: String) -> Result<Self, BackendError> {
         let tmp = format!("{path}.tmp");
-        remove_if_there(disk, &tmp)?;
+        remove_if_there(disk, &tmp).map_err(io_error("remove an unfinished file"))?;
         let file = disk.create(&tmp).map_err(io_error("create the journal"))?;
         let mut journal =
             Self { file, name: path, generation: 1, next_number: 0, end: RECORDS_AT, filled: 0, record: Vec::new() };
@@ -85,7 +85,7 @@ impl JournalFile {
         let len = file.len().map_err(io_error("read the journal"))?;
         let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
         file.read_exact_at(&mut bytes, 0).map_err(io_error("read the journal"))?;
-        let generation = decode_header(&bytes).ok_or_else(|| corrupt(&name, "its header is damaged"))?;
+        let generation = decode_header(&bytes).ok_or_else(|| BackendError::corrupt(&name, "its header is damaged"))?;
         let (mut at, mut number) = (RECORDS_AT as usize, 0);
         while let Some(record) = decode_record(&bytes, at, generation).filter(|record| record.number == number) {
             replay(record.payload)?;
@@ -96,7 +96,8 @@ impl JournalFile {
         if let Some(offset) =
             later.find(|offset| decode_record(&bytes, *offset, generation).is_some_and(|record| record.number > number))
         {
-            return Err(corrupt(&name, &format!("the record at {at} is damaged: there is a valid one at {offset}")));
+            let message = format_args!("the record at {at} is damaged, but a valid record follows at {offset}");
+            return Err(BackendError::corrupt(&name, message));
         }
         let journal =
             Self { file, name, generation, next_number: number, end: at as u64, filled: len, record: Vec::new() };
@@ -114,7 +115,7 @@ impl JournalFile {
         self.record.extend_from_slice(&RECORD_MAGIC.to_le_bytes());
         self.record.extend_from_slice(&len.to_le_bytes());
         self.record.extend_from_slice(&self.next_number.to_le_bytes());
-        let crc = crc(&[&self.generation.to_le_bytes(), &self.record[4..16], payload]);
+        let crc = crc32c(&[&self.generation.to_le_bytes(), &self.record[4..16], payload]);
         self.record.extend_from_slice(&crc.to_le_bytes());
         self.record.extend_from_slice(&[0; 4]);
         self.record.extend_from_slice(payload);
@@ -144,7 +145,7 @@ impl JournalFile {
     fn write_header(&self) -> Result<(), BackendError> {
         let mut header = MAGIC.to_vec();
         header.extend_from_slice(&self.generation.to_le_bytes());
-        let crc = crc(&[&header]);
+        let crc = crc32c(&[&header]);
         header.extend_from_slice(&crc.to_le_bytes());
         self.file.write_all_at(&header, 0).map_err(io_error("write the journal"))?;
         self.file.sync_data().map_err(io_error("sync the journal"))
@@ -187,7 +188,7 @@ impl Record<'_> {
 fn decode_header(bytes: &[u8]) -> Option<u64> {
     let header: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
     let generation = u64::from_le_bytes(header[8..16].try_into().ok()?);
-    let is_valid = header[..8] == MAGIC && header[16..] == crc(&[&header[..16]]).to_le_bytes();
+    let is_valid = header[..8] == MAGIC && header[16..] == crc32c(&[&header[..16]]).to_le_bytes();
     (is_valid && bytes.len() as u64 >= RECORDS_AT).then_some(generation)
 }
 
@@ -199,16 +200,6 @@ fn decode_record(bytes: &[u8], at: usize, generation: u64) -> Option<Record<'_>>
     let len = u32::from_le_bytes(header[4..8].try_into().ok()?);
     let number = u64::from_le_bytes(header[8..16].try_into().ok()?);
     let payload = rest.get(..len as usize)?;
-    let expected = crc(&[&generation.to_le_bytes(), &header[4..16], payload]);
+    let expected = crc32c(&[&generation.to_le_bytes(), &header[4..16], payload]);
     (header[16..20] == expected.to_le_bytes()).then_some(Record { number, payload })
-}
-
-fn crc(parts: &[&[u8]]) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    parts.iter().for_each(|part| digest.update(part));
-    digest.finalize() as u32
-}
-
-fn corrupt(name: &str, message: &str) -> BackendError {
-    BackendError::Corrupt { what: name.to_owned(), message: message.to_owned() }
 }

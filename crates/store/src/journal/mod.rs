@@ -184,10 +184,7 @@ fn encode(batch: &WriteBatch, applied: Applied, out: &mut Vec<u8>) {
 }
 
 fn decode(payload: &[u8], batch: &mut WriteBatch) -> Result<Applied, BackendError> {
-    let corrupt = || BackendError::Corrupt {
-        what: "the journal".to_owned(),
-        message: "a record with a valid checksum does not decode".to_owned(),
-    };
+    let corrupt = || BackendError::corrupt("the journal", "a record with a valid checksum does not decode");
     let (applied, changes) = payload.split_at_checked(Applied::ENCODED_BYTES).unwrap_or((payload, b""));
     let applied = Applied::decode(applied, corrupt)?;
     decode_changes(changes, batch).ok_or_else(corrupt)?;

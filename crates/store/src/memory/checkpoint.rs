@@ -23,10 +23,13 @@
 use std::io;
 
 use bytes::Bytes;
-use crc_fast::{CrcAlgorithm, Digest};
 use thalweg_disk::{Disk, File};
 
-use crate::backend::{Applied, BackendError};
+use crate::{
+    backend::{Applied, BackendError},
+    checksum::crc32c,
+    files::{io_error, remove_if_there},
+};
 
 const FILE: &str = "checkpoint";
 const TMP_FILE: &str = "checkpoint.tmp";
@@ -74,7 +77,7 @@ pub(super) fn write<'a>(
         disk.sync_dir(dir)?;
         Ok(bytes)
     };
-    write_file().map_err(|error: io::Error| failed("checkpoint", &error))
+    write_file().map_err(io_error("checkpoint"))
 }
 
 /// Removes an unfinished checkpoint. Reads the finished one, if it exists, and passes each pair to `pair`.
@@ -83,14 +86,14 @@ pub(super) fn load(
     dir: &str,
     mut pair: impl FnMut(Bytes, Bytes),
 ) -> Result<Option<Loaded>, BackendError> {
-    remove_if_there(disk, &path(dir, TMP_FILE)).map_err(|error| failed("remove unfinished checkpoint", &error))?;
+    remove_if_there(disk, &path(dir, TMP_FILE)).map_err(io_error("remove unfinished checkpoint"))?;
     let file_path = path(dir, FILE);
     let file = match disk.open(&file_path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed("open checkpoint", &error)),
+        Err(error) => return Err(io_error("open checkpoint")(error)),
     };
-    let file_bytes = file.len().map_err(|error| failed("read checkpoint", &error))?;
+    let file_bytes = file.len().map_err(io_error("read checkpoint"))?;
     let mut reader = FrameReader { file: &*file, path: &file_path, at: 0, end: file_bytes, number: 0 };
     let applied = reader.header()?;
     let mut pairs = PairReader::default();
@@ -224,7 +227,7 @@ impl FrameReader<'_> {
         self.fill(payload, payload_len)?;
         self.check(u32_at(&header, 8), crc32c(&[&header[..8], payload]))?;
         if number != self.number {
-            return Err(self.corrupt(format!("frame {number} where {} belongs", self.number)));
+            return Err(self.corrupt(format!("frame {number} instead of frame {}", self.number)));
         }
         self.number += 1;
         if len != END_MARK {
@@ -246,23 +249,23 @@ impl FrameReader<'_> {
 
     fn fill(&mut self, out: &mut Vec<u8>, len: usize) -> Result<(), BackendError> {
         if self.end - self.at < len as u64 {
-            return Err(self.corrupt(format!("the file ends where {len} more bytes belong")));
+            return Err(self.corrupt(format!("the file ends {len} bytes too early")));
         }
         out.resize(len, 0);
-        self.file.read_exact_at(out, self.at).map_err(|error| failed("read checkpoint", &error))?;
+        self.file.read_exact_at(out, self.at).map_err(io_error("read checkpoint"))?;
         self.at += len as u64;
         Ok(())
     }
 
-    fn check(&self, expected: u32, found: u32) -> Result<(), BackendError> {
-        if expected == found {
+    fn check(&self, stored: u32, computed: u32) -> Result<(), BackendError> {
+        if stored == computed {
             return Ok(());
         }
-        Err(self.corrupt(format!("checksum {found:08x}, expected {expected:08x}")))
+        Err(self.corrupt(format!("checksum {stored:08x}, expected {computed:08x}")))
     }
 
     fn corrupt(&self, message: impl std::fmt::Display) -> BackendError {
-        BackendError::Corrupt { what: self.path.to_owned(), message: format!("{message} (before byte {})", self.at) }
+        BackendError::corrupt(self.path, format_args!("{message} (before byte {})", self.at))
     }
 }
 
@@ -317,12 +320,6 @@ fn parse_pair(bytes: &[u8], at: usize) -> Option<(&[u8], &[u8], usize)> {
     Some((key, value, at + PAIR_HEADER_BYTES + body.len()))
 }
 
-fn crc32c(parts: &[&[u8]]) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    parts.iter().for_each(|part| digest.update(part));
-    digest.finalize() as u32
-}
-
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
@@ -333,15 +330,4 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 fn path(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
-}
-
-fn remove_if_there(disk: &dyn Disk, path: &str) -> io::Result<()> {
-    match disk.remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn failed(operation: &'static str, error: &io::Error) -> BackendError {
-    BackendError::Io { operation, message: error.to_string() }
 }

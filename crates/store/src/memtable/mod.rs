@@ -242,6 +242,14 @@ impl Memtable {
         Range { list: &self.list, next: self.list.first(), direction: Direction::Forward, end: End::None, upto }
     }
 
+    /// Iterates over the newest change of each key, in ascending order.
+    pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
+        self.iter(BatchNumber::MAX).map(|(key, entry)| match entry {
+            Entry::Value(value) => Change::Put(key, value),
+            Entry::Deleted => Change::Delete(key),
+        })
+    }
+
     /// Returns the number of keys, including deleted ones.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -13,7 +13,7 @@
 mod file;
 
 use std::{
-    any::Any,
+    fmt::Display,
     io,
     ops::Bound,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -27,10 +27,11 @@ use bytes::Bytes;
 use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableDefinition};
 use thalweg_disk::Disk;
 
-use crate::files::{self, create_dir, remove_if_there};
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, Direction, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, Store, StoreView, checked, checksum},
+    buffered::{BufferOptions, Buffered, CHECKSUM_BYTES, Page, PagedView, Store, checked, checksum},
+    caught::caught,
+    files::{self, create_dir, remove_if_there},
 };
 use file::DatabaseFile;
 
@@ -70,7 +71,7 @@ impl RedbBackend {
         barrier: Arc<dyn LogBarrier>,
     ) -> Result<Self, BackendError> {
         let store = guard("opening the database", || RedbStore::open(disk, &options))?;
-        Self::over(store, options.buffer, barrier)
+        Self::over(store, options.buffer, barrier, &[])
     }
 }
 
@@ -87,7 +88,7 @@ impl RedbStore {
         let path = |name: &str| format!("{}/{name}", options.dir);
         let cache_bytes = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX);
         create_dir(&**disk, &options.dir)?;
-        remove_if_there(&**disk, &path(NEW_FILE))?;
+        remove_if_there(&**disk, &path(NEW_FILE)).map_err(files::io_error("remove an unfinished file"))?;
         let file = match disk.open(&path(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 create(&**disk, &path(NEW_FILE))?;
@@ -105,7 +106,7 @@ impl RedbStore {
         let store = Self { database: Some(database), sync: options.buffer.sync, file_bytes };
         match store.meta(FORMAT)? {
             Some(version) if version == FORMAT_VERSION => Ok(store),
-            found => Err(corrupt(&format!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
+            found => Err(corrupt(format_args!("its format is {found:?}, not {FORMAT_VERSION:?}"))),
         }
     }
 
@@ -135,13 +136,15 @@ fn create(disk: &dyn Disk, path: &str) -> Result<(), BackendError> {
 
 impl Store for RedbStore {
     const NAME: &'static str = "redb";
+    type View = RedbView;
+    type Upkeep = ();
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let bytes = guard("reading the applied position", || self.meta(APPLIED))?;
         bytes.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
-    fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {
+    fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         guard("persisting", || {
             let mut transaction = self.database().begin_write().map_err(failed("write"))?;
             transaction.set_quick_repair(self.sync == SyncMode::BehindLog);
@@ -172,14 +175,14 @@ impl Store for RedbStore {
         })
     }
 
-    fn view(&self) -> Result<Arc<dyn StoreView>, BackendError> {
+    fn view(&self) -> Result<Arc<RedbView>, BackendError> {
         guard("making a view", || {
             let transaction = self.database().begin_read().map_err(failed("read"))?;
-            Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }) as _)
+            Ok(Arc::new(RedbView { pairs: transaction.open_table(PAIRS).map_err(failed("read"))? }))
         })
     }
 
-    fn add_stats(&self, stats: &mut BackendStats) {
+    fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {
         stats.disk_bytes += self.file_bytes.load(Ordering::Relaxed);
         stats.tables += 1;
         stats.cache_bytes += self.database().cache_stats().used_bytes() as u64;
@@ -198,11 +201,11 @@ impl Drop for RedbStore {
 }
 
 /// A view of the pairs of one transaction. While it exists, redb does not reuse the pages of that transaction.
-struct RedbView {
+pub struct RedbView {
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
 }
 
-impl StoreView for RedbView {
+impl PagedView for RedbView {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         guard("reading", || {
             let Some(stored) = self.pairs.get(key).map_err(failed("read"))? else { return Ok(None) };
@@ -235,32 +238,24 @@ impl StoreView for RedbView {
 
 /// Runs a redb operation. redb may panic on a damaged file; the panic becomes an error of corruption.
 fn guard<T>(doing: &'static str, work: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = said(&*panic);
-        Err(corrupt(&format!("{doing}, redb failed: {said}")))
-    })
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+    caught(work).unwrap_or_else(|text| Err(corrupt(format_args!("redb failed while {doing}: {text}"))))
 }
 
 fn failed<E: Into<redb::Error>>(operation: &'static str) -> impl FnOnce(E) -> BackendError {
     move |error| match error.into() {
-        redb::Error::Corrupted(message) => corrupt(&message),
+        redb::Error::Corrupted(message) => corrupt(message),
         redb::Error::Io(error) => io_error(operation)(error),
-        other => BackendError::Io { operation, message: other.to_string() },
+        other => BackendError::io(operation, other),
     }
 }
 
 fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> BackendError {
     move |error| match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(&error.to_string()),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(error),
         _ => files::io_error(operation)(error),
     }
 }
 
-fn corrupt(message: &str) -> BackendError {
-    BackendError::Corrupt { what: FILE.to_owned(), message: message.to_owned() }
+fn corrupt(message: impl Display) -> BackendError {
+    BackendError::corrupt(FILE, message)
 }

@@ -1,11 +1,13 @@
 //! Database connections: their configuration, and the meaning of their errors.
 
-use std::path::Path;
+use std::{fmt::Display, path::Path};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::FILE;
 use crate::backend::BackendError;
+
+/// Name of the database's file.
+pub(super) const FILE: &str = "state.sqlite";
 
 /// Purpose of a connection: writing or reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,11 +38,11 @@ pub(super) fn open(path: &Path, role: Role, cache_bytes: u64) -> Result<Connecti
 
 pub(super) fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) -> BackendError {
     move |error| match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupt(&error.to_string()),
-        _ => BackendError::Io { operation, message: error.to_string() },
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupt(error),
+        _ => BackendError::io(operation, error),
     }
 }
 
-pub(super) fn corrupt(message: &str) -> BackendError {
-    BackendError::Corrupt { what: FILE.to_owned(), message: message.to_owned() }
+pub(super) fn corrupt(message: impl Display) -> BackendError {
+    BackendError::corrupt(FILE, message)
 }

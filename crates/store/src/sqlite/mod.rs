@@ -29,12 +29,11 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::files::io_error;
 use crate::{
     backend::{Applied, BackendError, BackendStats, Change, LogBarrier, SyncMode},
-    buffered::{BufferOptions, Buffered, Store, StoreView, checksum},
+    buffered::{BufferOptions, Buffered, Store, checksum},
 };
-use connection::{Role, corrupt, failed};
-use view::Readers;
+use connection::{FILE, Role, corrupt, failed};
+use view::{Readers, SqliteView};
 
-const FILE: &str = "state.sqlite";
 const WAL_FILE: &str = "state.sqlite-wal";
 /// Application id in the database's header, "THWG", which identifies a state database.
 const APPLICATION_ID: i32 = 0x5448_5747;
@@ -71,7 +70,7 @@ pub type SqliteBackend = Buffered<SqliteStore>;
 impl SqliteBackend {
     /// Opens the database in `options.dir`, or creates it, and starts the background thread.
     pub fn open(options: SqliteOptions, barrier: Arc<dyn LogBarrier>) -> Result<Self, BackendError> {
-        Self::over(SqliteStore::open(&options)?, options.buffer, barrier)
+        Self::over(SqliteStore::open(&options)?, options.buffer, barrier, &[])
     }
 }
 
@@ -125,12 +124,12 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
         let page_size = format!("PRAGMA page_size = {PAGE_BYTES}");
         writer.execute_batch(&page_size).map_err(failed("create"))?;
     } else if found != (APPLICATION_ID, FORMAT_VERSION) {
-        return Err(corrupt(&format!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
+        return Err(corrupt(format_args!("it is not a state database of format {FORMAT_VERSION}: {found:?}")));
     }
     let mode: String =
         writer.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed("configure"))?;
     if mode != "wal" {
-        return Err(BackendError::Io { operation: "configure", message: format!("the journal mode stays {mode}") });
+        return Err(BackendError::io("configure", format_args!("the journal mode stays {mode}")));
     }
     let settings = "PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;";
     writer.execute_batch(settings).map_err(failed("configure"))?;
@@ -158,6 +157,8 @@ fn sync_dirs(dir: &Path) -> Result<(), BackendError> {
 
 impl Store for SqliteStore {
     const NAME: &'static str = "sqlite";
+    type View = SqliteView;
+    type Upkeep = ();
 
     fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +168,7 @@ impl Store for SqliteStore {
         found.map(|bytes| Applied::decode(&bytes, || corrupt("`applied` does not decode"))).transpose()
     }
 
-    fn persist(&self, changes: &mut dyn Iterator<Item = Change<'_>>, applied: Applied) -> Result<u64, BackendError> {
+    fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let transaction = writer.transaction().map_err(failed("write"))?;
         let (mut bytes, mut count) = (0, 0);
@@ -204,7 +205,7 @@ impl Store for SqliteStore {
         Ok(bytes as u64)
     }
 
-    fn view(&self) -> Result<Arc<dyn StoreView>, BackendError> {
+    fn view(&self) -> Result<Arc<SqliteView>, BackendError> {
         Ok(Arc::new(self.readers.view()?))
     }
 
@@ -226,7 +227,7 @@ impl Store for SqliteStore {
         }
     }
 
-    fn add_stats(&self, stats: &mut BackendStats) {
+    fn add_stats(&self, _view: &Self::View, stats: &mut BackendStats) {
         let file_bytes = |name: &str| fs::metadata(self.dir.join(name)).map_or(0, |file| file.len());
         stats.disk_bytes += file_bytes(FILE) + file_bytes(WAL_FILE);
         stats.tables += 1;

@@ -21,7 +21,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::connection::{self, Role, failed};
 use crate::{
     backend::{BackendError, Direction},
-    buffered::{Page, StoreView, checked},
+    buffered::{Page, PagedView, checked},
 };
 
 /// Maximum connections of one view. More threads than this take turns.
@@ -97,7 +97,7 @@ impl Readers {
 
 /// A view of one commit; see the [module](self). While it exists, SQLite does not overwrite the WAL after that
 /// commit.
-pub(super) struct SqliteView {
+pub struct SqliteView {
     readers: Arc<Readers>,
     /// Number of the commit that the view shows.
     commit: u64,
@@ -145,7 +145,7 @@ impl SqliteView {
     }
 }
 
-impl StoreView for SqliteView {
+impl PagedView for SqliteView {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
         let reader = self.reader()?;
         let mut statement = reader.prepare_cached("SELECT value FROM pairs WHERE key = ?1").map_err(failed("read"))?;
@@ -203,7 +203,7 @@ impl Drop for SqliteView {
 /// Returns a column's bytes. SQLite can return an empty blob as NULL.
 fn blob<'a>(row: &'a rusqlite::Row<'_>, column: usize) -> Result<&'a [u8], BackendError> {
     let value = row.get_ref(column).map_err(failed("read"))?;
-    value.as_blob_or_null().map(Option::unwrap_or_default).map_err(|error| connection::corrupt(&error.to_string()))
+    value.as_blob_or_null().map(Option::unwrap_or_default).map_err(connection::corrupt)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -10,12 +10,12 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, BufReader, IsTerminal},
+    io::{self, BufReader},
     path::{Path, PathBuf},
 };
 
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use thalweg_engine::{
     BackendKind, Options,
@@ -26,62 +26,50 @@ use thalweg_engine::{
 };
 use thalweg_types::{Classified, Lsn};
 
-use super::with_target;
+use super::migrate;
 use crate::{
+    args::Place,
     failure::{Exit, Failure},
     render,
+    session::{Access, PartialFile, Session, SnapshotAsk},
     span::{Since, parse_since, show_time},
-    target::{
-        Access, Place, Target,
-        snapshot::{PartialFile, SnapshotAsk},
-    },
 };
 
 const EXTENSION: &str = "tws";
 
-/// What to back up, and where.
+/// Options of `backup`.
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "The backup is of one moment; writes go on meanwhile. It is checked when it is written, chunk by chunk and read\n\
-                  back. A backup that is stopped leaves FILE.partial, and starts anew; one whose connection breaks goes on.\n\n\
-                  Examples:\n  thalweg backup --to monday.tws\n  thalweg backup --to backups/                    # first a full one\n  \
-                  thalweg backup --to backups/ --incremental      # then what was written since\n  \
+    after_help = "A backup shows the data at one point in time, while writes continue. Each chunk is checked, and the file is read\n\
+                  back. An interrupted backup leaves FILE.partial and must be started again; a broken connection is resumed.\n\n\
+                  Examples:\n  thalweg backup --to monday.tws\n  thalweg backup --to backups/                    # a full backup\n  \
+                  thalweg backup --to backups/ --incremental      # changes since the last one\n  \
                   thalweg backup verify backups/\n  thalweg restore backups/ --data ./restored"
 )]
 pub struct Backup {
     #[command(subcommand)]
     pub action: Option<BackupAction>,
-    /// A new file, or a directory of backups (one that exists, or a name that ends with /)
+    /// A new file, or a directory of backups: an existing one, or a name that ends with /
     #[arg(long, value_name = "PATH")]
     pub to: Option<PathBuf>,
-    /// Only what was written since the newest backup in the directory; all of it if there is none
+    /// Only the changes since the newest backup in the directory; all data if there is none
     #[arg(long)]
     pub incremental: bool,
-    /// How it is compressed: zstd, lz4 or none
+    /// Compression: zstd, lz4 or none
     #[arg(long, default_value = "zstd", value_parser = compression, value_name = "METHOD")]
     pub compress: Compression,
     #[command(flatten)]
     pub place: Place,
 }
 
-/// What to do with a backup that is there.
+/// Actions on existing backups.
 #[derive(Subcommand, Debug)]
 pub enum BackupAction {
-    /// Read backups to their end and check everything in them
+    /// Read backups completely and check their contents
     Verify(From),
-    /// List backups, and what can be restored from them
+    /// List backups and the range that they can restore
     Show(From),
-}
-
-impl Backup {
-    /// Returns true if the command prints JSON, which then applies to its errors as well.
-    pub fn wants_json(&self) -> bool {
-        match &self.action {
-            Some(BackupAction::Verify(from) | BackupAction::Show(from)) => from.json,
-            None => self.place.json,
-        }
-    }
 }
 
 /// Backups.
@@ -95,11 +83,11 @@ pub struct From {
     pub json: bool,
 }
 
-/// What to restore, and where.
+/// Options of `restore`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The directory must be new or empty. The node in it is a new one that goes on where the backup ends; one that was\n\
-                  stopped before its end can't be opened, and is begun anew by the same command.\n\n\
+    after_help = "The directory must be new or empty. It gets a new node that continues where the backup ends. The directory of an\n\
+                  interrupted restore can't be opened; the same command starts the restore again.\n\n\
                   Examples:\n  thalweg restore backups/ --data ./restored\n  thalweg restore monday.tws --data ./restored --backend redb\n  \
                   thalweg restore backups/ --data ./before --to-time 2026-11-20T08:30:00Z\n  \
                   thalweg restore backups/ --data ./before --to-time 10m      # as of ten minutes ago"
@@ -111,22 +99,22 @@ pub struct Restore {
     /// The new directory
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
-    /// The backend that shall keep the state: memory, lsm, redb or sqlite [default: lsm]
-    #[arg(long, value_parser = super::migrate::backend)]
+    /// Backend of the new directory: memory, lsm, redb or sqlite [default: lsm]
+    #[arg(long, value_parser = migrate::backend)]
     pub backend: Option<BackendKind>,
-    /// Only what was written below this LSN
+    /// Restore only writes below this LSN
     #[arg(long, value_name = "LSN", conflicts_with = "to_time")]
     pub to_lsn: Option<u64>,
-    /// Only what was written until then: a time, or a span before now
+    /// Restore only writes until this time: 2026-11-20T08:30:00Z, or a span before now
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub to_time: Option<Since>,
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
 }
 
 fn compression(text: &str) -> Result<Compression, String> {
-    Compression::from_name(text).ok_or_else(|| "one of zstd, lz4, none".to_owned())
+    Compression::from_name(text).ok_or_else(|| "use one of zstd, lz4, none".to_owned())
 }
 
 /// Runs `backup`: takes a backup into a file or a directory, or runs a subcommand.
@@ -136,17 +124,17 @@ pub fn run(args: &Backup) -> Result<(), Failure> {
         Some(BackupAction::Show(from)) => return show(from),
         None => {}
     }
-    let to = args.to.as_deref().ok_or_else(|| Failure::usage("say where: --to FILE, or --to DIR/"))?;
+    let to = args.to.as_deref().ok_or_else(|| Failure::usage("name the destination: --to FILE, or --to DIR/"))?;
     let ends_with_slash = to.as_os_str().as_encoded_bytes().ends_with(b"/");
     if to.is_dir() || ends_with_slash || (args.incremental && !to.exists()) {
-        return with_target(&args.place, Access::Read, |target| into_directory(args, target, to));
+        return Session::with(&args.place, Access::Read, |session| into_directory(args, session, to));
     }
     if args.incremental {
-        return Err(Failure::usage(format!("{} is a file: increments go into a directory", to.display())));
+        return Err(Failure::usage(format!("{} is a file, and --incremental needs a directory", to.display())));
     }
     refuse_existing(to)?;
-    let (path, verified) = with_target(&args.place, Access::Read, |target| {
-        take(args, target, None, &with_suffix(to, ".partial"), &|_| Ok(Some(to.to_owned())))
+    let (path, verified) = Session::with(&args.place, Access::Read, |session| {
+        take(args, session, None, &with_suffix(to, ".partial"), &|_| Ok(Some(to.to_owned())))
     })?
     .ok_or_else(|| Failure::usage("nothing was written"))?;
     tell(args, &path, &verified)
@@ -155,25 +143,25 @@ pub fn run(args: &Backup) -> Result<(), Failure> {
 fn refuse_existing(path: &Path) -> Result<(), Failure> {
     if path.exists() {
         return Err(Failure::new(Exit::Usage, "exists", format!("{} exists", path.display()))
-            .then("backups are never written over: name a new file, or a directory"));
+            .then("a backup is never overwritten: name a new file, or a directory"));
     }
     Ok(())
 }
 
-fn into_directory(args: &Backup, target: &dyn Target, dir: &Path) -> Result<(), Failure> {
+fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Failure> {
     fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;
     let there = infos(&parts(&[dir.to_owned()])?)?;
     let newest = there.iter().max_by_key(|(_, info)| info.applied.lsn).map(|(_, info)| *info);
     let has_full = there.iter().any(|(_, info)| info.kind == PartKind::Full);
     let since = newest.filter(|_| has_full);
     if args.incremental && since.is_none() {
-        render::note(&format!("{} has no full backup yet: this is one", dir.display()));
+        render::note(&format!("{} has no full backup yet: taking one", dir.display()));
     }
     let name = |info: &SnapshotInfo| place_for(dir, newest.as_ref(), info);
     let partial = dir.join("backup.partial");
     if let Some(since) = since {
         // An increment is taken before a full backup as well, so that every point in time up to it stays restorable.
-        match take(args, target, Some(since.applied.lsn), &partial, &name) {
+        match take(args, session, Some(since.applied.lsn), &partial, &name) {
             Ok(Some((path, verified))) => tell(args, &path, &verified)?,
             Ok(None) if args.incremental => return nothing_new(args, &since),
             Ok(None) => {}
@@ -185,9 +173,9 @@ fn into_directory(args: &Backup, target: &dyn Target, dir: &Path) -> Result<(), 
             return Ok(());
         }
     }
-    match take(args, target, None, &partial, &name)? {
+    match take(args, session, None, &partial, &name)? {
         Some((path, verified)) => tell(args, &path, &verified),
-        None => Err(Failure::usage("a full backup of this moment is there already")),
+        None => Err(Failure::usage("the directory already has a full backup of this LSN")),
     }
 }
 
@@ -229,12 +217,12 @@ fn hint(failure: Failure) -> Failure {
 /// Takes a snapshot, verifies it, and renames it to the path that `name` returns. Returns `None` if `name` does.
 fn take(
     args: &Backup,
-    target: &dyn Target,
+    session: &Session,
     since: Option<Lsn>,
     partial: &Path,
     name: &dyn Fn(&SnapshotInfo) -> Result<Option<PathBuf>, Failure>,
 ) -> Result<Option<(PathBuf, Verified)>, Failure> {
-    let taken = take_partial(args, target, since, partial).and_then(|verified| match name(&verified.info)? {
+    let taken = take_partial(args, session, since, partial).and_then(|verified| match name(&verified.info)? {
         None => Ok(None),
         Some(path) => {
             refuse_existing(&path)?;
@@ -250,18 +238,18 @@ fn take(
     taken
 }
 
-fn take_partial(args: &Backup, target: &dyn Target, since: Option<Lsn>, partial: &Path) -> Result<Verified, Failure> {
+fn take_partial(args: &Backup, session: &Session, since: Option<Lsn>, partial: &Path) -> Result<Verified, Failure> {
     let fault = |error: io::Error| Failure::file(partial, &error);
     if partial.exists() {
-        render::note(&format!("{} was not finished: it is taken anew", partial.display()));
+        render::note(&format!("{} was not finished: taking it again", partial.display()));
     }
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(partial);
     let file = file.map(SnapshotFile::new).map_err(fault)?;
     let mut out = PartialFile { path: partial.to_owned(), file };
-    let bar = bar("taking", 0, args.place.json);
+    let bar = bar("taking", None, args.place.json);
     let mut progress = |bytes| bar.set_position(bytes);
     let mut ask = SnapshotAsk { since, compression: args.compress, progress: &mut progress };
-    let taken = target.snapshot(&mut ask, &mut out);
+    let taken = session.snapshot(&mut ask, &mut out);
     bar.finish_and_clear();
     taken?;
     out.file.finish().map_err(fault)?;
@@ -300,8 +288,8 @@ fn tell(args: &Backup, path: &Path, verified: &Verified) -> Result<(), Failure> 
 fn contents(verified: &Verified) -> String {
     let totals = &verified.totals;
     let count = match verified.info.kind {
-        PartKind::Full => format!("{} rows", render::count(totals.rows)),
-        PartKind::Increment => format!("{} entries", render::count(totals.entries)),
+        PartKind::Full => render::counted(totals.rows, "row", "rows"),
+        PartKind::Increment => render::counted(totals.entries, "entry", "entries"),
     };
     format!("{count} of {}", render::bytes(totals.bytes()))
 }
@@ -374,7 +362,7 @@ fn of_part(path: &Path, error: &SnapshotReadError) -> Failure {
 
 fn verify_file(path: &Path, json: bool) -> Result<Verified, SnapshotReadError> {
     let file = File::open(path)?;
-    let bar = bar("checking", file.metadata()?.len(), json);
+    let bar = bar("checking", Some(file.metadata()?.len()), json);
     let verified = verify(bar.wrap_read(BufReader::with_capacity(256 * 1024, file)));
     bar.finish_and_clear();
     verified
@@ -395,14 +383,14 @@ fn check(args: &From) -> Result<(), Failure> {
             ))?,
             Err(error) => {
                 let failure = of_part(path, &error);
-                failure.report(args.json);
+                render::failure(&failure, args.json);
                 bad.get_or_insert(failure);
             }
         }
     }
     if let Some(first) = bad {
-        return Err(Failure::new(first.exit, first.code, "not every backup is good")
-            .then("those before the first bad one can still be restored with --to-lsn"));
+        return Err(Failure::new(first.exit, first.code, "some backups are damaged")
+            .then("the backups before the first damaged one can still be restored with --to-lsn"));
     }
     let parts: Vec<_> = files.iter().map(Part::file).collect();
     chain(&parts, RestoreTo::End).map_err(|error| of_restore(&error))?;
@@ -413,7 +401,7 @@ fn check(args: &From) -> Result<(), Failure> {
 fn show(args: &From) -> Result<(), Failure> {
     let all = infos(&parts(&args.from)?)?;
     if all.is_empty() && !args.json {
-        render::note("no backups there: `thalweg backup --to DIR/` takes one");
+        render::note("no backups yet: `thalweg backup --to DIR/` takes one");
         return Ok(());
     }
     if args.json {
@@ -434,11 +422,11 @@ pub fn run_restore(args: &Restore) -> Result<(), Failure> {
     let parts: Vec<_> = parts(&args.from)?.iter().map(Part::file).collect();
     let to = match (args.to_lsn, args.to_time) {
         (Some(lsn), _) => RestoreTo::Lsn(Lsn(lsn)),
-        (None, Some(time)) => RestoreTo::Time(time.time(super::stream::now())),
+        (None, Some(time)) => RestoreTo::Time(time.time()),
         (None, None) => RestoreTo::End,
     };
     let options = Options { backend: args.backend, ..Options::default() };
-    let bar = bar("restoring", 0, args.json);
+    let bar = bar("restoring", None, args.json);
     let restored = restore(&args.data, &parts, to, &options, &mut |progress| {
         bar.set_position(progress.totals.bytes());
         bar.set_message(format!("part {} of {}", (progress.parts + 1).min(progress.of), progress.of));
@@ -446,7 +434,7 @@ pub fn run_restore(args: &Restore) -> Result<(), Failure> {
     bar.finish_and_clear();
     let restored = restored.map_err(|error| of_restore(&error))?;
     if restored.removed_unfinished && !args.json {
-        render::note("an earlier restore had not finished: what it left was removed first");
+        render::note("the files of an unfinished earlier restore were removed first");
     }
     let time = show_time(restored.time.0);
     if args.json {
@@ -459,16 +447,13 @@ pub fn run_restore(args: &Restore) -> Result<(), Failure> {
         return render::line(&object.to_string());
     }
     render::line(&format!(
-        "{}: restored from {} up to LSN {}, revision {}, {time}: {} rows, {} entries, {}",
+        "{}: restored from {} up to LSN {}, revision {}, {time}: {}, {}, {}",
         args.data.display(),
-        match restored.parts {
-            1 => "1 backup".to_owned(),
-            many => format!("{many} backups"),
-        },
+        render::counted(restored.parts as u64, "backup", "backups"),
         restored.lsn,
         restored.revision,
-        render::count(restored.totals.rows),
-        render::count(restored.totals.entries),
+        render::counted(restored.totals.rows, "row", "rows"),
+        render::counted(restored.totals.entries, "entry", "entries"),
         render::bytes(restored.totals.bytes()),
     ))
 }
@@ -480,27 +465,24 @@ fn of_restore(error: &RestoreError) -> Failure {
             Failure { exit: Exit::NotFound, ..failure }
         }
         RestoreError::TooLate { .. } | RestoreError::TooEarly { .. } => {
-            failure.then("`thalweg backup show` lists what is there")
+            failure.then("`thalweg backup show` lists the existing backups")
         }
         RestoreError::Missing { from, .. } => {
-            failure.then(format!("find it, or restore what comes before with --to-lsn {from}"))
+            failure.then(format!("find that backup, or restore the earlier ones with --to-lsn {from}"))
         }
-        _ if error.code() == "disk_full" => failure.then("make room, then start again: it begins anew"),
+        _ if error.code() == "disk_full" => failure.then("free disk space, then start the restore again"),
         _ => failure,
     }
 }
 
-fn bar(what: &'static str, length: u64, json: bool) -> ProgressBar {
-    let bar = if length > 0 { ProgressBar::new(length) } else { ProgressBar::no_length() };
-    let style = if length > 0 {
-        "{elapsed_precise} {prefix:9} {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}"
-    } else {
-        "{elapsed_precise} {prefix:9} {spinner} {binary_bytes}, {binary_bytes_per_sec} {msg}"
+fn bar(what: &'static str, length: Option<u64>, json: bool) -> ProgressBar {
+    let template = match length {
+        Some(_) => {
+            "{elapsed_precise} {prefix:9} {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}"
+        }
+        None => "{elapsed_precise} {prefix:9} {spinner} {binary_bytes}, {binary_bytes_per_sec} {msg}",
     };
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+    let bar = render::progress_bar(length, template, json);
     bar.set_prefix(what);
-    if json || !io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
     bar
 }

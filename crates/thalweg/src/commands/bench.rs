@@ -25,8 +25,9 @@ use crate::{
 
 /// The suites.
 #[derive(Subcommand, Debug)]
-#[command(after_help = "Exit codes: 0 measured, and what was asked for is met; 4 measured, and something is missed;\n\
-                        1 void: the figures mean nothing (the report says why).\n\n\
+#[command(
+    after_help = "Exit codes: 0 all checks are met; 4 a check is missed; 1 the figures are void (the report gives the\n\
+                        reason).\n\n\
                         Examples:\n  thalweg bench log --only-checks\n  thalweg bench engine --mode quick\n  \
                         thalweg bench backends --plots plots --sweep-size 1000000 --sweep-readers 16\n  \
                         thalweg bench http --rate 5000 --connections 64 --duration 10s\n  \
@@ -37,31 +38,32 @@ use crate::{
                         thalweg bench cache --concurrency 32 --transport tcp,quic\n  \
                         thalweg bench streams --only 'publish 1024'\n  \
                         thalweg bench resp --server thalweg@1,redis-none --mix get:9,set:1 -c 50 -P 16\n  \
-                        thalweg bench resp --preset goals")]
+                        thalweg bench resp --preset goals"
+)]
 pub enum Bench {
-    /// Appends to the log at each durability, beside a raw probe of the same disk
+    /// Appends to the log at each durability level, compared with a raw probe of the same disk
     Log(Suite<LogOptions>),
-    /// The embedded engine: writes, reads, ranges, mixed work, compaction
+    /// The embedded engine: writes, reads, ranges, mixed load, compaction
     Engine(Suite<EngineOptions>),
-    /// The state's backends: durable writes, reads, copies, transactions, behind the log and each alone
+    /// The state's backends, behind the log and alone: durable writes, reads, copies, transactions
     Backends(Suite<BackendsOptions>),
-    /// Consumer groups: many members fetch and ack one stream, batched and one by one
+    /// Consumer groups: many members fetch and ack records of one stream, in batches and one by one
     Groups(Suite<GroupsOptions>),
-    /// Snapshots of a filled database while others write: how fast, and what the writers notice
+    /// Snapshots of a filled database under writes: their speed, and their effect on the writers
     Snapshot(Suite<SnapshotOptions>),
-    /// A server under scheduled load, counted from the scheduled moment
+    /// A server under scheduled HTTP load, with latencies measured from the scheduled time
     Http(Suite<HttpOptions>),
-    /// Subjects over the native protocol: publish, fan out, receive; every delivery checked and timed
+    /// Subjects over the native protocol: publish, fan out, receive; every delivery is checked and timed
     Pubsub(Suite<PubsubOptions>),
     /// Caches over the native protocol: puts, hits and misses
     Cache(Suite<CacheOptions>),
-    /// Durable appends and reads over the native protocol, beside bare disk and network
+    /// Durable appends and reads over the native protocol, compared with the bare disk and network
     Streams(Suite<StreamsOptions>),
-    /// Any servers that speak RESP, in turns in one run; every reply compared
+    /// Servers that speak RESP, measured in turns in one run; every reply is compared
     Resp(Suite<RespOptions>),
 }
 
-/// A suite's options, and where its report goes.
+/// Options of a suite, and the destination of its report.
 #[derive(Args, Debug)]
 pub struct Suite<O: Args> {
     #[command(flatten)]
@@ -75,24 +77,6 @@ pub struct Suite<O: Args> {
     /// Also write the report with its plots as one HTML page to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-}
-
-impl Bench {
-    /// Returns true if the command prints JSON, which then applies to its errors as well.
-    pub fn wants_json(&self) -> bool {
-        match self {
-            Self::Log(suite) => suite.json,
-            Self::Engine(suite) => suite.json,
-            Self::Backends(suite) => suite.json,
-            Self::Groups(suite) => suite.json,
-            Self::Snapshot(suite) => suite.json,
-            Self::Http(suite) => suite.json,
-            Self::Pubsub(suite) => suite.json,
-            Self::Cache(suite) => suite.json,
-            Self::Streams(suite) => suite.json,
-            Self::Resp(suite) => suite.json,
-        }
-    }
 }
 
 pub fn run(bench: &Bench) -> Result<(), Failure> {
@@ -125,8 +109,10 @@ impl<O: Args> Suite<O> {
         render::line(shown.trim_end())?;
         match report.verdict() {
             Verdict::Met => Ok(()),
-            Verdict::Missed => Err(Failure::new(Exit::Conflict, "missed", "measured, and a check is missed")),
-            Verdict::Void => Err(Failure::new(Exit::Failed, "void", "the figures are void; the report says why")),
+            Verdict::Missed => Err(Failure::new(Exit::Conflict, "missed", "a check of the measurement is missed")),
+            Verdict::Void => {
+                Err(Failure::new(Exit::Failed, "void", "the figures are void; the report gives the reason"))
+            }
         }
     }
 }

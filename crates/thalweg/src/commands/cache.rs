@@ -4,16 +4,16 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use thalweg_types::command::Deadline;
 
-use super::{kv::bytes_or_stdin, parse_key, time::parse_ttl};
+use super::{
+    input,
+    time::{parse_touch, parse_ttl},
+};
 use crate::{
-    cli::KeyFormat,
+    args::{KeyFormat, ServerPlace},
     failure::{Exit, Failure},
-    render::{self, Lines},
+    render::{self, Lines, said},
+    session::{Entry, Expected, Session},
     span::parse_bytes,
-    target::{
-        ServerPlace,
-        caches::{Caches, Entry, Expected},
-    },
 };
 
 /// Number of keys requested per page.
@@ -23,23 +23,23 @@ const PAGE_KEYS: u64 = 10_000;
 pub enum Cache {
     /// List caches with their figures
     List(Plain),
-    /// Create a cache; one that exists is left as it is. The first put also creates one
+    /// Create a cache; an existing one is not changed. The first put also creates one
     Create {
         /// The cache
         cache: String,
-        /// The most that it holds [default: as the server is configured]
+        /// Maximum size [default: that of the server's configuration]
         #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
         max_bytes: Option<u64>,
         #[command(flatten)]
         place: ServerPlace,
     },
-    /// Show how a cache does: entries, bytes, hits, misses, evictions
+    /// Show the figures of a cache: entries, bytes, hits, misses, evictions
     Stats(Named),
-    /// Forget all entries of a cache
+    /// Remove all entries of a cache
     Clear(Named),
-    /// Drop a cache with all that is in it
+    /// Drop a cache and its entries
     Drop(Named),
-    /// Print an entry's value, byte for byte; ends with 3 if there is none
+    /// Print an entry's value, byte for byte; ends with 3 if the entry does not exist
     Get(Key),
     /// Put an entry
     Put(Put),
@@ -48,37 +48,37 @@ pub enum Cache {
     Del {
         #[command(flatten)]
         key: Key,
-        /// Only if it is of this version
+        /// Only if the entry has this version
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
     },
-    /// Change until when an entry lives, and nothing else
+    /// Change the lifetime of an entry without changing its value
     Touch {
         #[command(flatten)]
         key: Key,
-        /// How long it lives from now on: a span such as 30s, or never
-        #[arg(long, value_name = "TTL", value_parser = super::time::parse_touch)]
+        /// New lifetime from now on: a span such as 30s, or never
+        #[arg(long, value_name = "TTL", value_parser = parse_touch)]
         ttl: Deadline,
     },
-    /// Add to a counter, and print what it is then
+    /// Add to a counter, and print its new value
     Incr {
         #[command(flatten)]
         key: Key,
-        /// How much
+        /// Number to add
         #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
         by: i64,
-        /// How long it lives [default: as long as before]
+        /// New lifetime [default: the current one]
         #[arg(long, value_name = "TTL", value_parser = parse_ttl)]
         ttl: Option<Deadline>,
     },
-    /// List keys, in no order
+    /// List keys in any order
     Keys {
         /// The cache
         cache: String,
-        /// At most so many
+        /// Maximum number of keys
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
-        /// How keys are shown
+        /// Format in which keys are shown
         #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
         key_format: KeyFormat,
         #[command(flatten)]
@@ -106,7 +106,7 @@ pub struct Key {
     pub cache: String,
     /// The key
     pub key: String,
-    /// How the key is typed
+    /// Format in which the key is typed
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub key_format: KeyFormat,
     #[command(flatten)]
@@ -115,7 +115,7 @@ pub struct Key {
 
 impl Key {
     fn bytes(&self) -> Result<Vec<u8>, Failure> {
-        parse_key(&self.key, self.key_format)
+        self.key_format.parse(&self.key)
     }
 }
 
@@ -125,18 +125,18 @@ impl Key {
 pub struct Put {
     #[command(flatten)]
     pub key: Key,
-    /// The value; `-` or nothing reads stdin
+    /// The value; `-` or no argument reads stdin
     pub value: Option<String>,
-    /// How long it lives: a span such as 30s, never, or keep (as the value before) [default: until it is evicted]
+    /// Lifetime: a span such as 30s, never, or keep (the current one) [default: until it is evicted]
     #[arg(long, value_name = "TTL", value_parser = parse_ttl)]
     pub ttl: Option<Deadline>,
-    /// Only if there is no such entry
+    /// Only if the entry does not exist
     #[arg(long, group = "condition")]
     pub if_absent: bool,
-    /// Only if there is such an entry
+    /// Only if the entry exists
     #[arg(long, group = "condition")]
     pub if_present: bool,
-    /// Only if it is of this version
+    /// Only if the entry has this version
     #[arg(long, value_name = "N", group = "condition")]
     pub if_version: Option<u64>,
 }
@@ -154,62 +154,57 @@ impl Cache {
 }
 
 pub fn run(command: &Cache) -> Result<(), Failure> {
-    let (http, json) = (command.place().http()?, command.place().json);
-    let caches = Caches(&http);
+    let (session, json) = (&Session::of_server(command.place())?, command.place().json);
     match command {
-        Cache::List(_) => list(&caches.list()?, json),
+        Cache::List(_) => list(&session.caches()?, json),
         Cache::Create { cache, max_bytes, .. } => {
-            let (shown, created) = caches.create(cache, *max_bytes)?;
-            let most = render::bytes(shown["max_bytes"].as_u64().unwrap_or_default());
-            let text = if created { format!("created, holds {most}") } else { format!("exists, holds {most}") };
-            said(&text, &shown, json)
+            let (shown, created) = session.create_cache(cache, *max_bytes)?;
+            let max = render::bytes(shown["max_bytes"].as_u64().unwrap_or_default());
+            said(&shown, json, || format!("{}, at most {max}", if created { "created" } else { "exists" }))
         }
-        Cache::Stats(named) => stats(&caches.stats(&named.cache)?, json),
+        Cache::Stats(named) => stats(&session.cache_stats(&named.cache)?, json),
         Cache::Clear(named) => {
-            caches.clear(&named.cache)?;
-            said("ok, empty", &json!({ "cache": named.cache }), json)
+            session.clear_cache(&named.cache)?;
+            said(&json!({ "cache": named.cache }), json, || "ok, empty".to_owned())
         }
         Cache::Drop(named) => {
-            caches.drop_cache(&named.cache)?;
-            said("ok, dropped", &json!({ "cache": named.cache }), json)
+            session.drop_cache(&named.cache)?;
+            said(&json!({ "cache": named.cache }), json, || "ok, dropped".to_owned())
         }
-        Cache::Get(key) => get(&caches, key, json),
+        Cache::Get(key) => get(session, key, json),
         Cache::Put(put) => {
             let expected = match (put.if_absent, put.if_present, put.if_version) {
                 (true, ..) => Expected::Absent,
                 (_, true, _) => Expected::Present,
-                (.., Some(version)) => Expected::Version(version),
+                (.., Some(version)) => Expected::Revision(version),
                 _ => Expected::Anything,
             };
-            let value = bytes_or_stdin(put.value.as_deref())?;
-            let version = caches.put(&put.key.cache, &put.key.bytes()?, &value, put.ttl, expected)?;
-            said(&format!("ok, version {version}"), &json!({ "version": version }), json)
+            let value = input::value(put.value.as_deref())?;
+            let version = session.put_entry(&put.key.cache, &put.key.bytes()?, &value, put.ttl, expected)?;
+            said(&json!({ "version": version }), json, || format!("ok, version {version}"))
         }
         Cache::Del { key, if_version } => {
-            caches.delete(&key.cache, &key.bytes()?, if_version.map_or(Expected::Anything, Expected::Version))?;
-            said("ok", &json!({}), json)
+            let expected = if_version.map_or(Expected::Anything, Expected::Revision);
+            session.delete_entry(&key.cache, &key.bytes()?, expected)?;
+            said(&json!({}), json, || "ok".to_owned())
         }
         Cache::Touch { key, ttl } => {
-            caches.touch(&key.cache, &key.bytes()?, *ttl)?;
-            said("ok", &json!({}), json)
+            session.touch_entry(&key.cache, &key.bytes()?, *ttl)?;
+            said(&json!({}), json, || "ok".to_owned())
         }
         Cache::Incr { key, by, ttl } => {
-            let value = caches.add(&key.cache, &key.bytes()?, *by, *ttl)?;
-            said(&value.to_string(), &json!({ "value": value }), json)
+            let value = session.add_to_entry(&key.cache, &key.bytes()?, *by, *ttl)?;
+            said(&json!({ "value": value }), json, || value.to_string())
         }
-        Cache::Keys { cache, limit, key_format, .. } => keys(&caches, cache, *limit, *key_format, json),
+        Cache::Keys { cache, limit, key_format, .. } => keys(session, cache, *limit, *key_format, json),
     }
 }
 
-fn said(text: &str, object: &Value, json: bool) -> Result<(), Failure> {
-    if json { render::line(&object.to_string()) } else { render::line(text) }
-}
-
-fn get(caches: &Caches<'_>, key: &Key, json: bool) -> Result<(), Failure> {
-    let Some(Entry { value, version, ttl }) = caches.get(&key.cache, &key.bytes()?)? else {
+fn get(session: &Session, key: &Key, json: bool) -> Result<(), Failure> {
+    let Some(Entry { value, version, ttl }) = session.entry(&key.cache, &key.bytes()?)? else {
         let message = format!("there is no key {:?} in cache {:?}", key.key, key.cache);
         return Err(Failure::new(Exit::NotFound, "not_found", message)
-            .then("it was never put, has ended, had to go for others, or the server has started anew"));
+            .then("it was never put, it expired, it was evicted, or the server restarted"));
     };
     if !json {
         return render::out(&value);
@@ -221,22 +216,15 @@ fn get(caches: &Caches<'_>, key: &Key, json: bool) -> Result<(), Failure> {
     render::line(&Value::Object(object).to_string())
 }
 
-fn keys(caches: &Caches<'_>, cache: &str, limit: Option<u64>, format: KeyFormat, json: bool) -> Result<(), Failure> {
+fn keys(session: &Session, cache: &str, limit: Option<u64>, format: KeyFormat, json: bool) -> Result<(), Failure> {
     let (mut lines, mut left, mut cursor) = (Lines::new(), limit.unwrap_or(u64::MAX), None);
     while left > 0 {
-        let (page, next) = caches.keys(cache, left.min(PAGE_KEYS), cursor.as_deref())?;
+        let (page, next) = session.cache_keys(cache, left.min(PAGE_KEYS), cursor.as_deref())?;
         left -= (page.len() as u64).min(left);
         for key in page {
-            let text = match (json, format) {
-                (true, _) => {
-                    let mut object = Map::new();
-                    render::insert_bytes(&mut object, "key", &key);
-                    Value::Object(object).to_string()
-                }
-                (false, KeyFormat::Text) => render::one_line(&key),
-                (false, KeyFormat::Hex) => key.iter().map(|byte| format!("{byte:02x}")).collect(),
-            };
-            lines.line(&text)?;
+            let mut object = Map::new();
+            render::insert_bytes(&mut object, "key", &key);
+            lines.line(&if json { Value::Object(object).to_string() } else { format.show(&key) })?;
         }
         cursor = next;
         if cursor.is_none() {
@@ -269,12 +257,11 @@ fn list(all: &[Value], json: bool) -> Result<(), Failure> {
 }
 
 fn stats(shown: &Value, json: bool) -> Result<(), Failure> {
-    if json {
-        return render::line(&shown.to_string());
-    }
-    let rows = render::flatten(shown).into_iter().map(|(name, value)| match &*name {
-        "hit_ratio" => vec![name, percent(&shown["hit_ratio"])],
-        _ => vec![name, value],
-    });
-    render::line(&render::table(&["figure", ""], rows))
+    said(shown, json, || {
+        let rows = render::flatten(shown).into_iter().map(|(name, value)| match &*name {
+            "hit_ratio" => vec![name, percent(&shown["hit_ratio"])],
+            _ => vec![name, value],
+        });
+        render::table(&["figure", ""], rows)
+    })
 }

@@ -15,16 +15,14 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use thalweg_server::GroupCall;
 
-use super::with_target;
+use super::record::{self, RecordFormat};
 use crate::{
-    cli::RecordFormat,
-    commands::stream::{record_json, record_text},
+    args::Place,
     failure::{Exit, Failure},
     render::{self, Lines},
+    session::{Access, GroupCall, PushAsk, Session, StreamRecord},
     span::{parse_bytes, parse_span},
-    target::{Access, Place, StreamRecord, Target, groups::PushAsk, record_of},
 };
 
 /// Maximum wait of one fetch, so that a lost server is noticed soon.
@@ -34,23 +32,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two attempts to reach a lost server.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// When records are acked.
+/// Time at which records are acked.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// Once they have been printed, or their command has succeeded
+    /// After they were printed, or after their command succeeded
     Auto,
-    /// Not here: with `thalweg groups ack`, by the attempt that is printed with each
+    /// Never; ack with `thalweg groups ack` and the attempt that is printed with each record
     None,
 }
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Prints what the group delivers and ends when nothing is left, unless --wait or --follow say otherwise. \
-                  What is not acked when this ends, however it ends, is delivered again after the group's deadline.\n\n\
-                  --exec runs the command in a shell for each record, one after the other: the payload on stdin, and \
-                  RECORD_OFFSET, RECORD_KEY, RECORD_TIME_MICROS, RECORD_DELIVERIES and RECORD_ATTEMPT in the \
-                  environment. A command that ends with 0 acks its record; else the record is given back and comes \
-                  again after --retry-delay. While it runs, the deadline is extended.\n\n\
+    after_help = "Prints the records that the group delivers, and ends when none is left unless --wait or --follow is given. \
+                  Records that are not acked when this command ends are delivered again after the group's deadline.\n\n\
+                  --exec runs the command in a shell for each record, one after the other. The command gets the payload \
+                  on stdin, and RECORD_OFFSET, RECORD_KEY, RECORD_TIME_MICROS, RECORD_DELIVERIES and RECORD_ATTEMPT in \
+                  the environment. Exit code 0 acks the record. Otherwise the record is returned to the group, and is \
+                  delivered again after --retry-delay. The deadline is extended while the command runs.\n\n\
                   Examples:\n  thalweg consume orders --group billing\n  \
                   thalweg consume orders --group billing --follow --exec './bill'\n  \
                   thalweg consume orders --group billing --push --batch 10 | ./bill-them\n  \
@@ -66,35 +64,34 @@ pub struct Consume {
     /// The name of this member, shown by `thalweg groups show`
     #[arg(long, short, value_name = "NAME", default_value = "default")]
     pub member: String,
-    /// Create the group if it is not there, to begin with the oldest record
+    /// Create the group if it does not exist, beginning with the oldest record
     #[arg(long)]
     pub create: bool,
-    /// Records that are fetched at a time
+    /// Maximum number of records in a fetch
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub batch: u32,
-    /// End after so many records
+    /// End after this number of records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Wait so long for a record before ending
+    /// Maximum time to wait for a record before the command ends
     #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "0s", conflicts_with = "follow")]
     pub wait: Duration,
-    /// Wait for records for ever
+    /// Wait for records without a limit
     #[arg(long, short)]
     pub follow: bool,
-    /// Wait for records for ever, and have the server push them, as long as no more than --batch of them wait for an
-    /// ack
+    /// Wait for records without a limit, and let the server push them; at most --batch of them are unacked at a time
     #[arg(long, conflicts_with_all = ["wait", "follow", "exec"])]
     pub push: bool,
-    /// A push also pauses while so many bytes wait for an ack
+    /// Maximum bytes of unacked records; a push pauses above it
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "push")]
     pub credit_bytes: Option<u64>,
-    /// When records are acked
+    /// Time at which records are acked
     #[arg(long, value_enum, default_value = "auto")]
     pub ack: Acks,
     /// Run this command for each record
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["payload_only", "ack"])]
     pub exec: Option<String>,
-    /// A record whose command failed comes again after so long
+    /// Time after which a record whose command failed is delivered again
     #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "5s", requires = "exec")]
     pub retry_delay: Duration,
     #[command(flatten)]
@@ -130,25 +127,25 @@ impl Batch {
 
 pub fn run(args: &Consume) -> Result<(), Failure> {
     let access = if args.create { Access::Write } else { Access::Read };
-    let failed = with_target(&args.place, access, |target| {
-        let member = Member { args, target, deadline: deadline(args, target)? };
+    let failed = Session::with(&args.place, access, |session| {
+        let member = Member { args, session, deadline: deadline(args, session)? };
         if args.push { member.take_pushed().map(|()| 0) } else { member.consume() }
     })?;
     match failed {
         0 => Ok(()),
         failed => {
-            let message = format!("the command failed for {failed} records");
-            Err(Failure::new(Exit::Failed, "exec_failed", message).then("they are delivered again"))
+            let message = format!("the command failed for {}", render::counted(failed, "record", "records"));
+            Err(Failure::new(Exit::Failed, "exec_failed", message).then("these records are delivered again"))
         }
     }
 }
 
 /// Returns the group's ack deadline; creates the group if requested.
-fn deadline(args: &Consume, target: &dyn Target) -> Result<Duration, Failure> {
+fn deadline(args: &Consume, session: &Session) -> Result<Duration, Failure> {
     let group = if args.create {
-        target.group(GroupCall::Create, &args.stream, &args.group, &json!({}))?
+        session.group(GroupCall::Create, &args.stream, &args.group, &json!({}))?
     } else {
-        target.group(GroupCall::Get, &args.stream, &args.group, &Value::Null)?
+        session.group(GroupCall::Get, &args.stream, &args.group, &Value::Null)?
     };
     let seconds = group["config"]["ack_deadline_seconds"].as_f64().unwrap_or(30.0);
     Ok(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(30)))
@@ -156,7 +153,7 @@ fn deadline(args: &Consume, target: &dyn Target) -> Result<Duration, Failure> {
 
 struct Member<'a> {
     args: &'a Consume,
-    target: &'a dyn Target,
+    session: &'a Session,
     deadline: Duration,
 }
 
@@ -193,7 +190,7 @@ impl Member<'_> {
                 credit_bytes: self.args.credit_bytes,
                 limit: self.args.limit.map(|_| left),
             };
-            let pushed = self.target.push(&self.args.stream, &self.args.group, &ask, &mut |records| {
+            let pushed = self.session.push(&self.args.stream, &self.args.group, &ask, &mut |records| {
                 lost_at = None;
                 let messages = records.iter().map(pushed_message).collect::<Option<Vec<_>>>().ok_or_else(not_ours)?;
                 left -= (messages.len() as u64).min(left);
@@ -216,7 +213,7 @@ impl Member<'_> {
     }
 
     fn call(&self, call: GroupCall, body: &Value) -> Result<Value, Failure> {
-        self.target.group(call, &self.args.stream, &self.args.group, body)
+        self.session.group(call, &self.args.stream, &self.args.group, body)
     }
 
     /// Fetches once, waiting for a part of the remaining time; with `--follow` it retries while the server restarts.
@@ -243,19 +240,16 @@ impl Member<'_> {
 
     fn show(&self, lines: &mut Lines, batch: &Batch) -> Result<(), Failure> {
         for Message { record, deliveries } in &batch.messages {
-            if self.args.place.json {
-                let mut object: Value = serde_json::from_str(&record_json(record)).unwrap_or_default();
-                object["attempt"] = json!(batch.attempt);
-                object["deliveries"] = json!(deliveries);
-                lines.line(&object.to_string())?;
-            } else if self.args.format.payload_only {
-                lines.bytes(&record.payload)?;
-                lines.line("")?;
-            } else if self.args.ack == Acks::None {
-                lines.line(&format!("{}\t{}", batch.attempt, record_text(record)))?;
-            } else {
-                lines.line(&record_text(record))?;
-            }
+            let object = self.args.place.json.then(|| {
+                let mut object = record.object();
+                object.insert("attempt".into(), json!(batch.attempt));
+                object.insert("deliveries".into(), json!(deliveries));
+                Value::Object(object)
+            });
+            record::show(lines, &self.args.format, object, &record.record, || match self.args.ack {
+                Acks::None => format!("{}\t{}", batch.attempt, record::stream_text(record)),
+                Acks::Auto => record::stream_text(record),
+            })?;
         }
         // Records are acked only after they were printed.
         lines.flush()?;
@@ -294,27 +288,27 @@ impl Member<'_> {
     fn settle(&self, call: GroupCall, body: &Value) -> Result<(), Failure> {
         let settled = match self.call(call, body) {
             Err(failure) if failure.exit == Exit::Unavailable && self.args.follow => {
-                render::note("what could not be acked is delivered again: the server is away");
+                render::note("the server is not reachable; records without an ack are delivered again");
                 return Ok(());
             }
             settled => settled?,
         };
         if settled["lapsed"].as_array().is_some_and(|lapsed| !lapsed.is_empty()) {
             let what = &settled["lapsed"];
-            render::note(&format!("too late, it is delivered again: {what}"));
+            render::note(&format!("the deadline has passed, so these are delivered again: {what}"));
         }
         Ok(())
     }
 }
 
 fn not_ours() -> Failure {
-    Failure::new(Exit::Failed, "not_thalweg", "the answer is none of a Thalweg server's")
-        .then("check --server or THALWEG_SERVER, and that server and command are of one version")
+    Failure::new(Exit::Failed, "not_thalweg", "the answer is not that of a Thalweg server")
+        .then("check --server or THALWEG_SERVER, and that server and command have the same version")
 }
 
 fn batch_of(answer: &Value) -> Option<Batch> {
     let message = |value: &Value| {
-        let record = record_of(value.as_object()?)?;
+        let record = StreamRecord::of(value.as_object()?)?;
         Some(Message { record, deliveries: value["deliveries"].as_u64()? })
     };
     let messages = answer["messages"].as_array()?.iter().map(message).collect::<Option<Vec<_>>>()?;
@@ -324,7 +318,7 @@ fn batch_of(answer: &Value) -> Option<Batch> {
 
 /// Parses a pushed record, with its attempt.
 fn pushed_message(object: &Map<String, Value>) -> Option<(u64, Message)> {
-    let message = Message { record: record_of(object)?, deliveries: object.get("deliveries")?.as_u64()? };
+    let message = Message { record: StreamRecord::of(object)?, deliveries: object.get("deliveries")?.as_u64()? };
     Some((object.get("attempt")?.as_u64()?, message))
 }
 
@@ -349,7 +343,7 @@ fn variables(attempt: u64, message: &Message) -> BTreeMap<&'static str, String> 
         ("RECORD_DELIVERIES", deliveries.to_string()),
         ("RECORD_ATTEMPT", attempt.to_string()),
     ]);
-    let key = record.key.clone().and_then(|key| String::from_utf8(key).ok()).filter(|key| !key.contains('\0'));
+    let key = record.record.key.clone().and_then(|key| String::from_utf8(key).ok()).filter(|key| !key.contains('\0'));
     if let Some(key) = key {
         variables.insert("RECORD_KEY", key);
     }
@@ -371,7 +365,7 @@ fn run_command(
     thread::scope(|scope| {
         scope.spawn(move || {
             // A command need not read its stdin.
-            stdin.map(|mut stdin| stdin.write_all(&message.record.payload))
+            stdin.map(|mut stdin| stdin.write_all(&message.record.record.payload))
         });
         let (ended, end) = mpsc::channel();
         scope.spawn(move || ended.send(child.wait()));
@@ -380,7 +374,7 @@ fn run_command(
                 Ok(status) => return Ok(status?),
                 Err(RecvTimeoutError::Timeout) => keep(),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::new(Exit::Failed, "exec", "the command could not be waited for"));
+                    return Err(Failure::new(Exit::Failed, "exec", "waiting for the command failed"));
                 }
             }
         }
@@ -390,10 +384,11 @@ fn run_command(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Record;
 
     fn message(key: &[u8], payload: &[u8]) -> Message {
-        let record =
-            StreamRecord { offset: 7, key: Some(key.to_vec()), payload: payload.to_vec(), ..StreamRecord::default() };
+        let record = Record { key: Some(key.to_vec()), payload: payload.to_vec(), ..Record::default() };
+        let record = StreamRecord { offset: 7, record, ..StreamRecord::default() };
         Message { record, deliveries: 2 }
     }
 

@@ -23,39 +23,37 @@ use thalweg_recipes::{self as recipes, Acquire, Election, Hold, Kept, RecipeErro
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
+    args::Place,
     failure::{Exit, Failure},
     render,
+    session::{Coordination, of_recipe},
     span::parse_span,
-    target::{
-        Place,
-        coordinate::{Coordination, of_recipe},
-    },
 };
 
-/// Interval of the checks whether the hold is lost.
+/// Interval of the checks that the hold is not lost.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time between SIGTERM and SIGKILL for a command whose hold is lost.
 const GRACE: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
-The command finds in its environment:
-  THALWEG_FENCING_TOKEN  a number that is higher for each later holder: what the command changes
-                         elsewhere should be refused with a token lower than one seen before
-  THALWEG_LOCK_KEYSPACE  and THALWEG_LOCK_KEY: the key that is at the revision of that number as
-                         long as it is held. A transaction with that condition is a fenced write
+Environment of the command:
+  THALWEG_FENCING_TOKEN  a number that is higher for each later holder. A resource that the command
+                         changes should reject a token that is lower than one it has seen
+  THALWEG_LOCK_KEYSPACE  and THALWEG_LOCK_KEY: a key that has this number as its revision while the
+                         command holds. A transaction with that condition is a fenced write
 
-Exit codes are the command's (128 + N if signal N ended it), and without one:
+The exit code is the command's (128 + N if signal N ended it). Otherwise:
   3  the command was not found
-  4  it was lost while the command ran, which has been ended
+  4  the hold was lost while the command ran, and the command was ended
   5  not acquired in time, or the server is not reachable";
 
-/// What is common to all that run a command.
+/// Options of the commands that run another command.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// Others wait for so long if this process dies
+    /// Time for which others wait if this process dies
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
     pub ttl: Duration,
-    /// Give up waiting after this; 0s does not wait [default: as long as it takes]
+    /// Maximum time to wait; 0s does not wait [default: no limit]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
     /// The command and its arguments
@@ -72,9 +70,9 @@ pub struct Run {
                           thalweg lock nightly --wait 0s -- ./report.sh || echo busy")
 )]
 pub struct Lock {
-    /// The lock
+    /// Name of the lock
     pub name: String,
-    /// Where locks are kept
+    /// The keyspace that stores the locks
     #[arg(long, value_name = "KEYSPACE", default_value = "locks")]
     pub keyspace: String,
     #[command(flatten)]
@@ -87,12 +85,12 @@ pub struct Lock {
     after_help = format!("{AFTER_HELP}\n\nExample:\n  thalweg semaphore downloads --slots 4 -- curl -O http://host/file")
 )]
 pub struct Semaphore {
-    /// The semaphore
+    /// Name of the semaphore
     pub name: String,
-    /// How many may hold it at a time: the same for all who use it
+    /// Maximum number of holders; every user must pass the same number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: u32,
-    /// Where semaphores are kept
+    /// The keyspace that stores the semaphores
     #[arg(long, value_name = "KEYSPACE", default_value = "semaphores")]
     pub keyspace: String,
     #[command(flatten)]
@@ -105,12 +103,12 @@ pub struct Semaphore {
     after_help = format!("{AFTER_HELP}\n\nExample:\n  thalweg elect scheduler --value $(hostname) -- ./scheduler")
 )]
 pub struct Elect {
-    /// The election
+    /// Name of the election
     pub name: String,
-    /// What others see of the leader
+    /// Value that shows the leader to others
     #[arg(long, value_name = "VALUE")]
     pub value: String,
-    /// Where elections are kept
+    /// The keyspace that stores the elections
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]
@@ -119,35 +117,37 @@ pub struct Elect {
 
 #[derive(Args, Debug)]
 #[command(after_help = "Prints token, tab, value.\n\nExamples:\n  thalweg leader scheduler\n  \
-                        thalweg leader scheduler --follow\n\nEnds with 3 if nobody leads.")]
+                        thalweg leader scheduler --follow\n\nEnds with 3 if there is no leader.")]
 pub struct Leader {
-    /// The election
+    /// Name of the election
     pub name: String,
-    /// Go on, and print each new leader; `-` while nobody leads
+    /// Continue, and print each new leader; `-` while there is none
     #[arg(long)]
     pub follow: bool,
-    /// Where elections are kept
+    /// The keyspace that stores the elections
     #[arg(long, value_name = "KEYSPACE", default_value = "elections")]
     pub keyspace: String,
     #[command(flatten)]
     pub place: Place,
 }
 
-type Held = Result<Hold<Coordination>, RecipeError<Failure>>;
-
 pub fn lock(args: &Lock) -> Result<(), Failure> {
-    run_holding(&args.run, &args.keyspace, |at, run| recipes::Lock::new(at, &args.name)?.acquire(&acquire(run, "")))
+    let lock = format!("lock {:?}", args.name);
+    run_holding(&args.run, &args.keyspace, &lock, |at, run| {
+        recipes::Lock::new(at, &args.name)?.acquire(&acquire(run, ""))
+    })
 }
 
 pub fn semaphore(args: &Semaphore) -> Result<(), Failure> {
-    let slots = args.slots as usize;
-    run_holding(&args.run, &args.keyspace, |at, run| {
+    let (slots, semaphore) = (args.slots as usize, format!("semaphore {:?}", args.name));
+    run_holding(&args.run, &args.keyspace, &semaphore, |at, run| {
         recipes::Semaphore::new(at, &args.name, slots)?.acquire(&acquire(run, ""))
     })
 }
 
 pub fn elect(args: &Elect) -> Result<(), Failure> {
-    run_holding(&args.run, &args.keyspace, |at, run| {
+    let election = format!("election {:?}", args.name);
+    run_holding(&args.run, &args.keyspace, &election, |at, run| {
         Election::new(at, &args.name)?.campaign(&acquire(run, &args.value))
     })
 }
@@ -167,8 +167,8 @@ pub fn leader(args: &Leader) -> Result<(), Failure> {
 fn show_leader(election: &Election<Coordination>, args: &Leader) -> Result<(), Failure> {
     match election.leader().map_err(of_recipe)? {
         Some(leader) => render::line(&leader_text(Some(&leader), args.place.json)),
-        None => Err(Failure::new(Exit::NotFound, "no_leader", format!("nobody leads {:?}", args.name))
-            .then("`thalweg elect` runs; `thalweg leader --follow` waits for one")),
+        None => Err(Failure::new(Exit::NotFound, "no_leader", format!("election {:?} has no leader", args.name))
+            .then("`thalweg elect` takes part; `thalweg leader --follow` waits for a leader")),
     }
 }
 
@@ -179,7 +179,7 @@ fn follow(election: &Election<Coordination>, json: bool) -> Result<(), Failure> 
             Ok(Some(leader)) => render::line(&leader_text(leader.as_ref(), json))?,
             Ok(None) => {}
             Err(RecipeError::Store(failure)) if failure.exit == Exit::Unavailable => {
-                render::note(&format!("{failure}; trying again"));
+                render::note(&format!("{failure}; retrying"));
                 thread::sleep(Duration::from_secs(1));
             }
             Err(error) => return Err(of_recipe(error)),
@@ -200,16 +200,27 @@ fn leader_text(leader: Option<&recipes::Leader>, json: bool) -> String {
     }
 }
 
-/// Acquires, runs the command, releases, and returns the command's result.
-fn run_holding(run: &Run, keyspace: &str, acquire: impl FnOnce(Coordination, &Run) -> Held) -> Result<(), Failure> {
+/// Acquires, runs the command, releases, and returns the command's result. `what` names the lock in messages.
+fn run_holding(
+    run: &Run,
+    keyspace: &str,
+    what: &str,
+    acquire: impl FnOnce(Coordination, &Run) -> Result<Hold<Coordination>, RecipeError<Failure>>,
+) -> Result<(), Failure> {
     let at = Coordination::open(&run.place, keyspace, run.ttl)?;
-    let held = acquire(at.clone(), run).map_err(of_recipe)?;
+    let held = acquire(at.clone(), run).map_err(|error| match error {
+        RecipeError::TimedOut { .. } => {
+            let failure = of_recipe(error);
+            Failure { message: format!("{what} is {}", failure.message), ..failure }
+        }
+        error => of_recipe(error),
+    })?;
     let kept = held.keep();
     let ran = run_command(&kept, keyspace, &run.command);
     if let Err(error) = kept.release()
         && ran.is_ok()
     {
-        render::note(&format!("not released, others wait until its time is up: {}", of_recipe(error)));
+        render::note(&format!("not released, so others wait until the TTL ends: {}", of_recipe(error)));
     }
     let closed = at.close();
     let status = ran?;
@@ -230,7 +241,7 @@ enum Event {
 fn run_command(kept: &Kept<Coordination>, keyspace: &str, command: &[OsString]) -> Result<ExitStatus, Failure> {
     let (send, events) = channel();
     forward_signals(send.clone())?;
-    let (program, arguments) = command.split_first().expect("the parser wants one");
+    let (program, arguments) = command.split_first().expect("the parser requires a command");
     let child = process::Command::new(program)
         .args(arguments)
         .env("THALWEG_FENCING_TOKEN", kept.token().to_string())
@@ -249,9 +260,9 @@ fn run_command(kept: &Kept<Coordination>, keyspace: &str, command: &[OsString]) 
         }
     }
     end(pid, &events);
-    let message = format!("lost while the command ran under token {}: it has been ended", kept.token());
+    let message = format!("the hold with token {} was lost, and the command was ended", kept.token());
     Err(Failure::new(Exit::Conflict, "lease_lost", message)
-        .then("another may hold it already: look at what the command has done, then begin anew"))
+        .then("another client may hold it already; check what the command has done before you run it again"))
 }
 
 /// Ends a command with SIGTERM, and with SIGKILL if it continues after [`GRACE`].

@@ -4,25 +4,59 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write},
     ops::ControlFlow,
+    path::PathBuf,
 };
 
-use super::{kv::pair_json, stream::record_json, with_target};
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use super::kv::pair_json;
 use crate::{
-    cli::{Export, ExportFormat},
+    args::Place,
     failure::{Exit, Failure},
     render,
-    target::{Access, ScanQuery, Target},
+    session::{Access, ScanQuery, Session},
 };
 
+/// Format of an export.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// One payload per line, or key, tab, value; fails for data that contains newlines
+    Lines,
+    /// One JSON object per line with all fields, binary data as base64
+    Ndjson,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg export --stream flights --format lines > flights.ndjson\n  \
+                        thalweg export --keyspace zips --format ndjson --output zips.ndjson")]
+pub struct Export {
+    /// Export this stream
+    #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
+    pub stream: Option<String>,
+    /// Export this keyspace
+    #[arg(long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+    /// Format of the output
+    #[arg(long, value_enum, default_value = "ndjson")]
+    pub format: ExportFormat,
+    /// Write to this file [default: stdout]
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
 pub fn run(args: &Export) -> Result<(), Failure> {
-    let count = with_target(&args.place, Access::Read, |target| match (&args.stream, &args.keyspace) {
-        (Some(stream), _) => export_stream(target, stream, args),
-        (None, Some(keyspace)) => export_keyspace(target, keyspace, args),
-        (None, None) => Err(Failure::usage("say what: --stream NAME or --keyspace NAME")),
+    let count = Session::with(&args.place, Access::Read, |session| match (&args.stream, &args.keyspace) {
+        (Some(stream), _) => export_stream(session, stream, args),
+        (None, Some(keyspace)) => export_keyspace(session, keyspace, args),
+        (None, None) => Err(Failure::usage("name the data: --stream NAME or --keyspace NAME")),
     });
     match count {
         Ok(count) => {
-            render::note(&format!("{} exported", render::count(count)));
+            let unit = if args.stream.is_some() { ["record", "records"] } else { ["pair", "pairs"] };
+            render::note(&format!("{} exported", render::counted(count, unit[0], unit[1])));
             Ok(())
         }
         Err(failure) if failure.code == "broken_pipe" => Ok(()),
@@ -40,13 +74,16 @@ fn output(args: &Export) -> Result<Box<dyn Write>, Failure> {
     Ok(Box::new(BufWriter::with_capacity(256 * 1024, out)))
 }
 
-fn export_stream(target: &dyn Target, name: &str, args: &Export) -> Result<u64, Failure> {
-    let (start, mut count) = (target.stream(name)?.start, 0);
+fn export_stream(session: &Session, name: &str, args: &Export) -> Result<u64, Failure> {
+    let (start, mut count) = (session.stream(name)?.start, 0);
     let mut out = output(args)?;
-    target.read(name, start, u64::MAX, &mut |record| {
+    session.read(name, start, u64::MAX, &mut |record| {
         match args.format {
-            ExportFormat::Lines => write_line(&mut out, &[one_line_payload(&record.payload, record.offset)?])?,
-            ExportFormat::Ndjson => write_line(&mut out, &[record_json(&record).as_bytes()])?,
+            ExportFormat::Lines if record.record.payload.contains(&b'\n') => {
+                return Err(unfit(&format!("the record at offset {}", record.offset)));
+            }
+            ExportFormat::Lines => write_line(&mut out, &[&record.record.payload])?,
+            ExportFormat::Ndjson => write_line(&mut out, &[Value::Object(record.object()).to_string().as_bytes()])?,
         }
         count += 1;
         Ok(ControlFlow::Continue(()))
@@ -55,13 +92,13 @@ fn export_stream(target: &dyn Target, name: &str, args: &Export) -> Result<u64, 
     Ok(count)
 }
 
-fn export_keyspace(target: &dyn Target, name: &str, args: &Export) -> Result<u64, Failure> {
-    if !target.keyspaces()?.iter().any(|keyspace| keyspace == name) {
+fn export_keyspace(session: &Session, name: &str, args: &Export) -> Result<u64, Failure> {
+    if !session.keyspaces()?.iter().any(|keyspace| keyspace == name) {
         return Err(Failure::new(Exit::NotFound, "no_such_keyspace", format!("there is no keyspace named {name:?}"))
-            .then("`thalweg keyspaces` lists what is there"));
+            .then("`thalweg keyspaces` lists the existing keyspaces"));
     }
     let (mut out, mut count) = (output(args)?, 0);
-    target.scan(name, &ScanQuery::default(), &mut |pair| {
+    session.scan(name, &ScanQuery::default(), &mut |pair| {
         let value = pair.value.unwrap_or_default();
         match args.format {
             ExportFormat::Lines if pair.key.contains(&b'\t') || pair.key.contains(&b'\n') || value.contains(&b'\n') => {
@@ -75,10 +112,6 @@ fn export_keyspace(target: &dyn Target, name: &str, args: &Export) -> Result<u64
     })?;
     out.flush()?;
     Ok(count)
-}
-
-fn one_line_payload(payload: &[u8], offset: u64) -> Result<&[u8], Failure> {
-    if payload.contains(&b'\n') { Err(unfit(&format!("the record at offset {offset}"))) } else { Ok(payload) }
 }
 
 /// Returns the error for data that the format could not represent exactly.

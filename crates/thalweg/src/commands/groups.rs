@@ -3,21 +3,19 @@
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use thalweg_server::GroupCall;
-use thalweg_types::{Clock, SystemClock};
 
-use super::with_target;
 use crate::{
-    failure::Failure,
-    render,
+    args::Place,
+    failure::{Exit, Failure},
+    render::{self, said},
+    session::{Access, GroupCall, Session},
     span::{Since, parse_since, parse_span, show_span},
-    target::{Access, Place},
 };
 
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "A group remembers what its members have acked of a stream. `thalweg consume` is a member.\n\n\
+    after_help = "A group stores which records of a stream its members have acked. `thalweg consume` is a member.\n\n\
                   Examples:\n  thalweg groups create orders billing --max-deliveries 5 --dead-letters orders.dead\n  \
                   thalweg groups show orders billing\n  thalweg groups seek orders billing --to start"
 )]
@@ -37,31 +35,31 @@ pub struct Of {
     pub group: String,
 }
 
-/// How a group delivers what several records with one key.
+/// Order in which a group delivers records with the same key.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupOrder {
     /// Any member gets any record at any time
     Competing,
-    /// No two records with the same key are in flight at once, and they are delivered in order
+    /// Records with the same key are delivered in order, one at a time
     PerKey,
 }
 
-/// How a group delivers; what is left out stays, or is the default.
+/// Settings of a group. A setting that is not given keeps its value, or has its default in a new group.
 #[derive(Args, Clone, Debug)]
 pub struct Delivering {
-    /// A member must ack within so long, or others get the records [default: 30s]
+    /// Time within which a member must ack; then others get the records [default: 30s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub ack_deadline: Option<Duration>,
-    /// A record that was delivered so often without an ack becomes a dead letter
+    /// Number of deliveries without an ack after which a record becomes a dead letter
     #[arg(long, value_name = "N", conflicts_with = "any_deliveries")]
     pub max_deliveries: Option<u32>,
-    /// Deliver a record as often as it takes
+    /// Deliver a record without a limit on the number of deliveries
     #[arg(long)]
     pub any_deliveries: bool,
-    /// At most so many records wait for an ack; then nothing new is delivered [default: 20000]
+    /// Maximum number of unacked records; at the limit, no new records are delivered [default: 20000]
     #[arg(long, value_name = "N")]
     pub max_pending: Option<u32>,
-    /// Dead letters go to this stream; without one they are dropped and counted
+    /// Stream to which dead letters are appended; without one they are dropped and counted
     #[arg(long, value_name = "STREAM", conflicts_with = "no_dead_letters")]
     pub dead_letters: Option<String>,
     /// Drop dead letters
@@ -69,53 +67,53 @@ pub struct Delivering {
     pub no_dead_letters: bool,
 }
 
-/// A place in a stream.
+/// A position in a stream.
 #[derive(Args, Clone, Debug)]
 #[group(required = false, multiple = false)]
 pub struct At {
     /// `start`, `end`, or an offset
     #[arg(long, value_name = "PLACE", value_parser = parse_place)]
     pub to: Option<Value>,
-    /// The first record not older: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub since: Option<Since>,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum GroupAction {
-    /// List the groups of a stream, or all
+    /// List the groups of a stream, or of all streams
     List {
-        /// Only this stream's
+        /// Only groups of this stream
         stream: Option<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// Show a group: lag, what is pending, members
+    /// Show a group: lag, pending records, members
     Show {
         #[command(flatten)]
         of: Of,
         #[command(flatten)]
         place: Place,
     },
-    /// Create a group, and its stream if it is not there; one that exists is left as it is
+    /// Create a group, and its stream if it does not exist; an existing group is not changed
     Create {
         #[command(flatten)]
         of: Of,
-        /// In which order; fixed for good
+        /// Order of delivery, which cannot be changed later
         #[arg(long, value_enum, default_value = "competing")]
         order: GroupOrder,
         #[command(flatten)]
         delivering: Delivering,
-        /// Begin here: `start`, `end`, or an offset [default: start]
+        /// First position: `start`, `end`, or an offset [default: start]
         #[arg(long, value_name = "PLACE", value_parser = parse_place, conflicts_with = "since")]
         from: Option<Value>,
-        /// Begin with the first record not older than this time
+        /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
         #[arg(long, value_name = "TIME", value_parser = parse_since)]
         since: Option<Since>,
         #[command(flatten)]
         place: Place,
     },
-    /// Change how a group delivers; what is not named stays
+    /// Change the named settings of a group; the others keep their values
     #[command(visible_alias = "config")]
     Configure {
         #[command(flatten)]
@@ -125,7 +123,7 @@ pub enum GroupAction {
         #[command(flatten)]
         place: Place,
     },
-    /// Deliver from another place on; what was delivered or acked is forgotten
+    /// Move a group to another position; its deliveries and acks are forgotten
     Seek {
         #[command(flatten)]
         of: Of,
@@ -134,56 +132,56 @@ pub enum GroupAction {
         #[command(flatten)]
         place: Place,
     },
-    /// Delete a group and what it remembers; the stream stays
+    /// Delete a group; its stream stays
     Delete {
         #[command(flatten)]
         of: Of,
         #[command(flatten)]
         place: Place,
     },
-    /// Ack what `thalweg consume --ack none` printed
+    /// Ack records that `thalweg consume --ack none` printed
     #[command(after_help = "Examples:\n  thalweg groups ack orders billing 1763700000000001\n  \
                             thalweg groups ack orders billing 1763700000000001:0-4,9    # only these offsets\n\n\
-                            Ends with 4 if something of it had lapsed, or was settled before.")]
+                            Ends with 4 if an attempt had lapsed, or was settled before.")]
     Ack {
         #[command(flatten)]
         of: Of,
-        /// Attempts; with offsets behind a colon only these
+        /// Attempts; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
         #[command(flatten)]
         place: Place,
     },
-    /// Give back what was delivered
+    /// Return records, so that they are delivered again or become dead letters
     Nack {
         #[command(flatten)]
         of: Of,
-        /// Attempts; with offsets behind a colon only these
+        /// Attempts; offsets after a colon select some of their records
         #[arg(required = true, value_name = "ATTEMPT[:OFFSETS]", value_parser = parse_attempt)]
         attempts: Vec<Value>,
-        /// Deliver again after so long [default: at once]
+        /// Time until the next delivery [default: immediately]
         #[arg(long, value_name = "SPAN", value_parser = parse_span, group = "again")]
         delay: Option<Duration>,
-        /// Never deliver again: a dead letter at once
+        /// Make the records dead letters immediately
         #[arg(long, group = "again")]
         reject: bool,
-        /// Deliver again at once, and do not count this delivery
+        /// Deliver again immediately, and do not count this delivery
         #[arg(long, group = "again")]
         uncounted: bool,
-        /// Goes into the dead letter, if it becomes one
+        /// Reason to store in a dead letter
         #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
         #[command(flatten)]
         place: Place,
     },
-    /// Move the deadlines of attempts
+    /// Extend the deadlines of attempts
     Extend {
         #[command(flatten)]
         of: Of,
         /// The attempts
         #[arg(required = true)]
         attempts: Vec<u64>,
-        /// To so long after now
+        /// Time from now until the new deadline
         #[arg(long, value_name = "SPAN", value_parser = parse_span)]
         by: Duration,
         #[command(flatten)]
@@ -218,13 +216,13 @@ fn parse_place(text: &str) -> Result<Value, String> {
         offset => offset
             .parse::<u64>()
             .map(|offset| json!({ "offset": offset }))
-            .map_err(|_| "start, end or an offset".to_owned()),
+            .map_err(|_| "use start, end or an offset".to_owned()),
     }
 }
 
 /// Parses `7` or `7:0-4,9` into the API's form.
 fn parse_attempt(text: &str) -> Result<Value, String> {
-    let expected = || "an attempt, or an attempt and offsets: 7 or 7:0-4,9".to_owned();
+    let expected = || "use an attempt, or an attempt with offsets: 7 or 7:0-4,9".to_owned();
     let number = |text: &str| text.parse::<u64>().map_err(|_| expected());
     let Some((attempt, offsets)) = text.split_once(':') else { return Ok(json!({ "attempt": number(text)? })) };
     let range = |text: &str| {
@@ -236,7 +234,7 @@ fn parse_attempt(text: &str) -> Result<Value, String> {
 }
 
 fn time(since: Since) -> Value {
-    json!({ "time_micros": since.time(SystemClock::default().wall()).micros() })
+    json!({ "time_micros": since.time().micros() })
 }
 
 impl Delivering {
@@ -261,8 +259,8 @@ impl Delivering {
 pub fn run(args: &Groups) -> Result<(), Failure> {
     let place = args.place();
     match &args.action {
-        None | Some(GroupAction::List { stream: None, .. }) => list(place, GroupCall::ListAll, ""),
-        Some(GroupAction::List { stream: Some(stream), .. }) => list(place, GroupCall::List, stream),
+        None => list(place, None),
+        Some(GroupAction::List { stream, .. }) => list(place, stream.as_deref()),
         Some(GroupAction::Show { of, .. }) => show(&call(place, GroupCall::Get, of, &Value::Null)?, place.json),
         Some(GroupAction::Create { of, order, delivering, from, since, .. }) => {
             let mut object = delivering.object();
@@ -278,7 +276,7 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
             }
             let group = call(place, GroupCall::Create, of, &Value::Object(object))?;
             if group["created"] == json!(false) {
-                render::note("it was there already and is left as it is; `thalweg groups configure` changes it");
+                render::note("the group existed and was not changed; `thalweg groups configure` changes it");
             }
             show(&group, place.json)
         }
@@ -288,9 +286,10 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
         }
         Some(GroupAction::Seek { of, at, .. }) => {
             let to = at.to.clone().or(at.since.map(time));
-            let to = to.ok_or_else(|| Failure::usage("say where to: --to start, end or an offset, or --since TIME"))?;
+            let to =
+                to.ok_or_else(|| Failure::usage("name the position: --to start, end or an offset, or --since TIME"))?;
             let sought = call(place, GroupCall::Seek, of, &json!({ "to": to }))?;
-            said(&sought, place.json, || format!("ok, goes on at offset {}", sought["cursor"]))
+            said(&sought, place.json, || format!("ok, continues at offset {}", sought["cursor"]))
         }
         Some(GroupAction::Delete { of, .. }) => {
             call(place, GroupCall::Delete, of, &Value::Null)?;
@@ -311,7 +310,7 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
         Some(GroupAction::Extend { of, attempts, by, .. }) => {
             let body = json!({ "attempts": attempts, "by_seconds": by.as_secs_f64() });
             let extended = call(place, GroupCall::Extend, of, &body)?;
-            said(&extended, place.json, || format!("ok, until {} from now", show_span(*by)))?;
+            said(&extended, place.json, || format!("ok, extended to {} from now", show_span(*by)))?;
             lapsed(&extended["lapsed"])
         }
     }
@@ -319,17 +318,14 @@ pub fn run(args: &Groups) -> Result<(), Failure> {
 
 fn call(place: &Place, call: GroupCall, of: &Of, body: &Value) -> Result<Value, Failure> {
     let access = if call == GroupCall::Create { Access::Write } else { Access::Read };
-    with_target(place, access, |target| target.group(call, &of.stream, &of.group, body))
-}
-
-fn said(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    render::line(&if json { object.to_string() } else { text() })
+    Session::with(place, access, |session| session.group(call, &of.stream, &of.group, body))
 }
 
 fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
     said(settled, json, || {
         let level = settled["durability"].as_str().unwrap_or_default();
-        format!("ok, {} records, durability {level}", settled["settled"])
+        let records = render::counted(settled["settled"].as_u64().unwrap_or_default(), "record", "records");
+        format!("ok, {records}, durability {level}")
     })?;
     lapsed(&settled["lapsed"])
 }
@@ -338,22 +334,21 @@ fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
 fn lapsed(lapsed: &Value) -> Result<(), Failure> {
     match lapsed.as_array() {
         Some(lapsed) if !lapsed.is_empty() => {
-            let what = Value::Array(lapsed.clone());
-            let failure = Failure::new(crate::failure::Exit::Conflict, "attempt_lapsed", format!("lapsed: {what}"));
-            Err(failure.then("it was settled before, or its deadline has passed and it is delivered again"))
+            let message = format!("attempts have lapsed: {}", Value::Array(lapsed.clone()));
+            Err(Failure::new(Exit::Conflict, "attempt_lapsed", message)
+                .then("they were settled before, or their deadline has passed and they are delivered again"))
         }
         _ => Ok(()),
     }
 }
 
-fn list(place: &Place, call: GroupCall, stream: &str) -> Result<(), Failure> {
-    let answer = with_target(place, Access::Read, |target| target.group(call, stream, "", &Value::Null))?;
-    let groups = answer["groups"].as_array().cloned().unwrap_or_default();
+fn list(place: &Place, stream: Option<&str>) -> Result<(), Failure> {
+    let groups = Session::with(place, Access::Read, |session| session.groups(stream))?;
     if place.json {
         return groups.iter().try_for_each(|group| render::line(&group.to_string()));
     }
     if groups.is_empty() {
-        render::note("no consumer groups yet: `thalweg groups create STREAM GROUP` makes one");
+        render::note("no consumer groups yet: `thalweg groups create STREAM GROUP` creates one");
         return Ok(());
     }
     show_table(&groups)

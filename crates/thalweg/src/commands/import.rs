@@ -7,26 +7,61 @@ mod source;
 
 use std::{
     fs::File,
-    io::{self, BufReader, IsTerminal, Read},
-    path::Path,
+    io::{self, BufReader, Read},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use clap::Args;
+use indicatif::ProgressBar;
 use serde_json::json;
+use thalweg_types::{Durability, command::AppendTerms};
 
-use super::with_target;
+use self::source::{FileFormat, Item, Source};
 use crate::{
-    cli::Import,
+    args::Place,
     failure::{Exit, Failure},
     render,
+    session::{Access, Record, Session},
     span::show_span,
-    target::{Access, NewRecord, Target},
 };
-use source::{Item, Source};
 
 /// Maximum bytes of a batch, whatever its number of records; a larger record is sent alone.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Into a stream, each line (or each CSV row as a JSON object) becomes a record, with --key as its key.\n\
+                        Into a keyspace, --key names the column (csv) or field (ndjson) with the key. With `lines`, the\n\
+                        text before the first tab is the key, and the text after it is the value.\n\n\
+                        Examples:\n  thalweg import flights.ndjson --stream flights --format ndjson\n  \
+                        thalweg import zipcodes.csv --keyspace zips --format csv --key zip_code\n  \
+                        zcat log.gz | thalweg import - --stream log --format lines"
+)]
+pub struct Import {
+    /// The file; `-` is stdin
+    pub file: PathBuf,
+    /// Append to this stream
+    #[arg(long, value_name = "NAME", required_unless_present = "keyspace", conflicts_with = "keyspace")]
+    pub stream: Option<String>,
+    /// Put into this keyspace
+    #[arg(long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+    /// Format of the file
+    #[arg(long, value_enum)]
+    pub format: FileFormat,
+    /// Column or field with the key
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+    /// Skip this number of records first, to continue an import
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub skip: u64,
+    /// Maximum number of records in a commit
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    pub batch: u32,
+    #[command(flatten)]
+    pub place: Place,
+}
 
 /// Destination of the imported records.
 enum Sink<'a> {
@@ -41,14 +76,14 @@ struct Done {
     bytes: u64,
     first_offset: Option<u64>,
     next_offset: Option<u64>,
-    durability: Option<thalweg_types::Durability>,
+    durability: Option<Durability>,
 }
 
 pub fn run(args: &Import) -> Result<(), Failure> {
     let sink = match (&args.stream, &args.keyspace) {
         (Some(stream), _) => Sink::Stream(stream),
         (None, Some(keyspace)) => Sink::Keyspace(keyspace),
-        (None, None) => return Err(Failure::usage("say where to: --stream NAME or --keyspace NAME")),
+        (None, None) => return Err(Failure::usage("name the destination: --stream NAME or --keyspace NAME")),
     };
     let needs_key = matches!(sink, Sink::Keyspace(_));
     let (input, len) = open(&args.file)?;
@@ -56,10 +91,10 @@ pub fn run(args: &Import) -> Result<(), Failure> {
     let counted = BufReader::with_capacity(256 * 1024, bar.wrap_read(input));
     let mut source = Source::new(Box::new(counted), args.format, args.key.as_deref(), needs_key)?;
     source.skip(args.skip)?;
-    with_target(&args.place, Access::Write, |target| {
+    Session::with(&args.place, Access::Write, |session| {
         let started = Instant::now();
         let mut done = Done::default();
-        let result = pump(target, &sink, &mut source, args, &mut done, &bar);
+        let result = pump(session, &sink, &mut source, args, &mut done, &bar);
         bar.finish_and_clear();
         result.map_err(|failure| explain(failure, args, &done))?;
         summary(args, &done, started.elapsed())
@@ -67,7 +102,7 @@ pub fn run(args: &Import) -> Result<(), Failure> {
 }
 
 fn pump(
-    target: &dyn Target,
+    session: &Session,
     sink: &Sink<'_>,
     source: &mut Source<'_>,
     args: &Import,
@@ -82,11 +117,11 @@ fn pump(
         let full = batch.len() == max_records || bytes + more > MAX_BATCH_BYTES;
         if !batch.is_empty() && (full || item.is_none()) {
             let count = batch.len() as u64;
-            send(target, sink, std::mem::take(&mut batch), done)?;
+            send(session, sink, std::mem::take(&mut batch), done)?;
             done.records += count;
             done.bytes += bytes as u64;
             bytes = 0;
-            bar.set_message(format!("{} records", render::count(done.records)));
+            bar.set_message(render::counted(done.records, "record", "records"));
         }
         let Some(item) = item else { return Ok(()) };
         bytes += more;
@@ -94,13 +129,12 @@ fn pump(
     }
 }
 
-fn send(target: &dyn Target, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done) -> Result<(), Failure> {
+fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done) -> Result<(), Failure> {
     match sink {
         Sink::Stream(stream) => {
-            let record =
-                |item: Item| NewRecord { key: item.key, headers: Vec::new(), payload: item.value, is_tombstone: false };
+            let record = |item: Item| Record { key: item.key, payload: item.value, ..Record::default() };
             let records: Vec<_> = batch.into_iter().map(record).collect();
-            let appended = target.append(stream, &records, &thalweg_types::command::AppendTerms::default())?;
+            let appended = session.append(stream, &records, &AppendTerms::default())?;
             if let Some((first, next)) = appended.offsets {
                 done.first_offset.get_or_insert(first);
                 done.next_offset = Some(next);
@@ -109,7 +143,7 @@ fn send(target: &dyn Target, sink: &Sink<'_>, batch: Vec<Item>, done: &mut Done)
         }
         Sink::Keyspace(keyspace) => {
             let pairs: Vec<_> = batch.into_iter().map(|item| (item.key.unwrap_or_default(), item.value)).collect();
-            done.durability = Some(target.put_many(keyspace, &pairs)?.durability);
+            done.durability = Some(session.put_many(keyspace, &pairs)?.durability);
         }
     }
     Ok(())
@@ -121,13 +155,13 @@ fn explain(failure: Failure, args: &Import, done: &Done) -> Failure {
     let acknowledged = args.skip + done.records;
     let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));
     next.push_str(&format!(
-        "{} records of the file are in; go on with the same command and --skip {acknowledged}",
-        render::count(acknowledged)
+        "{} of the file stored; continue with the same command and --skip {acknowledged}",
+        render::counted(acknowledged, "record", "records")
     ));
     if failure.exit == Exit::Unavailable && args.stream.is_some() {
         next.push_str(
-            "\n  if the connection broke while a batch was on its way, that batch may be in already: compare the \
-             stream's end (`thalweg streams`) before going on",
+            "\n  if the connection broke during a batch, that batch may be stored already: compare the end of the \
+             stream (`thalweg streams`) before you continue",
         );
     }
     failure.then(next)
@@ -137,7 +171,7 @@ fn summary(args: &Import, done: &Done, took: Duration) -> Result<(), Failure> {
     let seconds = took.as_secs_f64().max(1e-6);
     let rate = (done.records as f64 / seconds) as u64;
     let bytes_rate = (done.bytes as f64 / seconds) as u64;
-    let level = done.durability.map(thalweg_types::Durability::name);
+    let level = done.durability.map(Durability::name);
     if args.place.json {
         return render::line(
             &json!({
@@ -154,8 +188,8 @@ fn summary(args: &Import, done: &Done, took: Duration) -> Result<(), Failure> {
     };
     let level = level.map_or(String::new(), |level| format!(", durability {level}"));
     render::line(&format!(
-        "ok, {} records, {} in {}: {} records/s, {}/s{level}{offsets}",
-        render::count(done.records),
+        "ok, {}, {} in {}: {} records/s, {}/s{level}{offsets}",
+        render::counted(done.records, "record", "records"),
         render::bytes(done.bytes),
         show_span(took),
         render::count(rate),
@@ -176,19 +210,9 @@ fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
 }
 
 fn progress(len: Option<u64>) -> ProgressBar {
-    let bar = match len {
-        Some(len) => ProgressBar::new(len)
-            .with_style(style("{elapsed_precise} [{bar:32}] {percent}% {binary_bytes_per_sec}, {msg}, {eta} left")),
-        None => {
-            ProgressBar::new_spinner().with_style(style("{elapsed_precise} {spinner} {binary_bytes_per_sec}, {msg}"))
-        }
+    let template = match len {
+        Some(_) => "{elapsed_precise} [{bar:32}] {percent}% {binary_bytes_per_sec}, {msg}, {eta} left",
+        None => "{elapsed_precise} {spinner} {binary_bytes_per_sec}, {msg}",
     };
-    if !io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
-    bar
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+    render::progress_bar(len, template, false)
 }

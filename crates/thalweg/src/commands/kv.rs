@@ -1,91 +1,212 @@
-//! `put`, `get`, `del`, `scan`.
+//! `put`, `get`, `del`, `scan`, `incr`: read and write keys.
 
-use std::{
-    io::{IsTerminal as _, Read as _},
-    ops::ControlFlow,
-};
+use std::{io::IsTerminal as _, ops::ControlFlow, path::PathBuf};
 
+use clap::Args;
 use serde_json::{Map, Value, json};
-use thalweg_types::{
-    LeaseId, Revision,
-    command::{Deadline, Expect},
-    limits::MAX_VALUE_BYTES,
-};
+use thalweg_types::{LeaseId, command::Deadline};
 
-use super::{parse_key, transaction, with_target};
+use super::{input, time::parse_ttl};
 use crate::{
-    cli::{Del, Get, KeyFormat, Put, Scan},
+    args::{KeyArgs, KeyFormat, Place},
     failure::{Exit, Failure},
     render,
-    target::{Access, Pair, ScanQuery, Written, time::PutTerms},
+    session::{Access, Expected, Pair, PutTerms, ScanQuery, Session, Written},
 };
 
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  thalweg put users ada '{\"born\": 1815}'\n  thalweg put files logo --file logo.png\n  \
+                        date | thalweg put notes today -\n  thalweg put users ada '{}' --if-revision 17\n  \
+                        thalweg put sessions ada token --ttl 30m"
+)]
+pub struct Put {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// The value; `-` or no argument reads stdin
+    pub value: Option<String>,
+    /// Read the value from this file
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    pub file: Option<PathBuf>,
+    /// Only if the key does not exist
+    #[arg(long, group = "condition")]
+    pub if_absent: bool,
+    #[command(flatten)]
+    pub condition: Condition,
+    /// Lifetime: a span such as 30s, never, or keep (the current one) [default: that of the keyspace]
+    #[arg(long, value_name = "TTL", value_parser = parse_ttl)]
+    pub ttl: Option<Deadline>,
+    /// Delete the key when this lease ends
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(1..))]
+    pub lease: Option<u64>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Conditions on the current value of a key.
+#[derive(Args, Clone, Debug)]
+pub struct Condition {
+    /// Only if the key exists
+    #[arg(long, group = "condition")]
+    pub if_present: bool,
+    /// Only if the key's value has this revision
+    #[arg(long, value_name = "N", group = "condition")]
+    pub if_revision: Option<u64>,
+    /// Only if the key has exactly this value
+    #[arg(long, value_name = "VALUE", group = "condition")]
+    pub if_value: Option<String>,
+}
+
+impl Condition {
+    fn expected(&self) -> Expected<'_> {
+        match self {
+            Self { if_present: true, .. } => Expected::Present,
+            Self { if_revision: Some(revision), .. } => Expected::Revision(*revision),
+            Self { if_value: Some(value), .. } => Expected::Value(value.as_bytes()),
+            _ => Expected::Anything,
+        }
+    }
+}
+
 pub fn put(args: &Put) -> Result<(), Failure> {
-    let key = parse_key(&args.key.key, args.key.key_format)?;
-    let value = value_of(args)?;
-    let expect = expectation(args.if_absent, args.if_present, args.if_revision, args.if_value.as_deref());
-    with_target(&args.place, Access::Write, |target| {
-        let deadline = args.ttl.unwrap_or_default();
-        let written = match (deadline, args.lease) {
-            (Deadline::Default, None) => target.put(&args.key.keyspace, &key, &value, expect)?,
-            (deadline, lease) => {
-                let terms = PutTerms { expect, deadline, lease: lease.map(LeaseId) };
-                target.put_until(&args.key.keyspace, &key, &value, &terms)?
-            }
-        };
-        show_written(&written, args.place.json)
+    let key = args.key.bytes()?;
+    let value = match &args.file {
+        Some(path) => input::file(path)?,
+        None => input::value(args.value.as_deref())?,
+    };
+    let terms = PutTerms {
+        expected: if args.if_absent { Expected::Absent } else { args.condition.expected() },
+        deadline: args.ttl.unwrap_or_default(),
+        lease: args.lease.map(LeaseId),
+    };
+    Session::with(&args.place, Access::Write, |session| {
+        show_written(&session.put(&args.key.keyspace, &key, &value, &terms)?, args.place.json)
     })
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg get users ada\n  thalweg get users ada --json    # with its revision\n  \
+                        thalweg get files logo > logo.png\n\nEnds with 3 if the key does not exist.")]
+pub struct Get {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// The value at this revision; only in keyspaces with history
+    #[arg(long, value_name = "N")]
+    pub revision: Option<u64>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
 pub fn get(args: &Get) -> Result<(), Failure> {
-    let key = parse_key(&args.key.key, args.key.key_format)?;
-    let found = with_target(&args.place, Access::Read, |target| match args.revision {
-        Some(revision) => target.get_at(&args.key.keyspace, &key, revision),
-        None => target.get(&args.key.keyspace, &key),
+    let KeyArgs { keyspace, key: typed, .. } = &args.key;
+    let key = args.key.bytes()?;
+    let found = Session::with(&args.place, Access::Read, |session| match args.revision {
+        Some(revision) => session.get_at(keyspace, &key, revision),
+        None => session.get(keyspace, &key),
     })?;
-    let Some(found) = found else {
-        if let Some(revision) = args.revision {
-            let message = format!(
-                "key {:?} in keyspace {:?} had no value at revision {revision}",
-                args.key.key, args.key.keyspace
-            );
-            return Err(Failure::new(Exit::NotFound, "not_found", message)
-                .then(format!("`thalweg history {} {}` lists what is kept", args.key.keyspace, args.key.key)));
+    let found = found.ok_or_else(|| match args.revision {
+        Some(revision) => {
+            let message = format!("key {typed:?} in keyspace {keyspace:?} had no value at revision {revision}");
+            Failure::new(Exit::NotFound, "not_found", message)
+                .then(format!("`thalweg history {keyspace} {typed}` lists the versions"))
         }
-        return Err(Failure::new(
-            Exit::NotFound,
-            "not_found",
-            format!("there is no key {:?} in keyspace {:?}", args.key.key, args.key.keyspace),
-        )
-        .then(format!("`thalweg scan {}` lists what is there", args.key.keyspace)));
-    };
+        None => args.key.missing(),
+    })?;
     if !args.place.json {
         render::out(&found.value)?;
         // A terminal prompt directly after the value would look like part of it.
         let split = std::io::stdout().is_terminal() && !found.value.ends_with(b"\n");
         return if split { render::line("") } else { Ok(()) };
     }
-    let mut object = Map::new();
-    render::insert_bytes(&mut object, "key", &key);
-    render::insert_bytes(&mut object, "value", &found.value);
-    object.insert("revision".into(), json!(found.revision));
-    render::line(&Value::Object(object).to_string())
+    render::line(&pair_json(Pair { key: &key, value: Some(&found.value), revision: found.revision }))
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg del users ada\n  thalweg del users ada --if-revision 17\n  \
+                        thalweg del sessions --prefix 'ada/'\n  thalweg del sessions --prefix ''    # clears the keyspace")]
+pub struct Del {
+    /// The keyspace
+    pub keyspace: String,
+    /// The key
+    #[arg(required_unless_present = "prefix")]
+    pub key: Option<String>,
+    /// Delete all keys with this prefix in one step, however many there are
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["key", "condition"])]
+    pub prefix: Option<String>,
+    /// Format in which the key is typed
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub key_format: KeyFormat,
+    #[command(flatten)]
+    pub condition: Condition,
+    #[command(flatten)]
+    pub place: Place,
 }
 
 pub fn del(args: &Del) -> Result<(), Failure> {
     if let Some(prefix) = &args.prefix {
-        return transaction::del_prefix(args, prefix);
+        return del_prefix(args, prefix);
     }
-    let key = parse_key(args.key.as_deref().unwrap_or_default(), args.key_format)?;
-    let expect = expectation(false, args.if_present, args.if_revision, args.if_value.as_deref());
-    with_target(&args.place, Access::Read, |target| {
-        let written = target.delete(&args.keyspace, &key, expect)?;
-        show_written(&written, args.place.json)
+    let key = args.key_format.parse(args.key.as_deref().unwrap_or_default())?;
+    Session::with(&args.place, Access::Read, |session| {
+        show_written(&session.delete(&args.keyspace, &key, args.condition.expected())?, args.place.json)
     })
 }
 
+fn del_prefix(args: &Del, prefix: &str) -> Result<(), Failure> {
+    let prefix = args.key_format.parse(prefix)?;
+    let (keys, Written { durability, revision }) =
+        Session::with(&args.place, Access::Read, |session| session.delete_prefix(&args.keyspace, &prefix))?;
+    let object = json!({"keys": keys, "revision": revision, "durability": durability.name()});
+    render::said(&object, args.place.json, || {
+        let keys =
+            keys.map_or("all keys with the prefix are".to_owned(), |keys| render::counted(keys, "key is", "keys are"));
+        let revision = revision.map_or(String::new(), |revision| format!("revision {revision}, "));
+        format!("ok, {keys} gone, {revision}durability {durability}")
+    })
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Prints key, tab, value. Bytes that are not text are escaped; --json keeps them exactly.\n\
+                        If --limit leaves out pairs, the command prints a cursor on stderr, or with --json as the last \
+                        line. In a keyspace with history, all pages show the state at the time of the first one.\n\n\
+                        Examples:\n  thalweg scan users --prefix a --limit 10\n  \
+                        thalweg scan zips --start 10001 --end 10100 --keys-only\n  thalweg scan users --reverse --json")]
+pub struct Scan {
+    /// The keyspace
+    pub keyspace: String,
+    /// Only keys with this prefix
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub prefix: String,
+    /// First key
+    #[arg(long, value_name = "KEY")]
+    pub start: Option<String>,
+    /// End of the range, exclusive
+    #[arg(long, value_name = "KEY")]
+    pub end: Option<String>,
+    /// Maximum number of pairs
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// List the pairs in descending key order
+    #[arg(long)]
+    pub reverse: bool,
+    /// Print only keys
+    #[arg(long)]
+    pub keys_only: bool,
+    /// The pairs at this revision; only in keyspaces with history
+    #[arg(long, value_name = "N")]
+    pub revision: Option<u64>,
+    /// Continue an earlier scan, which had a --limit and otherwise the same options
+    #[arg(long)]
+    pub cursor: Option<String>,
+    /// Format in which keys are typed and shown
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub key_format: KeyFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
 pub fn scan(args: &Scan) -> Result<(), Failure> {
-    let key = |text: &String| parse_key(text, args.key_format);
+    let key = |text: &String| args.key_format.parse(text);
     let query = ScanQuery {
         prefix: key(&args.prefix)?,
         start: args.start.as_ref().map(key).transpose()?,
@@ -96,9 +217,9 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
         revision: args.revision,
         cursor: args.cursor.clone(),
     };
-    with_target(&args.place, Access::Read, |target| {
+    Session::with(&args.place, Access::Read, |session| {
         let mut lines = render::Lines::new();
-        let more = target.scan(&args.keyspace, &query, &mut |pair| {
+        let more = session.scan(&args.keyspace, &query, &mut |pair| {
             let text = if args.place.json { pair_json(pair) } else { pair_text(pair, args.key_format) };
             lines.line(&text)?;
             Ok(ControlFlow::Continue(()))
@@ -108,7 +229,7 @@ pub fn scan(args: &Scan) -> Result<(), Failure> {
         }
         lines.flush()?;
         if let Some(cursor) = more.filter(|_| !args.place.json) {
-            render::note(&format!("there is more: the same with --cursor {cursor}"));
+            render::note(&format!("there are more pairs: continue with --cursor {cursor}"));
         }
         Ok(())
     })
@@ -126,52 +247,34 @@ pub fn pair_json(pair: Pair<'_>) -> String {
 }
 
 fn pair_text(pair: Pair<'_>, format: KeyFormat) -> String {
-    let key = match format {
-        KeyFormat::Text => render::one_line(pair.key),
-        KeyFormat::Hex => pair.key.iter().map(|byte| format!("{byte:02x}")).collect(),
-    };
-    match pair.value {
-        Some(value) => format!("{key}\t{}", render::one_line(value)),
-        None => key,
-    }
+    let key = format.show(pair.key);
+    pair.value.map_or(key.clone(), |value| format!("{key}\t{}", render::one_line(value)))
 }
 
-fn value_of(args: &Put) -> Result<Vec<u8>, Failure> {
-    if let Some(path) = &args.file {
-        return std::fs::read(path).map_err(|error| Failure::file(path, &error));
-    }
-    bytes_or_stdin(args.value.as_deref())
+#[derive(Args, Debug)]
+#[command(after_help = "A counter is a value in decimal digits; a missing key counts as 0.\n\n\
+                        Examples:\n  thalweg incr stats visits\n  thalweg incr stats stock --by -3")]
+pub struct Incr {
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// Number to add
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    pub by: i64,
+    #[command(flatten)]
+    pub place: Place,
 }
 
-/// Returns the argument; for `-` or no argument, the contents of stdin.
-pub fn bytes_or_stdin(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
-    match typed {
-        None | Some("-") => {
-            let mut value = Vec::new();
-            // Reads one byte more than allowed, so that a longer value is rejected instead of truncated.
-            std::io::stdin().lock().take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value)?;
-            Ok(value)
-        }
-        Some(text) => Ok(text.as_bytes().to_vec()),
-    }
+pub fn incr(args: &Incr) -> Result<(), Failure> {
+    let key = args.key.bytes()?;
+    let (value, Written { durability, revision }) =
+        Session::with(&args.place, Access::Write, |session| session.add(&args.key.keyspace, &key, args.by))?;
+    let object = json!({"value": value, "revision": revision, "durability": durability.name()});
+    render::said(&object, args.place.json, || value.to_string())
 }
 
-fn expectation(absent: bool, present: bool, revision: Option<u64>, value: Option<&str>) -> Option<Expect<'_>> {
-    match (absent, present, revision, value) {
-        (true, ..) => Some(Expect::Absent),
-        (_, true, ..) => Some(Expect::Present),
-        (.., Some(revision), _) => Some(Expect::Revision(Revision(revision))),
-        (.., Some(value)) => Some(Expect::Value(value.as_bytes())),
-        _ => None,
-    }
-}
-
-fn show_written(written: &Written, json: bool) -> Result<(), Failure> {
-    if json {
-        return render::line(
-            &json!({"revision": written.revision, "durability": written.durability.name()}).to_string(),
-        );
-    }
-    let revision = written.revision.map_or(String::new(), |revision| format!("revision {revision}, "));
-    render::line(&format!("ok, {revision}durability {}", written.durability))
+fn show_written(Written { durability, revision }: &Written, json: bool) -> Result<(), Failure> {
+    render::said(&json!({"revision": revision, "durability": durability.name()}), json, || {
+        let revision = revision.map_or(String::new(), |revision| format!("revision {revision}, "));
+        format!("ok, {revision}durability {durability}")
+    })
 }

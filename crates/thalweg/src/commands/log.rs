@@ -3,8 +3,12 @@
 //! The commands write nothing. They hold the directory's lock, so that no server changes the log at the same time. A
 //! copy of a directory can be inspected while its server runs.
 
-use std::{ops::ControlFlow, path::Path};
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
 
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use thalweg_disk::{Disk, LockGuard, RealDisk};
 use thalweg_log::{
@@ -13,12 +17,11 @@ use thalweg_log::{
 };
 use thalweg_types::{
     Lsn,
+    codec::Malformed,
     command::{Command, Commands, FIRST_VERSION, GroupCommand, TimeCommand, Write},
-    record::Malformed,
 };
 
 use crate::{
-    cli::{LogArgs, LogCommand, LogDump},
     failure::{Exit, Failure},
     render,
     span::show_time,
@@ -28,6 +31,38 @@ use crate::{
 const LOG_DIR: &str = "log";
 const STATE_DIR: &str = "state";
 const LOCK: &str = "LOCK";
+
+#[derive(Subcommand, Debug)]
+pub enum LogCommand {
+    /// Read every byte and check every checksum; ends with 1 if the log is corrupt
+    Verify(LogArgs),
+    /// Print the log's records, one per line
+    Dump(LogDump),
+    /// Print figures about segments, records and the state
+    Stats(LogArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct LogArgs {
+    /// The node's directory; no server may have it open
+    #[arg(long, value_name = "DIR", default_value = "thalweg-data")]
+    pub data: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct LogDump {
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// First LSN [default: the oldest retained one]
+    #[arg(long, value_name = "LSN")]
+    pub from: Option<u64>,
+    /// Maximum number of records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
 
 pub fn run(command: &LogCommand) -> Result<(), Failure> {
     match command {
@@ -46,15 +81,15 @@ struct Stopped {
 /// Opens the directory without creating anything in it.
 fn open(path: &Path) -> Result<Stopped, Failure> {
     if !path.join(LOCK).exists() {
-        let message = format!("{} is no Thalweg directory", path.display());
+        let message = format!("{} is not a Thalweg data directory", path.display());
         return Err(Failure::new(Exit::NotFound, "missing_directory", message)
-            .then("name the directory that `thalweg serve` was given with --data"));
+            .then("pass the same directory to --data as to `thalweg serve`"));
     }
     let disk = RealDisk::open(path).map_err(|error| Failure::file(path, &error))?;
     let lock = disk.lock(LOCK).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             Failure::new(Exit::Unavailable, "locked", format!("{} is in use by another process", path.display()))
-                .then("stop it, or look at a copy of the directory")
+                .then("stop that process, or inspect a copy of the directory")
         }
         _ => Failure::file(path, &error),
     })?;
@@ -68,24 +103,24 @@ fn verify(args: &LogArgs) -> Result<(), Failure> {
         render::line(&to_json(&report)?.to_string())?;
     } else {
         render::line(&format!(
-            "{}: {} records in {} batches, {} in {} segments, LSN {} to {}, durable to {}, {}",
+            "{}: {} in {}, {} in {}, LSN {} to {}, durable to {}, {}",
             match report.verdict {
                 Verdict::Good => "good",
                 Verdict::Degraded => "degraded",
                 Verdict::Corrupt => "corrupt",
             },
-            render::count(report.records),
-            render::count(report.batches),
+            render::counted(report.records, "record", "records"),
+            render::counted(report.batches, "batch", "batches"),
             render::bytes(report.bytes),
-            report.segments,
+            render::counted(report.segments, "segment", "segments"),
             report.first_lsn,
             report.end_lsn,
             report.attested_lsn,
-            if report.clean { "closed cleanly" } else { "not closed: the next start recovers" },
+            if report.clean { "closed cleanly" } else { "not closed cleanly: the next start recovers it" },
         ))?;
         if let Some(torn) = &report.torn {
             render::line(&format!(
-                "torn end: {} at byte {} of {}, never acknowledged; the next start cuts it",
+                "torn end: {} at byte {} of {}, never acknowledged; the next start removes them",
                 render::bytes(torn.bytes),
                 torn.offset,
                 torn.file
@@ -108,8 +143,8 @@ fn verify(args: &LogArgs) -> Result<(), Failure> {
     }
     match report.verdict {
         Verdict::Good | Verdict::Degraded => Ok(()),
-        Verdict::Corrupt => Err(Failure::new(Exit::Failed, "corrupt", "data that was durable is damaged")
-            .then("restore a copy of the directory; `thalweg serve --repair` cuts the log at the damage and says what is lost")),
+        Verdict::Corrupt => Err(Failure::new(Exit::Failed, "corrupt", "durable data is damaged")
+            .then("restore a copy of the directory; `thalweg serve --repair` truncates the log at the damage and reports the loss")),
     }
 }
 
@@ -134,17 +169,17 @@ fn stats(args: &LogArgs) -> Result<(), Failure> {
     });
     render::line(&render::table(&["segment", "generation", "first", "next", "used", "oldest", "newest"], rows))?;
     render::line(&format!(
-        "log: {} used of {} in {} live and {} spare segments, LSN {} to {}, durable to {}, {}",
+        "log: {} used of {} in {} live and {}, LSN {} to {}, durable to {}, {}",
         render::bytes(stats.bytes),
         render::bytes(stats.file_bytes),
         stats.segments.len(),
-        stats.spare_segments,
+        render::counted(stats.spare_segments, "spare segment", "spare segments"),
         stats.first_lsn,
         stats.end_lsn,
         stats.attested_lsn,
         if stats.clean { "closed cleanly" } else { "not closed cleanly" },
     ))?;
-    render::line(&format!("state: {} in {} files", render::bytes(bytes), render::count(files)))
+    render::line(&format!("state: {} in {}", render::bytes(bytes), render::counted(files, "file", "files")))
 }
 
 fn dump(args: &LogDump) -> Result<(), Failure> {
@@ -171,8 +206,11 @@ fn item_text(item: &Item) -> String {
     match item {
         Item::Segment { file, generation, base } => format!("segment {file}, generation {generation}, from LSN {base}"),
         Item::Batch { offset, header } => format!(
-            "  batch at byte {offset}: {} records from LSN {}, {} bytes, durable to {} when written",
-            header.count, header.first, header.body_len, header.attested
+            "  batch at byte {offset}: {} from LSN {}, {} bytes, durable to {} when written",
+            render::counted(header.count.into(), "record", "records"),
+            header.first,
+            header.body_len,
+            header.attested
         ),
         Item::Record(record) => format!(
             "    {} {} space {} term {} index {} {} {} bytes{}",

@@ -3,31 +3,28 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::{parse_key, with_target};
 use crate::{
-    cli::KeyArgs,
+    args::{KeyArgs, Place},
     failure::Failure,
     render,
-    target::{Access, Place},
+    session::{Access, Session},
 };
 
 /// Number of versions requested per page.
 const PAGE: u64 = 100;
 
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Prints the versions that are kept, newest first: their revision, what became of them, and the value.\n\
-                        Only in keyspaces with history (`thalweg keyspaces config users --history 10`).\n\n\
+#[command(after_help = "Prints the retained versions, newest first: revision, state and value. Works\n\
+                        only in keyspaces with history (`thalweg keyspaces config users --history 10`).\n\n\
                         Examples:\n  thalweg history users ada\n  thalweg history users ada --limit 1 --json\n  \
-                        thalweg get users ada --revision 17"
-)]
+                        thalweg get users ada --revision 17")]
 pub struct History {
     #[command(flatten)]
     pub key: KeyArgs,
-    /// At most so many versions
+    /// Maximum number of versions
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
-    /// Only those from before this revision
+    /// Only versions before this revision
     #[arg(long, value_name = "REVISION")]
     pub before: Option<u64>,
     #[command(flatten)]
@@ -35,12 +32,12 @@ pub struct History {
 }
 
 pub fn history(args: &History) -> Result<(), Failure> {
-    let key = parse_key(&args.key.key, args.key.key_format)?;
-    with_target(&args.place, Access::Read, |target| {
+    let key = args.key.bytes()?;
+    Session::with(&args.place, Access::Read, |session| {
         let mut lines = render::Lines::new();
         let (mut before, mut left) = (args.before, args.limit.unwrap_or(u64::MAX));
         loop {
-            let page = target.versions(&args.key.keyspace, &key, before, left.min(PAGE))?;
+            let page = session.versions(&args.key.keyspace, &key, before, left.min(PAGE))?;
             let versions = page["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
             for version in versions {
                 lines.line(&if args.place.json { version.to_string() } else { version_text(version) })?;

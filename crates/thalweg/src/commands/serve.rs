@@ -28,7 +28,7 @@ use crate::{
 };
 
 const AFTER_HELP: &str = "\
-Flags win over the environment (THALWEG_MAX_SCANS=10), which wins over the file, which wins over the defaults.
+Flags override the environment (THALWEG_MAX_SCANS=10), which overrides the file, which overrides the defaults.
 
 Examples:
   thalweg serve
@@ -64,18 +64,18 @@ impl Args for Serve {
                 .long("config")
                 .value_name("FILE")
                 .value_parser(clap::value_parser!(PathBuf))
-                .help("Read a TOML file with the keys that --explain lists"),
+                .help("Read the configuration from this TOML file; --explain lists its keys"),
             Arg::new("explain").long("explain").action(ArgAction::SetTrue).help(
-                "Print every value, where it comes from, and the memory that the bounds add up to; start nothing",
+                "Print every value, its source, and the sum of the memory bounds, and end",
             ),
             Arg::new("example-config")
                 .long("example-config")
                 .action(ArgAction::SetTrue)
-                .help("Print a configuration file with every key and its default; start nothing"),
+                .help("Print a configuration file with every key and its default, and end"),
             Arg::new("repair")
                 .long("repair")
                 .action(ArgAction::SetTrue)
-                .help("Where the log is corrupt, cut it there, keep what the state has, and say what is lost, instead of refusing to start"),
+                .help("Truncate a corrupt log at the damage, keep the state, and report the loss, instead of refusing to start"),
         ];
         let command = command.after_help(AFTER_HELP).args(own).next_help_heading("Configuration");
         KNOBS.iter().fold(command, |command, knob| command.arg(flag(knob.name, knob.help)))
@@ -160,7 +160,7 @@ pub fn run(args: &Serve) -> Result<(), Failure> {
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, current = limit.current, "the limit on open files stays as it is");
+        tracing::warn!(%error, current = limit.current, "could not raise the limit on open files");
     }
 }
 
@@ -175,9 +175,9 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     let mut stop = Stop::new()?;
     let server = Server::bind(config.clone(), database).await.map_err(|error| match error {
         ServerError::Bind { .. } => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
-            .then("stop what listens there, or choose another address with --http"),
+            .then("stop the process that listens there, or choose another address with --http"),
         ServerError::BindNative(_) => Failure { exit: Exit::Unavailable, ..Failure::of(&error) }
-            .then("stop what listens there, or choose another address with --native"),
+            .then("stop the process that listens there, or choose another address with --native"),
         error => Failure::of(&error),
     })?;
     if let Some(certificate) = server.certificate() {
@@ -190,14 +190,14 @@ async fn serve(config: &Config, database: &Database) -> Result<(), Failure> {
     }
     if let Health::DiskFull { free_bytes } = database.health() {
         let reserve_bytes = config.reserve_bytes.0;
-        tracing::warn!(free_bytes, reserve_bytes, "less disk is free than reserve_bytes keeps: new data is refused");
+        tracing::warn!(free_bytes, reserve_bytes, "free disk space is below reserve_bytes: new data is rejected");
     }
-    let told = async move {
+    let stopped = async move {
         let signal = stop.signalled().await;
-        tracing::info!(signal, "told to stop");
+        tracing::info!(signal, "stopping on a signal");
         give_up_after(STOP_LIMIT);
     };
-    server.run(told).await.map_err(|error| Failure::of(&error))
+    server.run(stopped).await.map_err(|error| Failure::of(&error))
 }
 
 /// Signals that stop a server.
@@ -223,8 +223,8 @@ impl Stop {
 async fn reload(certificate: Certificate, mut hangup: Signal) {
     while hangup.recv().await.is_some() {
         match certificate.reload() {
-            Ok(fingerprint) => tracing::info!(%fingerprint, "SIGHUP: new connections get the certificate as it is now"),
-            Err(error) => tracing::error!(%error, "SIGHUP: the certificate stays as it was"),
+            Ok(fingerprint) => tracing::info!(%fingerprint, "SIGHUP: new connections use the reloaded certificate"),
+            Err(error) => tracing::error!(%error, "SIGHUP: the certificate could not be reloaded and is unchanged"),
         }
     }
 }
@@ -234,7 +234,7 @@ async fn reload(certificate: Certificate, mut hangup: Signal) {
 fn give_up_after(limit: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(limit);
-        tracing::error!("not stopped after {limit:?}: giving up; the next start recovers");
+        tracing::error!("not stopped after {limit:?}: ending the process; the next start recovers");
         std::process::exit(i32::from(Exit::Failed.code()));
     });
 }
@@ -248,12 +248,12 @@ fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String
     } else {
         let torn = match report.cut_bytes {
             0 => String::new(),
-            bytes => format!(", {} of a torn end cut", render::bytes(bytes)),
+            bytes => format!(", {} of a torn end removed", render::bytes(bytes)),
         };
         format!(
-            "recovered in {}: {} records ({}) replayed{torn}",
+            "recovered in {}: {} ({}) replayed{torn}",
             show_span(report.took),
-            render::count(report.replayed_records),
+            render::counted(report.replayed_records, "record", "records"),
             render::bytes(report.replayed_bytes),
         )
     };

@@ -1,73 +1,52 @@
 //! `state`: prints digests for comparing nodes, and the version of the state machine.
 
-use std::io::IsTerminal;
-
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
-use super::with_target;
 use crate::{
+    args::{Place, Plain},
     failure::Failure,
     render,
-    target::{Access, Place},
+    session::{Access, Session},
 };
 
-/// What to do with the state as a whole.
+/// Actions on the state as a whole.
 #[derive(Subcommand, Debug)]
 pub enum State {
-    /// Print a hash over everything that replicas agree on
+    /// Print a hash over all data that replicas have in common
     Digest(Digest),
-    /// Print the version of the state machine that is in force, and the highest one that the node knows
-    Version(Version),
-    /// Raise the version of the state machine that is in force
+    /// Print the version of the state machine in force, and the highest one that the node supports
+    Version(Plain),
+    /// Raise the version of the state machine in force
     RaiseVersion(RaiseVersion),
 }
 
-impl State {
-    /// Returns true if the command prints JSON, which then applies to its errors as well.
-    pub fn wants_json(&self) -> bool {
-        match self {
-            Self::Digest(args) => args.place.json,
-            Self::Version(args) => args.place.json,
-            Self::RaiseVersion(args) => args.place.json,
-        }
-    }
-}
-
-/// Which digest.
+/// Options of `state digest`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Nodes that have applied the same entries have the same digest at the same index, whatever their options and\n\
-                  disks. Where two differ, the rows per kind tell in what. A server writes an entry for the digest, computes it\n\
-                  while it serves, and keeps it for --last; a directory is read as it is.\n\n\
-                  Examples:\n  thalweg state digest\n  thalweg state digest --timeout 10m     # a large state takes a while\n  \
+                  disks. If two digests differ, the rows per kind show where. A server writes an entry for the digest,\n\
+                  computes it while it serves, and keeps it for --last. A directory is read without writing an entry.\n\n\
+                  Examples:\n  thalweg state digest\n  thalweg state digest --timeout 10m     # for a large state\n  \
                   thalweg state digest --data ./data --json"
 )]
 pub struct Digest {
-    /// Print the one that the server has computed last
+    /// Print the digest that the server computed last
     #[arg(long)]
     pub last: bool,
     #[command(flatten)]
     pub place: Place,
 }
 
-/// Whose version.
-#[derive(Args, Debug)]
-pub struct Version {
-    #[command(flatten)]
-    pub place: Place,
-}
-
-/// To which version.
+/// Options of `state raise-version`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A node that does not know the version stops, and goes on once it is upgraded: upgrade every node first. The\n\
-                  version can't be lowered again.\n\n\
+    after_help = "A node that does not support the version stops until it is upgraded, so upgrade every node first. The version\n\
+                  can't be lowered again.\n\n\
                   Example:\n  thalweg state version\n  thalweg state raise-version 1"
 )]
 pub struct RaiseVersion {
-    /// The version that shall be in force; a lower one than that in force changes nothing
+    /// The new version; a lower one than the version in force changes nothing
     #[arg(value_name = "VERSION")]
     pub to: u16,
     #[command(flatten)]
@@ -79,22 +58,23 @@ pub fn run(args: &State) -> Result<(), Failure> {
     match args {
         State::Digest(args) => digest(args),
         State::Version(args) => {
-            show_version(&with_target(&args.place, Access::Inspect, |target| target.state_version())?, args.place.json)
+            show_version(&Session::with(&args.place, Access::Inspect, Session::state_version)?, args.place.json)
         }
         State::RaiseVersion(args) => {
-            let version = with_target(&args.place, Access::Read, |target| target.raise_version(args.to))?;
+            let version = Session::with(&args.place, Access::Read, |session| session.raise_version(args.to))?;
             show_version(&version, args.place.json)
         }
     }
 }
 
 fn digest(args: &Digest) -> Result<(), Failure> {
-    let digest = with_target(&args.place, Access::Inspect, |target| {
+    let digest = Session::with(&args.place, Access::Inspect, |session| {
         if args.last {
-            return target.last_state_digest();
+            return session.last_state_digest();
         }
-        let bar = bar(args.place.json);
-        let digest = target.state_digest(&mut |rows| bar.set_position(rows));
+        let template = "{elapsed_precise} reading the state {human_pos} rows";
+        let bar = render::progress_bar(None, template, args.place.json);
+        let digest = session.state_digest(&mut |rows| bar.set_position(rows));
         bar.finish_and_clear();
         digest
     })?;
@@ -110,11 +90,10 @@ fn digest(args: &Digest) -> Result<(), Failure> {
 }
 
 fn show_version(version: &Value, json: bool) -> Result<(), Failure> {
-    if json {
-        return render::line(&version.to_string());
-    }
-    let rows = ["in_force", "known"].map(|name| vec![name.replace('_', " "), text(&version[name])]);
-    render::line(&render::table(&["version", "value"], rows.to_vec()))
+    render::said(version, json, || {
+        let rows = ["in_force", "known"].map(|name| vec![name.replace('_', " "), text(&version[name])]);
+        render::table(&["version", "value"], rows.to_vec())
+    })
 }
 
 fn text(value: &Value) -> String {
@@ -122,14 +101,4 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
-}
-
-fn bar(json: bool) -> ProgressBar {
-    let bar = ProgressBar::new_spinner();
-    let style = "{elapsed_precise} reading the state {human_pos} rows";
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
-    if json || !std::io::stderr().is_terminal() {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
-    bar
 }

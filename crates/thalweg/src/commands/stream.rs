@@ -1,49 +1,76 @@
 //! `append`, `read`, `tail`: write and read records of a stream.
 
-use std::{io::BufRead, ops::ControlFlow};
+use std::{ops::ControlFlow, path::PathBuf};
 
-use serde_json::{Map, Value, json};
+use clap::Args;
+use serde_json::json;
 use thalweg_types::{
-    Clock, Offset, SpaceTime, SystemClock,
+    Offset,
     command::{AppendTerms, ExpectedOffset, ProducerStamp},
 };
 
-use super::with_target;
+use super::{
+    input,
+    record::{self, RecordArgs, RecordFormat},
+};
 use crate::{
-    cli::{Append, Read, RecordFormat, Tail},
+    args::Place,
     failure::Failure,
     render::{self, Lines},
-    span::show_time,
-    target::{Access, Appended, NewRecord, StreamRecord, Target},
+    session::{Access, Appended, Record, Session, StreamRecord},
+    span::{Since, parse_since},
 };
 
-/// Maximum number of records and of bytes from stdin in one append.
-pub const STDIN_BATCH: (usize, usize) = (1000, 1024 * 1024);
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg append events started stopped\n  journalctl -f | thalweg append logs\n  \
+                        thalweg append events paid --key order-7 --header source=shop --expect 42\n  \
+                        thalweg append events first --expect none\n  \
+                        thalweg append events paid --producer till-3 --sequence 17    # safe to repeat")]
+pub struct Append {
+    /// The stream; created if it does not exist
+    pub stream: String,
+    /// Payloads, one record each; without any, each line of stdin is a record
+    pub records: Vec<String>,
+    /// Append a whole file as one record
+    #[arg(long, value_name = "FILE", conflicts_with = "records")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub record: RecordArgs,
+    /// Append a tombstone, which marks the key as deleted; compaction removes the key's earlier records
+    #[arg(long, requires = "key", conflicts_with_all = ["records", "file"])]
+    pub tombstone: bool,
+    /// Only if the next offset is this one; `none`: only if the stream never had a record
+    #[arg(long, value_name = "OFFSET|none|any", default_value = "any", hide_default_value = true, value_parser = parse_expected)]
+    pub expect: ExpectedOffset,
+    /// Append as this producer; a repeated append with the same sequence number has no further effect
+    #[arg(long, value_name = "ID", requires = "sequence")]
+    pub producer: Option<String>,
+    /// Sequence number of this append, from 0 without gaps
+    #[arg(long, value_name = "N", requires = "producer")]
+    pub sequence: Option<u64>,
+    /// Epoch of the producer
+    #[arg(long, value_name = "N", requires = "producer", default_value_t = 0)]
+    pub epoch: u32,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+fn parse_expected(text: &str) -> Result<ExpectedOffset, String> {
+    ExpectedOffset::parse(text).ok_or_else(|| "use an offset, none or any".to_owned())
+}
 
 pub fn append(args: &Append) -> Result<(), Failure> {
-    let headers = args.headers.iter().map(|header| parse_header(header)).collect::<Result<Vec<_>, _>>()?;
-    let record = |payload: Vec<u8>| NewRecord {
-        key: args.key.as_ref().map(|key| key.as_bytes().to_vec()),
-        headers: headers.clone(),
-        payload,
-        is_tombstone: args.tombstone,
-    };
-    let json = args.place.json;
-    let producer = producer(args)?;
-    let terms = AppendTerms { expected: args.expect, producer };
-    with_target(&args.place, Access::Write, |target| {
-        if let Some(path) = &args.file {
-            let payload = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
-            return show_appended(&target.append(&args.stream, &[record(payload)], &terms)?, 1, json);
-        }
-        if args.tombstone {
-            return show_appended(&target.append(&args.stream, &[record(Vec::new())], &terms)?, 1, json);
-        }
-        if args.records.is_empty() {
-            return append_stdin(target, args, &record);
-        }
-        let records: Vec<_> = args.records.iter().map(|text| record(text.as_bytes().to_vec())).collect();
-        show_appended(&target.append(&args.stream, &records, &terms)?, records.len(), json)
+    let template = Record { is_tombstone: args.tombstone, ..args.record.template()? };
+    let record = |payload: Vec<u8>| Record { payload, ..template.clone() };
+    let terms = AppendTerms { expected: args.expect, producer: producer(args)? };
+    Session::with(&args.place, Access::Write, |session| {
+        let records = match &args.file {
+            Some(path) => vec![record(input::file(path)?)],
+            None if args.tombstone => vec![template.clone()],
+            None if args.records.is_empty() => return append_stdin(session, args, &record),
+            None => args.records.iter().map(|text| record(text.as_bytes().to_vec())).collect(),
+        };
+        show_appended(&session.append(&args.stream, &records, &terms)?, records.len(), args.place.json)
     })
 }
 
@@ -52,34 +79,20 @@ pub fn append(args: &Append) -> Result<(), Failure> {
 fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     let (Some(id), Some(sequence)) = (&args.producer, args.sequence) else { return Ok(None) };
     if args.file.is_none() && args.records.is_empty() && !args.tombstone {
-        return Err(Failure::usage("--producer goes with records as arguments or with --file, not with stdin"));
+        return Err(Failure::usage("--producer cannot be used with stdin: give records as arguments, or use --file"));
     }
     Ok(Some(ProducerStamp { id, epoch: args.epoch, sequence }))
 }
 
-/// Appends the lines read so far whenever stdin has no more ready, so that records of a slow pipe are not delayed.
-fn append_stdin(target: &dyn Target, args: &Append, record: &dyn Fn(Vec<u8>) -> NewRecord) -> Result<(), Failure> {
-    let mut input = std::io::BufReader::with_capacity(STDIN_BATCH.1, std::io::stdin());
-    let mut expect = args.expect;
+/// Appends the lines of stdin, batch by batch.
+fn append_stdin(session: &Session, args: &Append, record: &dyn Fn(Vec<u8>) -> Record) -> Result<(), Failure> {
+    let (mut input, mut expect) = (input::Lines::new(), args.expect);
     loop {
-        let (mut records, mut bytes) = (Vec::new(), 0);
-        loop {
-            let mut line = Vec::new();
-            if input.read_until(b'\n', &mut line)? == 0 {
-                break;
-            }
-            let line = strip_newline(line);
-            bytes += line.len();
-            records.push(record(line));
-            let more_at_hand = input.buffer().contains(&b'\n');
-            if !more_at_hand || records.len() >= STDIN_BATCH.0 || bytes >= STDIN_BATCH.1 {
-                break;
-            }
-        }
+        let records: Vec<_> = input.next_batch()?.into_iter().map(record).collect();
         if records.is_empty() {
             return Ok(());
         }
-        let appended = target.append(&args.stream, &records, &expect.into())?;
+        let appended = session.append(&args.stream, &records, &expect.into())?;
         // The condition applies to the first append of this input; the other appends follow it without a gap.
         if let (Some(_), Some((_, next))) = (expect.offset(), appended.offsets) {
             expect = ExpectedOffset::Exact(Offset(next));
@@ -88,18 +101,60 @@ fn append_stdin(target: &dyn Target, args: &Append, record: &dyn Fn(Vec<u8>) -> 
     }
 }
 
+fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Failure> {
+    let Appended { durability, offsets, duplicate } = *appended;
+    let last = |next: u64| next.saturating_sub(1);
+    let object = json!({
+        "first": offsets.map(|(first, _)| first), "last": offsets.map(|(_, next)| last(next)),
+        "count": count, "durability": durability.name(), "duplicate": duplicate,
+    });
+    render::said(&object, json, || {
+        let before = if duplicate { " (it happened before)" } else { "" };
+        let what = match offsets {
+            Some((first, next)) if next == first + 1 => format!("offset {first}"),
+            Some((first, next)) => format!("offsets {first} to {}", last(next)),
+            None => format!("{count} accepted"),
+        };
+        format!("ok, {what}, durability {durability}{before}")
+    })
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg read events\n  thalweg read events --from 1000 --limit 10 --json\n  \
+                        thalweg read events --since 10m --payload-only")]
+pub struct Read {
+    /// The stream
+    pub stream: String,
+    /// First offset [default: the oldest retained one]
+    #[arg(long, value_name = "OFFSET", conflicts_with = "since")]
+    pub from: Option<u64>,
+    /// Only the last N records
+    #[arg(long, value_name = "N", conflicts_with_all = ["from", "since"])]
+    pub last: Option<u64>,
+    /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub since: Option<Since>,
+    /// Maximum number of records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    #[command(flatten)]
+    pub format: RecordFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
 pub fn read(args: &Read) -> Result<(), Failure> {
-    with_target(&args.place, Access::Read, |target| {
+    Session::with(&args.place, Access::Read, |session| {
         let from = match (args.from, args.since) {
             (Some(from), _) => from,
-            (None, Some(since)) => target.offset_at(&args.stream, since.time(now()).micros())?,
+            (None, Some(since)) => session.offset_at(&args.stream, since.time().micros())?,
             (None, None) => {
-                let stream = target.stream(&args.stream)?;
+                let stream = session.stream(&args.stream)?;
                 args.last.map_or(stream.start, |last| stream.next.saturating_sub(last).max(stream.start))
             }
         };
         let mut lines = Lines::new();
-        target.read(&args.stream, from, args.limit.unwrap_or(u64::MAX), &mut |record| {
+        session.read(&args.stream, from, args.limit.unwrap_or(u64::MAX), &mut |record| {
             show_record(&mut lines, &record, &args.format, args.place.json)?;
             Ok(ControlFlow::Continue(()))
         })?;
@@ -107,21 +162,45 @@ pub fn read(args: &Read) -> Result<(), Failure> {
     })
 }
 
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  thalweg tail events\n  thalweg tail events --last 20\n  \
+                        thalweg tail events --from 0 --limit 5 --json")]
+pub struct Tail {
+    /// The stream
+    pub stream: String,
+    /// First offset [default: the next record]
+    #[arg(long, value_name = "OFFSET", conflicts_with = "last")]
+    pub from: Option<u64>,
+    /// Begin with the last N records
+    #[arg(long, value_name = "N")]
+    pub last: Option<u64>,
+    /// First time: a span before now (10m), 2026-11-20T08:30:00Z, or microseconds since 1970
+    #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with_all = ["from", "last"])]
+    pub since: Option<Since>,
+    /// End after this number of records
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    #[command(flatten)]
+    pub format: RecordFormat,
+    #[command(flatten)]
+    pub place: Place,
+}
+
 pub fn tail(args: &Tail) -> Result<(), Failure> {
     if args.limit == Some(0) {
         return Ok(());
     }
-    with_target(&args.place, Access::Read, |target| {
+    Session::with(&args.place, Access::Read, |session| {
         let from = match (args.from, args.since, args.last) {
             (Some(from), ..) => from,
-            (None, Some(since), _) => target.offset_at(&args.stream, since.time(now()).micros())?,
+            (None, Some(since), _) => session.offset_at(&args.stream, since.time().micros())?,
             (None, None, last) => {
-                let stream = target.stream(&args.stream)?;
+                let stream = session.stream(&args.stream)?;
                 stream.next.saturating_sub(last.unwrap_or(0)).max(stream.start)
             }
         };
         let (mut lines, mut left) = (Lines::new(), args.limit);
-        target.tail(&args.stream, from, &mut |record| {
+        session.tail(&args.stream, from, &mut |record| {
             show_record(&mut lines, &record, &args.format, args.place.json)?;
             lines.flush()?;
             left = left.map(|left| left - 1);
@@ -130,102 +209,7 @@ pub fn tail(args: &Tail) -> Result<(), Failure> {
     })
 }
 
-/// Formats a record as one JSON object.
-pub fn record_json(record: &StreamRecord) -> String {
-    let mut object = Map::new();
-    object.insert("offset".into(), json!(record.offset));
-    object.insert("time_micros".into(), json!(record.time));
-    if let Some(key) = &record.key {
-        render::insert_bytes(&mut object, "key", key);
-    }
-    if !record.headers.is_empty() {
-        let headers = record.headers.iter().map(|(name, value)| {
-            let mut header = Map::new();
-            header.insert("name".into(), json!(name));
-            render::insert_bytes(&mut header, "value", value);
-            Value::Object(header)
-        });
-        object.insert("headers".into(), headers.collect());
-    }
-    render::insert_bytes(&mut object, "payload", &record.payload);
-    if record.is_tombstone {
-        object.insert("tombstone".into(), json!(true));
-    }
-    Value::Object(object).to_string()
-}
-
 fn show_record(lines: &mut Lines, record: &StreamRecord, format: &RecordFormat, json: bool) -> Result<(), Failure> {
-    if json {
-        return lines.line(&record_json(record));
-    }
-    if format.payload_only {
-        lines.bytes(&record.payload)?;
-        return lines.line("");
-    }
-    lines.line(&record_text(record))
-}
-
-/// Formats a record on one line of text.
-pub fn record_text(record: &StreamRecord) -> String {
-    let mut text = format!("{}\t{}\t", record.offset, show_time(record.time));
-    if let Some(key) = &record.key {
-        text.push_str(&format!("[{}] ", render::one_line(key)));
-    }
-    for (name, value) in &record.headers {
-        text.push_str(&format!("{name}={} ", render::one_line(value)));
-    }
-    text.push_str(if record.is_tombstone { "(tombstone)" } else { "" });
-    text.push_str(&render::one_line(&record.payload));
-    text
-}
-
-fn show_appended(appended: &Appended, count: usize, json: bool) -> Result<(), Failure> {
-    let level = appended.durability;
-    let before = if appended.duplicate { " (it happened before)" } else { "" };
-    let text = match (json, appended.offsets) {
-        (true, offsets) => json!({
-            "first": offsets.map(|(first, _)| first), "last": offsets.map(|(_, next)| next.saturating_sub(1)),
-            "count": count, "durability": level.name(), "duplicate": appended.duplicate,
-        })
-        .to_string(),
-        (false, Some((first, next))) if next == first + 1 => {
-            format!("ok, offset {first}, durability {level}{before}")
-        }
-        (false, Some((first, next))) => {
-            format!("ok, offsets {first} to {}, durability {level}{before}", next.saturating_sub(1))
-        }
-        (false, None) => format!("ok, {count} accepted, durability {level}"),
-    };
-    render::line(&text)
-}
-
-pub fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.as_bytes().to_vec())),
-        _ => Err(Failure::usage(format!("{text:?} is no header: use NAME=VALUE"))),
-    }
-}
-
-pub fn strip_newline(mut line: Vec<u8>) -> Vec<u8> {
-    if line.last() == Some(&b'\n') {
-        line.pop();
-    }
-    line
-}
-
-/// Returns the wall-clock time, from which spans before now are counted.
-pub fn now() -> SpaceTime {
-    SystemClock::default().wall()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn headers_are_split_at_the_first_sign() {
-        assert_eq!(parse_header("a=b=c").unwrap(), ("a".to_owned(), b"b=c".to_vec()));
-        assert!(parse_header("a").is_err());
-        assert!(parse_header("=b").is_err());
-    }
+    let object = json.then(|| record.object().into());
+    record::show(lines, format, object, &record.record, || record::stream_text(record))
 }

@@ -1,7 +1,7 @@
 //! `publish`, `subscribe`, `request`, `reply`: exchange messages with current subscribers.
 
 use std::{
-    io::{BufRead, Write as _},
+    io::Write as _,
     ops::ControlFlow,
     path::PathBuf,
     process::{Command, Stdio},
@@ -11,23 +11,22 @@ use std::{
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use super::stream::{STDIN_BATCH, parse_header, strip_newline};
+use super::{
+    input,
+    record::{self, RecordArgs, RecordFormat},
+};
 use crate::{
-    cli::RecordFormat,
+    args::ServerPlace,
     failure::Failure,
     render::{self, Lines},
+    session::{Message, Published, Record, Session, SubscribeQuery, SubscriptionEvent},
     span::{parse_bytes, parse_span},
-    target::{
-        NewRecord, ServerPlace,
-        remote::record_object,
-        subjects::{self, Message, Published, SubscribeQuery, Told},
-    },
 };
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Prints how many messages went to how many subscriptions. Nobody subscribed is no error: a subject \
-                  stores nothing. What must not be lost is appended to a stream.\n\n\
+    after_help = "Prints the number of messages, and of the subscriptions that got them. A subject stores nothing, so \
+                  a publish without subscribers succeeds. Append messages that must not be lost to a stream.\n\n\
                   Examples:\n  thalweg publish orders.eu.created '{\"id\": 7}'\n  \
                   tail -f access.log | thalweg publish logs.web\n  \
                   thalweg publish config.changed --file config.toml --key web"
@@ -35,21 +34,17 @@ use crate::{
 pub struct Publish {
     /// The subject: tokens joined by dots
     pub subject: String,
-    /// One message each; none reads stdin, one message a line
+    /// Payloads, one message each; without any, each line of stdin is a message
     pub messages: Vec<String>,
     /// Publish a whole file as one message
     #[arg(long, value_name = "FILE", conflicts_with = "messages")]
     pub file: Option<PathBuf>,
-    /// The messages' key
-    #[arg(long)]
-    pub key: Option<String>,
-    /// A header of the messages; may be repeated
-    #[arg(long = "header", value_name = "NAME=VALUE")]
-    pub headers: Vec<String>,
-    /// The subject to which answers are to be published
+    #[command(flatten)]
+    pub record: RecordArgs,
+    /// The subject to which subscribers publish their answers
     #[arg(long, value_name = "SUBJECT")]
     pub reply: Option<String>,
-    /// Wait so long for subscribers that ask publishers to wait [default: 5s]
+    /// Maximum time to wait for subscribers that make publishers wait [default: 5s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
     #[command(flatten)]
@@ -57,29 +52,22 @@ pub struct Publish {
 }
 
 pub fn publish(args: &Publish) -> Result<(), Failure> {
-    let headers = args.headers.iter().map(|header| parse_header(header)).collect::<Result<Vec<_>, _>>()?;
-    let message = |payload: Vec<u8>| NewRecord {
-        key: args.key.as_ref().map(|key| key.as_bytes().to_vec()),
-        headers: headers.clone(),
-        payload,
-        is_tombstone: false,
-    };
-    let http = args.place.http()?;
-    let send = |messages: &[NewRecord]| {
-        subjects::publish(&http, args.subject.as_bytes(), messages, args.reply.as_deref(), args.wait)
-    };
+    let template = args.record.template()?;
+    let message = |payload: Vec<u8>| Record { payload, ..template.clone() };
+    let session = Session::of_server(&args.place)?;
+    let send =
+        |messages: &[Record]| session.publish(args.subject.as_bytes(), messages, args.reply.as_deref(), args.wait);
     if let Some(path) = &args.file {
-        let payload = std::fs::read(path).map_err(|error| Failure::file(path, &error))?;
-        return show_published(send(&[message(payload)])?, args.place.json);
+        return show_published(send(&[message(input::file(path)?)])?, args.place.json);
     }
     if !args.messages.is_empty() {
         let messages: Vec<_> = args.messages.iter().map(|text| message(text.as_bytes().to_vec())).collect();
         return show_published(send(&messages)?, args.place.json);
     }
-    let mut input = std::io::BufReader::with_capacity(STDIN_BATCH.1, std::io::stdin());
+    let mut input = input::Lines::new();
     let mut all = Published::default();
     loop {
-        let batch = next_lines(&mut input, &message)?;
+        let batch: Vec<_> = input.next_batch()?.into_iter().map(message).collect();
         if batch.is_empty() {
             return show_published(all, args.place.json);
         }
@@ -91,48 +79,26 @@ pub fn publish(args: &Publish) -> Result<(), Failure> {
     }
 }
 
-/// Returns the lines that are ready, waiting for at least one; none at the end of the input.
-fn next_lines(
-    input: &mut std::io::BufReader<std::io::Stdin>,
-    message: &dyn Fn(Vec<u8>) -> NewRecord,
-) -> Result<Vec<NewRecord>, Failure> {
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    loop {
-        let mut line = Vec::new();
-        if input.read_until(b'\n', &mut line)? == 0 {
-            return Ok(batch);
-        }
-        let line = strip_newline(line);
-        bytes += line.len();
-        batch.push(message(line));
-        let more_at_hand = input.buffer().contains(&b'\n');
-        if !more_at_hand || batch.len() >= STDIN_BATCH.0 || bytes >= STDIN_BATCH.1 {
-            return Ok(batch);
-        }
-    }
-}
-
 fn show_published(published: Published, json: bool) -> Result<(), Failure> {
-    let Published { messages, delivered, missed } = published;
-    if json {
-        return render::line(&json!({ "messages": messages, "delivered": delivered, "missed": missed }).to_string());
-    }
-    let plural = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let mut text = format!("ok, {} to {}", plural(messages, "message"), plural(delivered, "subscription"));
-    if missed > 0 {
-        text.push_str(&format!("; {} had no room", plural(missed, "subscription")));
-    }
-    render::line(&text)
+    render::said(&json!(published), json, || {
+        let subscriptions = |n: u64| render::counted(n, "subscription", "subscriptions");
+        let messages = render::counted(published.messages, "message", "messages");
+        let missed = match published.missed {
+            0 => String::new(),
+            missed => format!("; {} had no room", subscriptions(missed)),
+        };
+        format!("ok, {messages} to {}{missed}", subscriptions(published.delivered))
+    })
 }
 
-/// What happens when a subscriber does not keep up.
+/// Action when the queue of a subscription is full.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Publishers wait
     Block,
-    /// What comes is dropped, and told
+    /// New messages are dropped; the subscriber sees a gap
     DropNew,
-    /// What has waited longest is dropped, and told
+    /// The oldest queued messages are dropped; the subscriber sees a gap
     DropOld,
     /// The subscription ends
     Disconnect,
@@ -151,28 +117,28 @@ impl Policy {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "`*` stands for any one token of a subject, `>` at the end for one or more: quote them. Prints subject \
-                  and payload of each message; when messages were missed, says so on stderr. Goes on when the server \
-                  comes back; what was published meanwhile is missed.\n\n\
+    after_help = "In a pattern, `*` matches one token and `>` at the end matches one or more; quote them for the shell. \
+                  Prints subject and payload of each message, and on stderr the number of missed messages. Continues \
+                  after a restart of the server; messages published in the meantime are missed.\n\n\
                   Examples:\n  thalweg subscribe 'orders.>'\n  thalweg subscribe 'logs.*' --payload-only | grep error\n  \
                   thalweg subscribe jobs --group workers --json"
 )]
 pub struct Subscribe {
     /// The pattern
     pub pattern: String,
-    /// Share the messages with the others of this queue group: each goes to one of them
+    /// Queue group: each message goes to one subscriber of the group
     #[arg(long, short, value_name = "NAME")]
     pub group: Option<String>,
-    /// What happens when this does not keep up
+    /// Action when the queue of this subscription is full
     #[arg(long, value_enum, default_value = "drop-new")]
     pub policy: Policy,
-    /// Messages that may wait for this [default: as the server is configured]
+    /// Maximum number of queued messages [default: that of the server's configuration]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_messages: Option<u64>,
-    /// Bytes that may wait for this [default: as the server is configured]
+    /// Maximum bytes of queued messages [default: that of the server's configuration]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub max_bytes: Option<u64>,
-    /// End after so many messages
+    /// End after this number of messages
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     #[command(flatten)]
@@ -191,7 +157,8 @@ pub fn subscribe(args: &Subscribe) -> Result<(), Failure> {
     };
     let mut lines = Lines::new();
     follow(&args.place, &query, args.limit, &mut |message| {
-        show(&mut lines, message, &args.format, args.place.json)?;
+        let (json, text) = (args.place.json.then(|| message_json(message)), || message_text(message));
+        record::show(&mut lines, &args.format, json, &message.record, text)?;
         lines.flush()
     })
 }
@@ -207,11 +174,16 @@ fn follow(
     if left == Some(0) {
         return Ok(());
     }
-    subjects::subscribe(&place.http()?, query, &mut |told| {
-        match told {
-            Told::Subscribed => render::note(&format!("subscribed to {}", render::one_line(&query.pattern))),
-            Told::Gap(messages) => render::note(&format!("{messages} messages were missed here: this did not keep up")),
-            Told::Message(message) => {
+    Session::of_server(place)?.subscribe(query, &mut |event| {
+        match event {
+            SubscriptionEvent::Subscribed => {
+                render::note(&format!("subscribed to {}", render::one_line(&query.pattern)));
+            }
+            SubscriptionEvent::Gap(messages) => {
+                let missed = render::counted(messages, "message was", "messages were");
+                render::note(&format!("{missed} missed here: this subscriber was too slow"));
+            }
+            SubscriptionEvent::Message(message) => {
                 each(message)?;
                 left = left.map(|left| left - 1);
             }
@@ -220,53 +192,34 @@ fn follow(
     })
 }
 
-fn show(lines: &mut Lines, message: &Message, format: &RecordFormat, json: bool) -> Result<(), Failure> {
-    if json {
-        return lines.line(&message_json(message));
-    }
-    if format.payload_only {
-        lines.bytes(&message.record.payload)?;
-        return lines.line("");
-    }
-    let mut text = format!("{}\t", render::one_line(&message.subject));
-    if let Some(key) = &message.record.key {
-        text.push_str(&format!("[{}] ", render::one_line(key)));
-    }
-    for (name, value) in &message.record.headers {
-        text.push_str(&format!("{name}={} ", render::one_line(value)));
-    }
-    text.push_str(&render::one_line(&message.record.payload));
-    lines.line(&text)
+fn message_text(message: &Message) -> String {
+    format!("{}\t{}", render::one_line(&message.subject), record::text(&message.record))
 }
 
-/// Formats a message as one JSON object, like the API.
-fn message_json(message: &Message) -> String {
+/// Formats a message like the API.
+fn message_json(message: &Message) -> Value {
     let mut object = Map::new();
     render::insert_bytes(&mut object, "subject", &message.subject);
     if let Some(reply) = &message.reply {
         render::insert_bytes(&mut object, "reply", reply);
     }
-    object.extend(record_object(&message.record));
-    Value::Object(object).to_string()
+    object.extend(message.record.object());
+    Value::Object(object)
 }
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Prints the first answer, byte for byte. Ends with 5 if nobody answers the subject, or none in time.\n\n\
+    after_help = "Prints the first answer, byte for byte. Ends with 5 if the subject has no responder, or no answer arrives in time.\n\n\
                   Examples:\n  thalweg request sums '1 + 1'\n  thalweg request images.resize --wait 30s < a.png > b.png"
 )]
 pub struct Request {
     /// The subject
     pub subject: String,
-    /// The message; `-` or nothing reads stdin
+    /// The message; `-` or no argument reads stdin
     pub message: Option<String>,
-    /// The message's key
-    #[arg(long)]
-    pub key: Option<String>,
-    /// A header of the message; may be repeated
-    #[arg(long = "header", value_name = "NAME=VALUE")]
-    pub headers: Vec<String>,
-    /// Wait so long for an answer
+    #[command(flatten)]
+    pub record: RecordArgs,
+    /// Maximum time to wait for an answer
     #[arg(long, value_name = "SPAN", value_parser = parse_span, default_value = "5s")]
     pub wait: Duration,
     #[command(flatten)]
@@ -274,37 +227,34 @@ pub struct Request {
 }
 
 pub fn request(args: &Request) -> Result<(), Failure> {
-    let headers = args.headers.iter().map(|header| parse_header(header)).collect::<Result<Vec<_>, _>>()?;
-    let payload = super::kv::bytes_or_stdin(args.message.as_deref())?;
-    let key = args.key.as_ref().map(|key| key.as_bytes().to_vec());
-    let message = NewRecord { key, headers, payload, is_tombstone: false };
+    let message = Record { payload: input::value(args.message.as_deref())?, ..args.record.template()? };
     // The connection's timeout must be longer than the wait.
     let place =
         ServerPlace { timeout: args.place.timeout.max(args.wait + Duration::from_secs(5)), ..args.place.clone() };
-    let answer = subjects::ask(&place.http()?, args.subject.as_bytes(), message, args.wait)?;
-    if args.place.json { render::line(&message_json(&answer)) } else { render::out(&answer.record.payload) }
+    let answer = Session::of_server(&place)?.request(args.subject.as_bytes(), message, args.wait)?;
+    if args.place.json { render::line(&message_json(&answer).to_string()) } else { render::out(&answer.record.payload) }
 }
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "--exec runs the command in a shell for each request, one after the other: the payload on stdin, and \
-                  MESSAGE_SUBJECT and MESSAGE_KEY in the environment; what it prints is the answer. If it fails, \
-                  nothing is answered. Several that answer one subject share the work with --group.\n\n\
+    after_help = "--exec runs the command in a shell for each request, one after the other. The command gets the payload \
+                  on stdin, and MESSAGE_SUBJECT and MESSAGE_KEY in the environment; its output is the answer. If it \
+                  fails, there is no answer. Several responders of one subject share the work with --group.\n\n\
                   Examples:\n  thalweg reply sums --exec bc\n  thalweg reply health --with ok --group nodes"
 )]
 pub struct Reply {
     /// The pattern
     pub pattern: String,
-    /// Answer with what this command prints
+    /// Answer with the output of this command
     #[arg(long, value_name = "COMMAND", required_unless_present = "with", conflicts_with = "with")]
     pub exec: Option<String>,
-    /// Answer always with this
+    /// Answer every request with this text
     #[arg(long, value_name = "TEXT")]
     pub with: Option<String>,
-    /// Share the requests with the others of this queue group: each goes to one of them
+    /// Queue group: each request goes to one responder of the group
     #[arg(long, short, value_name = "NAME")]
     pub group: Option<String>,
-    /// End after so many requests
+    /// End after this number of requests
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
     #[command(flatten)]
@@ -317,10 +267,10 @@ pub fn reply(args: &Reply) -> Result<(), Failure> {
         group: args.group.clone(),
         ..SubscribeQuery::default()
     };
-    let http = args.place.http()?;
+    let session = Session::of_server(&args.place)?;
     follow(&args.place, &query, args.limit, &mut |message| {
         let Some(reply_to) = &message.reply else {
-            render::note(&format!("a message to {} wants no answer", render::one_line(&message.subject)));
+            render::note(&format!("a message to {} does not ask for an answer", render::one_line(&message.subject)));
             return Ok(());
         };
         let answer = match (&args.exec, &args.with) {
@@ -333,8 +283,8 @@ pub fn reply(args: &Reply) -> Result<(), Failure> {
             },
             (None, with) => with.clone().unwrap_or_default().into_bytes(),
         };
-        let answer = NewRecord { payload: answer, ..NewRecord::default() };
-        subjects::publish(&http, reply_to, &[answer], None, None).map(drop)
+        let answer = Record { payload: answer, ..Record::default() };
+        session.publish(reply_to, &[answer], None, None).map(drop)
     })
 }
 
@@ -363,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_command_is_given_the_message_and_what_it_prints_is_the_answer() {
-        let record = NewRecord { key: Some(b"k".to_vec()), payload: b"3 4".to_vec(), ..NewRecord::default() };
+        let record = Record { key: Some(b"k".to_vec()), payload: b"3 4".to_vec(), ..Record::default() };
         let message = Message { subject: b"sums.a".to_vec(), reply: None, record };
         let command = "read a b; echo $MESSAGE_SUBJECT $MESSAGE_KEY $((a + b))";
         assert_eq!(run_command(command, &message).unwrap().unwrap(), b"sums.a k 7\n");
@@ -372,14 +322,14 @@ mod tests {
 
     #[test]
     fn messages_are_shown_with_all_that_they_have() {
-        let record = NewRecord {
+        let record = Record {
             key: Some(b"k".to_vec()),
             headers: vec![("h".into(), b"v".to_vec())],
             payload: b"\xff".to_vec(),
             is_tombstone: false,
         };
         let message = Message { subject: b"a".to_vec(), reply: Some(b"r".to_vec()), record };
-        let shown: Value = serde_json::from_str(&message_json(&message)).unwrap();
+        let shown = message_json(&message);
         let wanted = json!({"subject": "a", "reply": "r", "key": "k", "headers": [{"name": "h", "value": "v"}],
             "payload_base64": "/w=="});
         assert_eq!(shown, wanted);

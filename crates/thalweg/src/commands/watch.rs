@@ -5,45 +5,39 @@ use std::ops::ControlFlow;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use super::{parse_key, with_target};
 use crate::{
-    cli::KeyFormat,
+    args::{KeyFormat, Place},
     failure::Failure,
     render::{self, Lines},
-    target::{
-        Access, Place,
-        watch::{Change, WatchKeys, WatchQuery},
-    },
+    session::{Access, Change, Session, WatchKeys, WatchQuery},
 };
 
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Prints revision, what happened (put, delete, expire, delete_prefix), key, value. Goes on after a \
-                  server restarts.\n\nExamples:\n  thalweg watch users\n  thalweg watch users --prefix a --from 17 \
-                  --json\n  thalweg watch config --key feature --limit 1    # until it changes"
-)]
+#[command(after_help = "Prints revision, kind (put, delete, expire, delete_prefix), key, value. Continues after a \
+                  restart of the server.\n\nExamples:\n  thalweg watch users\n  thalweg watch users --prefix a --from 17 \
+                  --json\n  thalweg watch config --key feature --limit 1    # until the next change")]
 pub struct Watch {
     /// The keyspace
     pub keyspace: String,
     /// Only this key
     #[arg(long, conflicts_with_all = ["prefix", "start", "end"])]
     pub key: Option<String>,
-    /// Only keys that start with this
+    /// Only keys with this prefix
     #[arg(long, conflicts_with_all = ["start", "end"])]
     pub prefix: Option<String>,
-    /// Only keys from this one on
+    /// First key
     #[arg(long, value_name = "KEY")]
     pub start: Option<String>,
-    /// Only keys up to, and without, this one
+    /// End of the range of keys, exclusive
     #[arg(long, value_name = "KEY")]
     pub end: Option<String>,
-    /// From this revision on [default: what happens from now on]
+    /// First revision [default: the next change]
     #[arg(long, value_name = "REVISION")]
     pub from: Option<u64>,
-    /// End after so many changes
+    /// End after this number of changes
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// How keys are typed and shown
+    /// Format in which keys are typed and shown
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     pub key_format: KeyFormat,
     #[command(flatten)]
@@ -54,7 +48,7 @@ pub fn run(args: &Watch) -> Result<(), Failure> {
     if args.limit == Some(0) {
         return Ok(());
     }
-    let key = |text: &Option<String>| text.as_ref().map(|text| parse_key(text, args.key_format)).transpose();
+    let key = |text: &Option<String>| text.as_ref().map(|text| args.key_format.parse(text)).transpose();
     let keys = match (key(&args.key)?, key(&args.prefix)?, key(&args.start)?, key(&args.end)?) {
         (Some(key), ..) => WatchKeys::Key(key),
         (_, Some(prefix), ..) => WatchKeys::Prefix(prefix),
@@ -62,9 +56,9 @@ pub fn run(args: &Watch) -> Result<(), Failure> {
         (.., start, end) => WatchKeys::Range(start, end),
     };
     let query = WatchQuery { keys, from: args.from };
-    with_target(&args.place, Access::Read, |target| {
+    Session::with(&args.place, Access::Read, |session| {
         let (mut lines, mut left) = (Lines::new(), args.limit);
-        target.watch(&args.keyspace, &query, &mut |change| {
+        session.watch(&args.keyspace, &query, &mut |change| {
             let text = if args.place.json { change_json(change) } else { change_text(change, args.key_format) };
             lines.line(&text)?;
             lines.flush()?;
@@ -88,10 +82,7 @@ fn change_json(change: &Change) -> String {
 }
 
 fn change_text(change: &Change, format: KeyFormat) -> String {
-    let key = match format {
-        KeyFormat::Text => render::one_line(&change.key),
-        KeyFormat::Hex => change.key.iter().map(|byte| format!("{byte:02x}")).collect(),
-    };
+    let key = format.show(&change.key);
     match &change.value {
         Some(value) => format!("{}\t{}\t{key}\t{}", change.revision, change.what, render::one_line(value)),
         None => format!("{}\t{}\t{key}", change.revision, change.what),

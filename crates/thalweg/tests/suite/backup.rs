@@ -59,7 +59,7 @@ fn files_and_directories_from_servers_and_directories() {
         assert!(bad.contains("snapshot_corrupt"), "{bad}");
         cli(&["restore", text(&file), "--data", text(&at("y"))]).fails(1);
         let unfinished = cli(&["get", "k", "a", "--data", text(&at("y"))]).fails(2);
-        assert!(unfinished.contains("has not finished"), "{unfinished}");
+        assert!(unfinished.contains("did not finish"), "{unfinished}");
         cli(&["restore", text(&dir), "--data", text(&at("y")), "--backend", "memory"]).ok();
         assert_eq!(cli(&["get", "k", "a", "--data", text(&at("y"))]).ok(), "3");
         if let Place::Server(node) = place {

@@ -192,7 +192,7 @@ fn so_many_hold_a_semaphore() {
     let second = Holder::start(&node, &args, HOLD);
     assert!(second.token > first.token);
     let third = ["semaphore", "pool", "--slots", "2", "--wait", "100ms", "--", "true"];
-    assert!(node.cli(&third).fails(5).contains("2 ahead"));
+    assert!(node.cli(&third).fails(5).contains("2 other clients"));
     thread::scope(|scope| {
         let waits = scope.spawn(|| Holder::start(&node, &args, HOLD));
         while node.cli(&["scan", "semaphores", "--keys-only"]).ok().lines().count() < 3 {}

@@ -185,6 +185,7 @@ fn usage_errors_end_with_2() {
 
 /// Returns the report of a benchmark. Its figures mean nothing, because it is small and unoptimised: a missed check (4)
 /// and a void one (1) are accepted like a passed one. Wrong data or a missing report are not.
+#[cfg(feature = "bench")]
 fn bench(args: &[&str]) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let mut all = vec!["bench"];
@@ -199,11 +200,13 @@ fn bench(args: &[&str]) -> Value {
     report
 }
 
+#[cfg(feature = "bench")]
 #[test]
 fn the_log_suite_runs() {
     bench(&["log", "--time", "20ms", "--rounds", "1", "--processes", "1,4", "--batches", "1,10", "--warm-mib", "1"]);
 }
 
+#[cfg(feature = "bench")]
 #[test]
 fn the_engine_suite_runs() {
     bench(&[
@@ -223,6 +226,7 @@ fn the_engine_suite_runs() {
     ]);
 }
 
+#[cfg(feature = "bench")]
 #[test]
 fn the_backends_suite_runs_and_plots() {
     let dir = tempfile::tempdir().unwrap();
@@ -236,6 +240,7 @@ fn the_backends_suite_runs_and_plots() {
     assert!(std::fs::read_dir(plots).unwrap().count() >= 10, "a plot per group");
 }
 
+#[cfg(feature = "bench")]
 #[test]
 fn the_snapshot_suite_runs() {
     let few = ["--entries", "500", "--value-size", "2000", "--writers", "2", "--rounds", "1", "--duration", "100ms"];
@@ -244,12 +249,14 @@ fn the_snapshot_suite_runs() {
     assert_eq!(report["checks"].as_array().map(Vec::len), Some(2), "{report}");
 }
 
+#[cfg(feature = "bench")]
 #[test]
 fn the_http_suite_runs() {
     let load = ["--rate", "200", "--connections", "2", "--duration", "500ms", "--warmup", "100ms", "--rounds", "1"];
     bench(&[&["http", "--keys", "100", "--mix", "mixed", "--max-lag", "1s"][..], &load].concat());
 }
 
+#[cfg(all(feature = "redb", feature = "sqlite"))]
 #[test]
 fn a_directory_moves_from_backend_to_backend() {
     let dir = tempfile::tempdir().unwrap();
@@ -267,5 +274,22 @@ fn a_directory_moves_from_backend_to_backend() {
     assert!(thalweg(&["migrate", "--data", data, "--from", "lsm", "--to", "memory"]).fails(2).contains("redb"));
     let refused = thalweg(&["serve", "--data", data, "--backend", "lsm", "--http", "127.0.0.1:0"]);
     assert!(refused.fails(2).contains("thalweg migrate --data"), "it says how to move");
+    assert_eq!(thalweg(&["get", "users", "ada", "--data", data]).ok(), "1815");
+}
+
+/// A lean build has neither benchmarks nor the backends that are features.
+#[cfg(not(any(feature = "bench", feature = "redb", feature = "sqlite")))]
+#[test]
+fn a_lean_build_names_the_missing_feature() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
+    thalweg(&["bench", "log"]).fails(2);
+    for backend in ["sqlite", "redb"] {
+        let refused = thalweg(&["serve", "--data", data, "--backend", backend, "--http", "127.0.0.1:0"]).fails(2);
+        assert!(refused.contains(&format!("--features {backend}")), "{refused}");
+    }
+    thalweg(&["put", "users", "ada", "1815", "--data", data]).ok();
+    assert!(thalweg(&["migrate", "--data", data, "--to", "redb"]).fails(2).contains("--features redb"));
     assert_eq!(thalweg(&["get", "users", "ada", "--data", data]).ok(), "1815");
 }

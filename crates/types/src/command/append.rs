@@ -3,17 +3,14 @@
 //! Owns the types and their encoding within a write. Does not own their evaluation, which is part of the state
 //! machine.
 //!
-//! ```text
-//! stamp := epoch u32 | sequence u64 | id_len u8 | id        little-endian; id as a name, 1 to 64 bytes
-//! ```
 //! A producer numbers its appends to a stream 0, 1, 2, ... within an epoch. A producer that lost an answer can safely
 //! send the append again: the state finds the number and returns the first answer again.
 
 use crate::{
-    command::{CommandError, check_name},
-    ids::Offset,
+    codec::{EncodeError, Encoding, Field, Malformed, Reader, conversions, structure},
+    command::{checks::check_name, error::CommandError},
+    ids::{Offset, StreamId},
     limits::MAX_PRODUCER_ID_BYTES,
-    record::{Malformed, Reader},
 };
 
 /// Offset that the first record of an append must get.
@@ -84,34 +81,47 @@ pub fn check_producer_id(id: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Identity of one append of a producer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProducerStamp<'a> {
-    /// Id of the producer.
-    pub id: &'a str,
-    /// Epoch of the producer. It rises when another instance takes over; the stream rejects appends with lower epochs.
-    pub epoch: u32,
-    /// Sequence number of the append: from 0 in each epoch, without gaps.
-    pub sequence: u64,
-}
+/// The id of a producer, behind its length in one byte.
+pub(super) enum ProducerId {}
 
-impl<'a> ProducerStamp<'a> {
-    /// Appends the encoded stamp.
-    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), CommandError> {
-        check_producer_id(self.id)?;
-        out.extend_from_slice(&self.epoch.to_le_bytes());
-        out.extend_from_slice(&self.sequence.to_le_bytes());
-        encode_producer_id(out, self.id);
+impl<'a> Encoding<'a, &'a str> for ProducerId {
+    fn layout() -> String {
+        "producer id".to_owned()
+    }
+
+    fn put(id: &&'a str, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        out.push(u8::try_from(id.len()).map_err(|_| EncodeError::TextTooLong { got: id.len() })?);
+        out.extend_from_slice(id.as_bytes());
         Ok(())
     }
 
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
-        let epoch = reader.u32("producer epoch")?;
-        let sequence = reader.u64("producer sequence")?;
-        if sequence == u64::MAX {
-            return Err(Malformed { at: reader.position(), expected: "a sequence below 2^64-1" });
-        }
-        Ok(Self { id: decode_producer_id(reader)?, epoch, sequence })
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<&'a str, Malformed> {
+        let len = usize::from(reader.u8(what)?);
+        let at = reader.position();
+        let id = std::str::from_utf8(reader.take(len, what)?).ok();
+        id.filter(|id| check_producer_id(id).is_ok()).ok_or(Malformed { at, expected: "well-formed producer id" })
+    }
+}
+
+conversions! {
+    /// A sequence number that another one can follow.
+    Sequence: u64 as u64, "sequence" {
+        put |sequence| *sequence,
+        take |sequence| (sequence != u64::MAX).then_some(sequence)
+    }
+}
+
+structure! {
+    /// Identity of one append of a producer.
+    #[derive(Copy)]
+    ProducerStamp<'a> as "stamp" {
+        /// Epoch of the producer. It rises when another instance takes over; the stream rejects appends with lower
+        /// epochs.
+        epoch: u32,
+        /// Sequence number of the append: from 0 in each epoch, without gaps.
+        sequence: u64 as Sequence,
+        /// Id of the producer.
+        id: &'a str as ProducerId,
     }
 }
 
@@ -123,27 +133,15 @@ impl<'a> EncodedStamp<'a> {
     pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let mut ahead = reader.clone();
         let from = ahead.position();
-        ProducerStamp::decode(&mut ahead)?;
+        ProducerStamp::take(&mut ahead, "producer stamp")?;
         reader.take(ahead.position() - from, "producer stamp").map(Self)
     }
 
     /// Decodes the stamp.
     #[must_use]
     pub fn get(&self) -> ProducerStamp<'a> {
-        ProducerStamp::decode(&mut Reader::at(self.0, 0)).expect("decode() checked these bytes")
+        ProducerStamp::take(&mut Reader::at(self.0, 0), "producer stamp").expect("decode() checked these bytes")
     }
-}
-
-pub(super) fn encode_producer_id(out: &mut Vec<u8>, id: &str) {
-    out.push(u8::try_from(id.len()).expect("checked against MAX_PRODUCER_ID_BYTES"));
-    out.extend_from_slice(id.as_bytes());
-}
-
-pub(super) fn decode_producer_id<'a>(reader: &mut Reader<'a>) -> Result<&'a str, Malformed> {
-    let len = usize::from(reader.u8("producer id length")?);
-    let at = reader.position();
-    let id = std::str::from_utf8(reader.take(len, "producer id")?).ok();
-    id.filter(|id| check_producer_id(id).is_ok()).ok_or(Malformed { at, expected: "well-formed producer id" })
 }
 
 /// Conditions on an append, besides its records.
@@ -193,6 +191,17 @@ pub enum ProducerRefusal {
     Mixed,
 }
 
+/// Position of the records of one append: `first..first + count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppendedAt {
+    /// Id of the stream.
+    pub stream: StreamId,
+    /// Offset of the first record.
+    pub first: Offset,
+    /// Number of records.
+    pub count: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,7 +210,7 @@ mod tests {
     fn stamps_are_pinned_and_come_back() {
         let stamp = ProducerStamp { id: "p-1", epoch: 2, sequence: 0x0304 };
         let mut bytes = Vec::new();
-        stamp.encode(&mut bytes).unwrap();
+        stamp.put(&mut bytes).unwrap();
         assert_eq!(bytes, b"\x02\0\0\0\x04\x03\0\0\0\0\0\0\x03p-1");
         assert_eq!(EncodedStamp::decode(&mut Reader::at(&bytes, 0)).unwrap().get(), stamp);
         for cut in 0..bytes.len() {
@@ -214,14 +223,13 @@ mod tests {
         let longest = "p".repeat(MAX_PRODUCER_ID_BYTES);
         let too_long = "p".repeat(MAX_PRODUCER_ID_BYTES + 1);
         for (id, good) in [("", false), ("a b", false), (longest.as_str(), true), (too_long.as_str(), false)] {
-            let stamp = ProducerStamp { id, epoch: 0, sequence: 0 };
-            assert_eq!(stamp.encode(&mut Vec::new()).is_ok(), good, "{id:?}");
+            assert_eq!(check_producer_id(id).is_ok(), good, "{id:?}");
             let mut foreign = Vec::new();
-            encode_producer_id(&mut foreign, id);
-            assert_eq!(decode_producer_id(&mut Reader::at(&foreign, 0)).is_ok(), good, "{id:?}");
+            ProducerId::put(&id, &mut foreign).unwrap();
+            assert_eq!(ProducerId::take(&mut Reader::at(&foreign, 0), "id").is_ok(), good, "{id:?}");
         }
         let mut last = Vec::new();
-        ProducerStamp { id: "p", epoch: 0, sequence: u64::MAX }.encode(&mut last).unwrap();
+        ProducerStamp { id: "p", epoch: 0, sequence: u64::MAX }.put(&mut last).unwrap();
         assert!(EncodedStamp::decode(&mut Reader::at(&last, 0)).is_err(), "no sequence can follow it");
     }
 

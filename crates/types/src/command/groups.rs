@@ -4,82 +4,123 @@
 //! reused. A settlement (ack or nack) names its attempt, so it cannot be mistaken for one of another delivery of the
 //! same records, of a deleted group with the same name, or from before a restore.
 //!
-//! ```text
-//! command     := 48 | stream u32 | start u64 | config | name                          create
-//!              | 49 | group u32 | config                                              configure
-//!              | 50 | group u32                                                       delete
-//!              | 51 | group u32 | max u32 | window u64 | keys u32 | key u64* | text   fetch, for this member
-//!              | 52 | group u32 | settlements                                         ack
-//!              | 53 | group u32 | delay u64 | text | settlements                      nack, for this reason
-//!              | 54 | group u32 | by u64 | count u32 | attempt u64*                   extend
-//!              | 55 | group u32 | offset u64                                          seek
-//! write       := 48 | group u32 | settlements                                         ack, in a commit
-//!              | 49 | group u32 | delay u64 | text | settlements                      nack, in a commit
-//! settlements := count u32 | (attempt u64 | ranges u32 | (first u64 | count u32)*)*   no ranges: all records
-//! config      := order u8 | deadline u64 | max_deliveries u32 | max_pending u32 | dead letters' stream text
-//! text        := len u16 | UTF-8
-//! ```
-//! All integers are little-endian; times are in microseconds. `start` and the seek's `offset` are `u64::MAX` for the
-//! end of the stream. `max_deliveries` is 0 for no limit. `delay` is `u64::MAX` for "never deliver again", and
-//! `u64::MAX - 1` for "deliver again immediately, without counting this delivery". `keys` are hashes of the keys of
-//! the records from `window` on, 0 for records without a key. Only fetches of groups in order per key carry them,
-//! because the state machine cannot read records.
+//! Settlements are decoded by hand, as views that are checked once: an ack is on the path of every record consumed.
 
 use std::time::Duration;
 
 use crate::{
     clock::SpaceTime,
-    command::{CommandError, check_name, encode_name},
+    codec::{
+        AtMost, EncodeError, Encoding, Field, List, Malformed, Micros, Reader, Structure, choices, conversions,
+        put_checked, put_u32, structure, variants,
+    },
+    command::{
+        checks::{Name, check_name},
+        error::CommandError,
+    },
     ids::{Attempt, GroupId, Offset, StreamId},
     limits::{
         MAX_FETCH_KEYS, MAX_FETCH_RECORDS, MAX_GROUP_PENDING, MAX_MEMBER_NAME_BYTES, MAX_NACK_REASON_BYTES,
         MAX_SETTLED_RANGES,
     },
-    record::{Malformed, Reader, put_u32},
 };
 
-pub(super) const FIRST_KIND: u8 = 48;
-pub(super) const LAST_KIND: u8 = 63;
-const CREATE: u8 = 48;
-const CONFIGURE: u8 = 49;
-const DELETE: u8 = 50;
-const FETCH: u8 = 51;
-const ACK: u8 = 52;
-const NACK: u8 = 53;
-const EXTEND: u8 = 54;
-const SEEK: u8 = 55;
+/// Kinds of the commands that ack and nack.
+const SETTLE: [u8; 2] = [52, 53];
 
-/// Kind of a commit's write that acks.
-pub(super) const WRITE_ACK: u8 = 48;
-/// Kind of a commit's write that nacks.
-pub(super) const WRITE_NACK: u8 = 49;
+/// Encoded delay that represents [`Again::Uncounted`].
+const UNCOUNTED: u64 = u64::MAX - 1;
 
-/// Order in which a group delivers records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GroupOrder {
-    /// Members compete: any two records may be in flight at the same time.
-    #[default]
-    Competing,
-    /// Two records with the same key are never in flight at the same time. They are delivered and redelivered in the
-    /// order of the stream. Records without a key compete.
-    PerKey,
+/// Longest ack deadline, and longest delay of a nack. Longer values are shortened to it.
+pub const MAX_ACK_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
+
+conversions! {
+    /// An offset, or `Offset::MAX` for the end of the stream.
+    OffsetOrEnd: Option<Offset> as Offset {
+        put |offset| offset.unwrap_or(Offset::MAX),
+        take |offset| Some(Some(offset).filter(|offset| *offset != Offset::MAX))
+    }
+
+    /// A limit that may be missing: 0 means none.
+    LimitOrZero: Option<u32> as u32 {
+        put |limit| limit.unwrap_or(0),
+        take |limit| Some(Some(limit).filter(|limit| *limit > 0))
+    }
+
+    /// A name that may be missing: an empty text means none.
+    NameOrEmpty: Option<String> as &str {
+        put |name| name.as_deref().unwrap_or_default(),
+        take |name| Some((!name.is_empty()).then(|| name.to_owned()))
+    }
+
+    /// The number of records that a fetch requests.
+    FetchCount: u32 as u32, "fetch count" {
+        put |count| *count,
+        take |count| Some(count).filter(|count| (1..=MAX_FETCH_RECORDS).contains(count))
+    }
+
+    /// The name of a member.
+    MemberName: &'a str as &'a str, "member name" {
+        put |name| name,
+        take |name| check_member(name).is_ok().then_some(name)
+    }
+
+    /// The reason of a nack.
+    Reason: &'a str as &'a str, "reason" {
+        put |reason| reason,
+        take |reason| (reason.len() <= MAX_NACK_REASON_BYTES).then_some(reason)
+    }
+
+    /// A span of at most [`MAX_ACK_DEADLINE`] in microseconds. Longer spans are shortened to it.
+    AckSpan: Duration as u64, "ack span" {
+        put |span| micros(*span),
+        take |micros| Some(Duration::from_micros(micros).min(MAX_ACK_DEADLINE))
+    }
+
+    /// The delay of a nack in microseconds, or [`UNCOUNTED`], or `u64::MAX` for "never".
+    AgainMicros: Again as u64, "again" {
+        put |again| match *again {
+            Again::After(delay) => micros(delay),
+            Again::Never => u64::MAX,
+            Again::Uncounted => UNCOUNTED,
+        },
+        take |again| Some(match again {
+            u64::MAX => Again::Never,
+            UNCOUNTED => Again::Uncounted,
+            delay => Again::After(Duration::from_micros(delay).min(MAX_ACK_DEADLINE)),
+        })
+    }
 }
 
-/// Configuration of a group's deliveries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupConfig {
-    /// Delivery order. It is fixed when the group is created.
-    pub order: GroupOrder,
-    /// Time after its delivery, in space time, at which an attempt lapses unless it is extended.
-    pub ack_deadline: Duration,
-    /// Number of deliveries after which a record that is not acked becomes a dead letter. `None` means no limit.
-    pub max_deliveries: Option<u32>,
-    /// Maximum number of records that wait for an ack. At this bound the group delivers no new records until some are
-    /// acked.
-    pub max_pending: u32,
-    /// Stream for dead letters, created with the first of them. `None` means that dead letters are dropped and
-    /// counted.
-    pub dead_letters: Option<String>,
+choices! {
+    /// Order in which a group delivers records.
+    #[derive(Default)]
+    GroupOrder as "group order" {
+        /// Members compete: any two records may be in flight at the same time.
+        #[default]
+        Competing = 0 "competing",
+        /// Two records with the same key are never in flight at the same time. They are delivered and redelivered in
+        /// the order of the stream. Records without a key compete.
+        PerKey = 1 "per key",
+    }
+}
+
+structure! {
+    /// Configuration of a group's deliveries.
+    GroupConfig as "group config" checked "group configuration within limits" {
+        /// Delivery order. It is fixed when the group is created.
+        order: GroupOrder,
+        /// Time after its delivery, in space time, at which an attempt lapses unless it is extended.
+        ack_deadline: Duration as Micros,
+        /// Number of deliveries after which a record that is not acked becomes a dead letter. `None` means no limit.
+        max_deliveries: Option<u32> as LimitOrZero,
+        /// Maximum number of records that wait for an ack. At this bound the group delivers no new records until some
+        /// are acked.
+        max_pending: u32,
+        /// Stream for dead letters, created with the first of them. `None` means that dead letters are dropped and
+        /// counted.
+        dead_letters: Option<String> as NameOrEmpty,
+    }
 }
 
 impl Default for GroupConfig {
@@ -112,40 +153,14 @@ impl GroupConfig {
 
     /// Appends the encoded configuration.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(match self.order {
-            GroupOrder::Competing => 0,
-            GroupOrder::PerKey => 1,
-        });
-        out.extend_from_slice(&micros(self.ack_deadline).to_le_bytes());
-        out.extend_from_slice(&self.max_deliveries.unwrap_or(0).to_le_bytes());
-        out.extend_from_slice(&self.max_pending.to_le_bytes());
-        encode_name(out, self.dead_letters.as_deref().unwrap_or_default());
+        put_checked(out, self);
     }
 
     /// Decodes a configuration and checks it.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let at = reader.position();
-        let order = match reader.u8("group order")? {
-            0 => GroupOrder::Competing,
-            1 => GroupOrder::PerKey,
-            _ => return Err(Malformed { at, expected: "known group order" }),
-        };
-        let ack_deadline = Duration::from_micros(reader.u64("ack deadline")?);
-        let max_deliveries = Some(reader.u32("max deliveries")?).filter(|&max| max > 0);
-        let max_pending = reader.u32("max pending")?;
-        let dead_letters = decode_text(reader, usize::from(u16::MAX), "dead letters' stream")?;
-        let dead_letters = (!dead_letters.is_empty()).then(|| dead_letters.to_owned());
-        let config = Self { order, ack_deadline, max_deliveries, max_pending, dead_letters };
-        config.check().map_err(|_| Malformed { at, expected: "group configuration within limits" })?;
-        Ok(config)
+        Self::take(reader, "group configuration")
     }
 }
-
-/// Encoded delay that represents [`Again::Uncounted`].
-const UNCOUNTED: u64 = u64::MAX - 1;
-
-/// Longest ack deadline, and longest delay of a nack. Longer values are shortened to it.
-pub const MAX_ACK_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Consecutive offsets: `first..first + count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -205,11 +220,10 @@ pub enum Again {
 }
 
 impl Again {
-    fn micros(self) -> u64 {
+    fn shortened(self) -> Self {
         match self {
-            Self::After(delay) => micros(delay.min(MAX_ACK_DEADLINE)),
-            Self::Never => u64::MAX,
-            Self::Uncounted => UNCOUNTED,
+            Self::After(delay) => Self::After(delay.min(MAX_ACK_DEADLINE)),
+            other => other,
         }
     }
 }
@@ -224,27 +238,20 @@ pub fn encode_create_group(
 ) -> Result<(), CommandError> {
     check_name(name)?;
     config.check()?;
-    out.push(CREATE);
-    out.extend_from_slice(&stream.0.to_le_bytes());
-    out.extend_from_slice(&start.map_or(u64::MAX, Offset::get).to_le_bytes());
-    config.encode(out);
-    encode_name(out, name);
+    put_checked(out, &GroupCommand::Create { stream, start, config: config.clone(), name });
     Ok(())
 }
 
 /// Appends the command that replaces a group's configuration. The delivery order cannot change.
 pub fn encode_configure_group(out: &mut Vec<u8>, group: GroupId, config: &GroupConfig) -> Result<(), CommandError> {
     config.check()?;
-    out.push(CONFIGURE);
-    out.extend_from_slice(&group.0.to_le_bytes());
-    config.encode(out);
+    put_checked(out, &GroupCommand::Configure { group, config: config.clone() });
     Ok(())
 }
 
 /// Appends the command that deletes a group. Its id is never used again.
 pub fn encode_delete_group(out: &mut Vec<u8>, group: GroupId) {
-    out.push(DELETE);
-    out.extend_from_slice(&group.0.to_le_bytes());
+    put_checked(out, &GroupCommand::Delete { group });
 }
 
 /// Appends the command that delivers up to `max` records to a member. `keys` are the [`key_hash`]es of the records
@@ -258,21 +265,15 @@ pub fn encode_fetch(
     member: &str,
 ) -> Result<(), CommandError> {
     check_member(member)?;
-    out.push(FETCH);
-    out.extend_from_slice(&group.0.to_le_bytes());
-    out.extend_from_slice(&max.clamp(1, MAX_FETCH_RECORDS).to_le_bytes());
-    out.extend_from_slice(&window.0.to_le_bytes());
-    let keys = &keys[..keys.len().min(MAX_FETCH_KEYS)];
-    put_u32(out, keys.len());
-    keys.iter().for_each(|key| out.extend_from_slice(&key.to_le_bytes()));
-    encode_name(out, member);
+    let keys = List::Items(&keys[..keys.len().min(MAX_FETCH_KEYS)]);
+    let max = max.clamp(1, MAX_FETCH_RECORDS);
+    put_checked(out, &GroupCommand::Fetch(Fetch { group, max, window, keys, member }));
     Ok(())
 }
 
 /// Appends the command that acks the records of the settlements that are not settled yet.
 pub fn encode_ack(out: &mut Vec<u8>, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError> {
-    out.push(ACK);
-    encode_ack_rest(out, group, settlements)
+    Settle::encode(out, SETTLE, group, How::Ack, settlements)
 }
 
 /// Appends the command that returns the records of the settlements that are not settled yet to the group.
@@ -283,8 +284,7 @@ pub fn encode_nack(
     reason: &str,
     settlements: &[Settlement],
 ) -> Result<(), CommandError> {
-    out.push(NACK);
-    encode_nack_rest(out, group, again, reason, settlements)
+    Settle::encode(out, SETTLE, group, How::Nack { again, reason }, settlements)
 }
 
 /// Appends the command that moves the deadlines of attempts to `by` after the time of the command.
@@ -297,57 +297,13 @@ pub fn encode_extend(
     if attempts.len() > MAX_SETTLED_RANGES {
         return Err(CommandError::TooManyRanges);
     }
-    out.push(EXTEND);
-    out.extend_from_slice(&group.0.to_le_bytes());
-    out.extend_from_slice(&micros(by.min(MAX_ACK_DEADLINE)).to_le_bytes());
-    put_u32(out, attempts.len());
-    attempts.iter().for_each(|attempt| out.extend_from_slice(&attempt.0.to_le_bytes()));
+    put_checked(out, &GroupCommand::Extend { group, by: by.min(MAX_ACK_DEADLINE), attempts: List::Items(attempts) });
     Ok(())
 }
 
 /// Appends the command that moves a group's cursor (`None` for the end of the stream) and drops all pending records.
 pub fn encode_seek(out: &mut Vec<u8>, group: GroupId, offset: Option<Offset>) {
-    out.push(SEEK);
-    out.extend_from_slice(&group.0.to_le_bytes());
-    out.extend_from_slice(&offset.map_or(u64::MAX, Offset::get).to_le_bytes());
-}
-
-pub(super) fn encode_ack_rest(
-    out: &mut Vec<u8>,
-    group: GroupId,
-    settlements: &[Settlement],
-) -> Result<(), CommandError> {
-    check_settlements(settlements)?;
-    out.extend_from_slice(&group.0.to_le_bytes());
-    encode_settlements(out, settlements);
-    Ok(())
-}
-
-pub(super) fn encode_nack_rest(
-    out: &mut Vec<u8>,
-    group: GroupId,
-    again: Again,
-    reason: &str,
-    settlements: &[Settlement],
-) -> Result<(), CommandError> {
-    check_settlements(settlements)?;
-    out.extend_from_slice(&group.0.to_le_bytes());
-    out.extend_from_slice(&again.micros().to_le_bytes());
-    encode_name(out, shortened(reason, MAX_NACK_REASON_BYTES));
-    encode_settlements(out, settlements);
-    Ok(())
-}
-
-fn encode_settlements(out: &mut Vec<u8>, settlements: &[Settlement]) {
-    put_u32(out, settlements.len());
-    for Settlement { attempt, runs } in settlements {
-        out.extend_from_slice(&attempt.0.to_le_bytes());
-        put_u32(out, runs.len());
-        for run in runs {
-            out.extend_from_slice(&run.first.0.to_le_bytes());
-            out.extend_from_slice(&run.count.to_le_bytes());
-        }
-    }
+    put_checked(out, &GroupCommand::Seek { group, offset });
 }
 
 /// Bytes of the encoded settlements.
@@ -393,13 +349,6 @@ fn micros(span: Duration) -> u64 {
 /// Returns the longest prefix of at most `max_bytes` bytes that is valid UTF-8.
 fn shortened(text: &str, max_bytes: usize) -> &str {
     &text[..text.floor_char_boundary(max_bytes)]
-}
-
-fn decode_text<'a>(reader: &mut Reader<'a>, max_bytes: usize, expected: &'static str) -> Result<&'a str, Malformed> {
-    let len = usize::from(reader.u16(expected)?);
-    let at = reader.position();
-    let text = std::str::from_utf8(reader.take(len, expected)?).ok().filter(|text| text.len() <= max_bytes);
-    text.ok_or(Malformed { at, expected })
 }
 
 /// Encoded settlements that were checked when they were decoded.
@@ -497,6 +446,43 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
+    /// Appends an ack or nack, which have these kinds. On error `out` is unchanged.
+    pub(super) fn encode(
+        out: &mut Vec<u8>,
+        kinds: [u8; 2],
+        group: GroupId,
+        how: How<'_>,
+        settlements: &[Settlement],
+    ) -> Result<(), CommandError> {
+        check_settlements(settlements)?;
+        Self::put_head(out, kinds, group, how);
+        put_u32(out, settlements.len());
+        for Settlement { attempt, runs } in settlements {
+            put_checked(out, attempt);
+            put_u32(out, runs.len());
+            for run in runs {
+                put_checked(out, &run.first);
+                put_checked(out, &run.count);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_head(out: &mut Vec<u8>, [ack, nack]: [u8; 2], group: GroupId, how: How<'_>) {
+        match how {
+            How::Ack => {
+                out.push(ack);
+                put_checked(out, &group);
+            }
+            How::Nack { again, reason } => {
+                out.push(nack);
+                put_checked(out, &group);
+                AgainMicros::put(&again.shortened(), out).expect("a number");
+                put_checked(out, &shortened(reason, MAX_NACK_REASON_BYTES));
+            }
+        }
+    }
+
     pub(super) fn decode_ack(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let group = GroupId(reader.u32("group id")?);
         Ok(Self { group, how: How::Ack, settlements: Settlements::decode(reader)? })
@@ -504,140 +490,114 @@ impl<'a> Settle<'a> {
 
     pub(super) fn decode_nack(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let group = GroupId(reader.u32("group id")?);
-        let again = match reader.u64("delay")? {
-            u64::MAX => Again::Never,
-            UNCOUNTED => Again::Uncounted,
-            delay => Again::After(Duration::from_micros(delay).min(MAX_ACK_DEADLINE)),
-        };
-        let reason = decode_text(reader, MAX_NACK_REASON_BYTES, "reason")?;
+        let again = AgainMicros::take(reader, "delay")?;
+        let reason = Reason::take(reader, "reason")?;
         Ok(Self { group, how: How::Nack { again, reason }, settlements: Settlements::decode(reader)? })
     }
 }
 
-/// A decoded command about a group.
-#[derive(Clone, Debug)]
-pub enum GroupCommand<'a> {
-    /// Creates a group unless its stream has one with that name.
-    Create {
-        /// Id of the stream.
-        stream: StreamId,
-        /// Offset at which the group begins; `None` for the end of the stream.
-        start: Option<Offset>,
-        /// Configuration of the group.
-        config: GroupConfig,
-        /// Name of the group.
-        name: &'a str,
-    },
-    /// Replaces a group's configuration.
-    Configure {
-        /// Id of the group.
-        group: GroupId,
-        /// New configuration.
-        config: GroupConfig,
-    },
-    /// Deletes a group.
-    Delete {
-        /// Id of the group.
-        group: GroupId,
-    },
-    /// Delivers records to a member.
-    Fetch(Fetch<'a>),
-    /// Acks or nacks records.
-    Settle(Settle<'a>),
-    /// Moves the deadlines of attempts.
-    Extend {
-        /// Id of the group.
-        group: GroupId,
-        /// New distance of the deadlines from the entry's time.
-        by: Duration,
-        /// Encoded attempts, see [`attempts`](Self::attempts).
-        attempts: &'a [u8],
-    },
-    /// Moves the group's cursor and drops all pending records.
-    Seek {
-        /// Id of the group.
-        group: GroupId,
-        /// New cursor; `None` for the end of the stream.
-        offset: Option<Offset>,
-    },
+impl<'a> Field<'a> for Settle<'a> {
+    fn layout() -> String {
+        "settle".to_owned()
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        Self::put_head(out, SETTLE, self.group, self.how);
+        put_checked(out, &self.settlements.count);
+        out.extend_from_slice(self.settlements.bytes);
+        Ok(())
+    }
+
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
+        if reader.u8(what)? == SETTLE[0] { Self::decode_ack(reader) } else { Self::decode_nack(reader) }
+    }
 }
 
-/// A request to deliver records to a member.
-#[derive(Clone, Copy, Debug)]
-pub struct Fetch<'a> {
-    /// Id of the group.
-    pub group: GroupId,
-    /// Maximum number of records.
-    pub max: u32,
-    /// Offset of the record that the first key hash belongs to.
-    pub window: Offset,
-    /// Name of the member.
-    pub member: &'a str,
-    keys: &'a [u8],
+impl Structure for Settle<'_> {
+    const NAME: &'static str = "settle";
+
+    fn definition() -> String {
+        "52 ack (group u32, settlements [settlement]), \
+         53 nack (group u32, again again, reason reason, settlements [settlement])"
+            .to_owned()
+    }
+}
+
+variants! {
+    /// A decoded command about a group.
+    GroupCommand<'a> as "command about a group" {
+        /// Creates a group unless its stream has one with that name.
+        Create = 48 "create group" {
+            /// Id of the stream.
+            stream: StreamId,
+            /// Offset at which the group begins; `None` for the end of the stream.
+            start: Option<Offset> as OffsetOrEnd,
+            /// Configuration of the group.
+            config: GroupConfig,
+            /// Name of the group.
+            name: &'a str as Name,
+        },
+        /// Replaces a group's configuration.
+        Configure = 49 "configure group" {
+            /// Id of the group.
+            group: GroupId,
+            /// New configuration.
+            config: GroupConfig,
+        },
+        /// Deletes a group.
+        Delete = 50 "delete group" {
+            /// Id of the group.
+            group: GroupId,
+        },
+        /// Delivers records to a member.
+        Fetch[fetch: Fetch<'a>] = 51 "fetch",
+        /// Moves the deadlines of attempts.
+        Extend = 54 "extend" {
+            /// Id of the group.
+            group: GroupId,
+            /// New distance of the deadlines from the entry's time.
+            by: Duration as AckSpan,
+            /// Attempts to extend.
+            attempts: List<'a, Attempt> as AtMost<MAX_SETTLED_RANGES>,
+        },
+        /// Moves the group's cursor and drops all pending records.
+        Seek = 55 "seek" {
+            /// Id of the group.
+            group: GroupId,
+            /// New cursor; `None` for the end of the stream.
+            offset: Option<Offset> as OffsetOrEnd,
+        },
+    }
+    families {
+        /// Acks or nacks records.
+        Settle(Settle<'a>) = 52 | 53,
+    }
+}
+
+structure! {
+    /// A request to deliver records to a member.
+    #[derive(Copy)]
+    Fetch<'a> as "fetch" {
+        /// Id of the group.
+        group: GroupId,
+        /// Maximum number of records.
+        max: u32 as FetchCount,
+        /// Offset of the record that the first key hash belongs to.
+        window: Offset,
+        /// Hashes of the keys of the records from `window` on, 0 for records without a key. Only fetches of groups in
+        /// order per key carry them, because the state machine cannot read records.
+        keys: List<'a, u64> as AtMost<MAX_FETCH_KEYS>,
+        /// Name of the member.
+        member: &'a str as MemberName,
+    }
 }
 
 impl Fetch<'_> {
     /// Returns the key hash of the record at `offset`, if the fetch carries it; 0 for a record without a key.
     #[must_use]
     pub fn key_at(&self, offset: Offset) -> Option<u64> {
-        let at = usize::try_from(offset.0.checked_sub(self.window.0)?).ok()?.checked_mul(8)?;
-        let bytes = self.keys.get(at..)?.first_chunk()?;
-        Some(u64::from_le_bytes(*bytes))
+        self.keys.get(usize::try_from(offset.0.checked_sub(self.window.0)?).ok()?)
     }
-}
-
-impl<'a> GroupCommand<'a> {
-    /// Iterates over the encoded attempts of an extension.
-    pub fn attempts(bytes: &'a [u8]) -> impl Iterator<Item = Attempt> + use<'a> {
-        bytes.as_chunks::<8>().0.iter().map(|bytes| Attempt(u64::from_le_bytes(*bytes)))
-    }
-
-    pub(super) fn decode(kind: u8, reader: &mut Reader<'a>) -> Result<Self, Malformed> {
-        match kind {
-            CREATE => {
-                let stream = StreamId(reader.u32("stream id")?);
-                let start = offset_or_end(reader)?;
-                let config = GroupConfig::decode(reader)?;
-                Ok(Self::Create { stream, start, config, name: super::decode_name(reader)? })
-            }
-            CONFIGURE => {
-                Ok(Self::Configure { group: GroupId(reader.u32("group id")?), config: GroupConfig::decode(reader)? })
-            }
-            DELETE => Ok(Self::Delete { group: GroupId(reader.u32("group id")?) }),
-            FETCH => Ok(Self::Fetch(decode_fetch(reader)?)),
-            ACK => Ok(Self::Settle(Settle::decode_ack(reader)?)),
-            NACK => Ok(Self::Settle(Settle::decode_nack(reader)?)),
-            EXTEND => {
-                let group = GroupId(reader.u32("group id")?);
-                let by = Duration::from_micros(reader.u64("extension")?).min(MAX_ACK_DEADLINE);
-                let at = reader.position();
-                let count = reader.u32("attempt count")? as usize;
-                if count > MAX_SETTLED_RANGES {
-                    return Err(Malformed { at, expected: "attempts within the limit" });
-                }
-                Ok(Self::Extend { group, by, attempts: reader.take(count * 8, "attempts")? })
-            }
-            SEEK => Ok(Self::Seek { group: GroupId(reader.u32("group id")?), offset: offset_or_end(reader)? }),
-            _ => Err(Malformed { at: 0, expected: "known command kind" }),
-        }
-    }
-}
-
-fn decode_fetch<'a>(reader: &mut Reader<'a>) -> Result<Fetch<'a>, Malformed> {
-    let group = GroupId(reader.u32("group id")?);
-    let at = reader.position();
-    let max = reader.u32("record count")?;
-    let window = Offset(reader.u64("window")?);
-    let keys = reader.u32("key count")? as usize;
-    if max == 0 || max > MAX_FETCH_RECORDS || keys > MAX_FETCH_KEYS {
-        return Err(Malformed { at, expected: "records and keys within the limits" });
-    }
-    let keys = reader.take(keys * 8, "key hashes")?;
-    Ok(Fetch { group, max, window, keys, member: decode_text(reader, MAX_MEMBER_NAME_BYTES, "member's name")? })
-}
-
-fn offset_or_end(reader: &mut Reader<'_>) -> Result<Option<Offset>, Malformed> {
-    Ok(Some(Offset(reader.u64("offset")?)).filter(|offset| *offset != Offset::MAX))
 }
 
 /// Outcome of a command about a group.

@@ -1,18 +1,32 @@
-//! Bounds of the readable history: the floor of the log, and the command that prunes old versions.
+//! Bounds of the readable history: what a keyspace keeps, and the floor of the log.
+
+use std::time::Duration;
 
 use crate::{
-    command::PRUNE_VERSIONS,
-    ids::{Index, KeyspaceId, Revision},
-    record::{Malformed, Reader},
+    codec::{Field, Malformed, Reader, structure},
+    ids::{Index, Revision},
 };
 
-/// Start of the readable history: it begins after `revision`, with the entry at `index`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HistoryFloor {
-    /// Last revision that is no longer readable.
-    pub revision: Revision,
-    /// First readable entry. No entry before it has used a later revision.
-    pub index: Index,
+/// Amount of history that a keyspace keeps. The default keeps none. With both bounds a version is removed as soon as
+/// it exceeds either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceHistory {
+    /// Number of revisions of each key, the newest included. Without `age`, the versions of a deleted key are kept for
+    /// [`DELETED_HISTORY_AGE`](crate::limits::DELETED_HISTORY_AGE).
+    pub revisions: Option<u32>,
+    /// Time for which overwritten or deleted values are kept.
+    pub age: Option<Duration>,
+}
+
+structure! {
+    /// Start of the readable history: it begins after `revision`, with the entry at `index`.
+    #[derive(Copy, Default, PartialOrd, Ord)]
+    HistoryFloor as "history floor" {
+        /// Last revision that is no longer readable.
+        revision: Revision,
+        /// First readable entry. No entry before it has used a later revision.
+        index: Index,
+    }
 }
 
 impl HistoryFloor {
@@ -30,15 +44,6 @@ impl HistoryFloor {
 
     /// Decodes a floor.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { revision: Revision(reader.u64("revision")?), index: Index(reader.u64("index")?) })
+        Self::take(reader, "history floor")
     }
-}
-
-/// Appends the command that removes versions of keys past their keyspace's bounds. The command reads up to `max` rows:
-/// those of the keyspace `from` first, then those of keyspaces with higher ids, then the others. A caller that varies
-/// `from` makes sure that no keyspace waits forever.
-pub fn encode_prune_versions(out: &mut Vec<u8>, from: KeyspaceId, max: u32) {
-    out.push(PRUNE_VERSIONS);
-    out.extend_from_slice(&max.to_le_bytes());
-    out.extend_from_slice(&from.0.to_le_bytes());
 }

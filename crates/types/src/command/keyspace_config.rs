@@ -13,26 +13,15 @@
 use std::time::Duration;
 
 use crate::{
-    command::{CommandError, Deadline},
+    codec::{EncodeError, Field, Malformed, Reader},
+    command::{error::CommandError, history::KeyspaceHistory, time::Deadline},
     limits::{MAX_HISTORY_AGE, MAX_HISTORY_REVISIONS, MAX_TTL},
-    record::{Malformed, Reader},
 };
 
 const EXACT_COUNTS: u8 = 1;
 const DEFAULT_TTL: u8 = 16;
 const HISTORY_REVISIONS: u8 = 24;
 const HISTORY_AGE: u8 = 25;
-
-/// Amount of history that a keyspace keeps. The default keeps none. With both bounds a version is removed as soon as
-/// it exceeds either.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyspaceHistory {
-    /// Number of revisions of each key, the newest included. Without `age`, the versions of a deleted key are kept for
-    /// [`DELETED_HISTORY_AGE`](crate::limits::DELETED_HISTORY_AGE).
-    pub revisions: Option<u32>,
-    /// Time for which overwritten or deleted values are kept.
-    pub age: Option<Duration>,
-}
 
 impl KeyspaceHistory {
     /// Returns true if any history is kept.
@@ -134,6 +123,21 @@ impl KeyspaceConfig {
             }
         }
         Ok(config)
+    }
+}
+
+impl<'a> Field<'a> for KeyspaceConfig {
+    fn layout() -> String {
+        "settings".to_owned()
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.encode(out);
+        Ok(())
+    }
+
+    fn take(reader: &mut Reader<'a>, _: &'static str) -> Result<Self, Malformed> {
+        Self::decode(reader)
     }
 }
 

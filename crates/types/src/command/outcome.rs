@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use crate::{
     clock::SpaceTime,
-    command::{OperationError, ProducerRefusal, StreamLimit, Transacted, groups::GroupOutcome},
+    codec::Malformed,
+    command::{
+        append::{AppendedAt, ProducerRefusal},
+        groups::GroupOutcome,
+        stream_config::StreamLimit,
+        transaction::{OperationError, Transacted},
+    },
     ids::{KeyspaceId, LeaseId, Offset, Revision, StreamId},
-    record::Malformed,
     reply::Reply,
 };
 
@@ -157,15 +162,4 @@ pub enum Outcome {
     Redis(Option<Vec<Reply>>),
     /// The command did not decode. Nothing happened. Only foreign or newer writers send such commands.
     Malformed(Malformed),
-}
-
-/// Position of the records of one append: `first..first + count`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AppendedAt {
-    /// Id of the stream.
-    pub stream: StreamId,
-    /// Offset of the first record.
-    pub first: Offset,
-    /// Number of records.
-    pub count: u32,
 }

@@ -12,306 +12,249 @@
 //! versions may word an error differently and must still agree. Of a Redis error only its code, the first word,
 //! counts.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{
-    AppendedAt, FailedCondition, OperationError, OperationResult, Outcome, ProducerRefusal, ScanPage, StreamLimit,
-    Transacted,
-    groups::{Fetched, GroupOutcome, Lapsed, OffsetRun},
+use crate::{
+    clock::SpaceTime,
+    command::{
+        append::{AppendedAt, ProducerRefusal},
+        groups::{Delivered, Fetched, GroupOutcome, Lapsed, OffsetRun},
+        outcome::Outcome,
+        stream_config::StreamLimit,
+        transaction::{FailedCondition, Got, OperationError, OperationResult, ScanPage, ScannedItem, Transacted},
+    },
+    ids::{Attempt, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId},
+    reply::Reply,
 };
-use crate::{ids::Revision, reply::Reply};
-
-impl Outcome {
-    /// Appends bytes that are equal for equal outcomes, whichever version of the program computed them.
-    pub fn encode_stable(&self, out: &mut Vec<u8>) {
-        self.encode_to(&mut Sink(out));
-    }
-
-    fn encode_to(&self, sink: &mut Sink<'_>) {
-        match self {
-            Self::Committed { revision, appends } => {
-                sink.u8(0).u64(revision.0).list(appends, AppendedAt::sink);
-            }
-            Self::Transacted(done) => done.sink(sink.u8(1)),
-            Self::OperationFailed { operation, error } => error.sink(sink.u8(2).u32(*operation)),
-            Self::ConditionFailed { condition, actual } => {
-                sink.u8(3).u32(*condition).revision(*actual);
-            }
-            Self::Duplicate { revision, appends } => {
-                sink.u8(4).u64(revision.0).list(appends, AppendedAt::sink);
-            }
-            Self::OverStreamLimit { stream, limit, max, got } => {
-                let limit = match limit {
-                    StreamLimit::RecordBytes => 0,
-                    StreamLimit::BatchBytes => 1,
-                };
-                sink.u8(5).u32(stream.0).u8(limit).u64(*max).u64(*got);
-            }
-            Self::ProducerRefused { stream, refusal } => refusal.sink(sink.u8(6).u32(stream.0)),
-            Self::Producer { epoch } => {
-                sink.u8(7).u32(*epoch);
-            }
-            Self::OffsetConflict { stream, next } => {
-                sink.u8(8).u32(stream.0).u64(next.0);
-            }
-            Self::Keyspace { id, created } => {
-                sink.u8(9).u32(id.0).flag(*created);
-            }
-            Self::Stream { id, created } => {
-                sink.u8(10).u32(id.0).flag(*created);
-            }
-            Self::Dropped { revision } => {
-                sink.u8(11).u64(revision.0);
-            }
-            Self::Done => {
-                sink.u8(12);
-            }
-            Self::Reclaimed { entries, more } => {
-                sink.u8(13).u32(*entries).flag(*more);
-            }
-            Self::Lease { id, ttl, deadline } => {
-                let ttl = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX);
-                sink.u8(14).u64(id.get()).u64(ttl).u64(deadline.0);
-            }
-            Self::NoSuchLease(id) => {
-                sink.u8(15).u64(id.get());
-            }
-            Self::LeaseExists(id) => {
-                sink.u8(16).u64(id.get());
-            }
-            Self::Expired { keys, rows, more } => {
-                sink.u8(17).u32(*keys).u32(*rows).flag(*more);
-            }
-            Self::NoSuchKeyspace(id) => {
-                sink.u8(18).u32(id.0);
-            }
-            Self::NoSuchStream(id) => {
-                sink.u8(19).u32(id.0);
-            }
-            Self::TooMany { what: _, limit } => {
-                sink.u8(20).u64(*limit as u64);
-            }
-            Self::CannotConfigure { what: _ } => {
-                sink.u8(21);
-            }
-            Self::Group(outcome) => outcome.sink(sink.u8(22)),
-            Self::Redis(replies) => {
-                sink.u8(23).optional(replies.as_deref(), |replies, sink| {
-                    sink.list(replies, Reply::sink);
-                });
-            }
-            Self::Malformed(_) => {
-                sink.u8(24);
-            }
-            Self::Version { in_force } => {
-                sink.u8(25).u32(u32::from(*in_force));
-            }
-            Self::VersionNotInForce { needed, in_force } => {
-                sink.u8(26).u32(u32::from(*needed)).u32(u32::from(*in_force));
-            }
-        }
-    }
-}
 
 /// Maximum number of bytes copied. Longer ones are hashed, because the replies of one command may reach 128 MiB.
 const MAX_COPIED_BYTES: usize = 1024;
 
-/// Writer that appends fields.
-struct Sink<'a>(&'a mut Vec<u8>);
+/// A part of an outcome.
+trait Stable {
+    /// Appends bytes that are equal for equal values.
+    fn put(&self, out: &mut Vec<u8>);
+}
 
-impl Sink<'_> {
-    fn u8(&mut self, field: u8) -> &mut Self {
-        self.0.push(field);
-        self
+impl Outcome {
+    /// Appends bytes that are equal for equal outcomes, whichever version of the program computed them.
+    pub fn encode_stable(&self, out: &mut Vec<u8>) {
+        self.put(out);
     }
+}
 
-    fn flag(&mut self, field: bool) -> &mut Self {
-        self.u8(u8::from(field))
-    }
-
-    fn u32(&mut self, field: u32) -> &mut Self {
-        self.0.extend_from_slice(&field.to_le_bytes());
-        self
-    }
-
-    fn u64(&mut self, field: u64) -> &mut Self {
-        self.0.extend_from_slice(&field.to_le_bytes());
-        self
-    }
-
-    fn bytes(&mut self, field: &[u8]) -> &mut Self {
-        self.u32(field.len() as u32);
-        if field.len() > MAX_COPIED_BYTES {
-            return self.u64(xxh3_64(field));
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Stable for $number {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
         }
-        self.0.extend_from_slice(field);
-        self
-    }
+    )*};
+}
 
-    fn optional<T: ?Sized>(&mut self, field: Option<&T>, sink: impl FnOnce(&T, &mut Sink<'_>)) -> &mut Self {
-        self.flag(field.is_some());
-        if let Some(field) = field {
-            sink(field, self);
+macro_rules! ids {
+    ($($id:ty),*) => {$(
+        impl Stable for $id {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
         }
-        self
-    }
+    )*};
+}
 
-    fn revision(&mut self, field: Option<Revision>) -> &mut Self {
-        self.optional(field.as_ref(), |revision, sink| {
-            sink.u64(revision.0);
-        })
-    }
+numbers!(u8, u32, u64, i64);
+ids!(Attempt, GroupId, KeyspaceId, LeaseId, Offset, Revision, SpaceTime, StreamId);
 
-    fn list<T>(&mut self, items: &[T], sink: impl Fn(&T, &mut Sink<'_>)) -> &mut Self {
-        self.u32(items.len() as u32);
-        items.iter().for_each(|item| sink(item, self));
-        self
+impl Stable for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
     }
 }
 
-impl AppendedAt {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        sink.u32(self.stream.0).u64(self.first.0).u32(self.count);
+impl Stable for u16 {
+    fn put(&self, out: &mut Vec<u8>) {
+        u32::from(*self).put(out);
     }
 }
 
-impl Transacted {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        sink.optional(self.failed.as_ref(), |FailedCondition { condition, actual }, sink| {
-            sink.u32(*condition).revision(*actual);
-        });
-        sink.u64(self.revision.0).flag(self.wrote).list(&self.results, OperationResult::sink);
+impl Stable for usize {
+    fn put(&self, out: &mut Vec<u8>) {
+        (*self as u64).put(out);
     }
 }
 
-impl OperationResult {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        match self {
-            Self::Put => sink.u8(0),
-            Self::Deleted { existed } => sink.u8(1).flag(*existed),
-            Self::Appended(at) => {
-                at.sink(sink.u8(2));
-                sink
+impl Stable for Duration {
+    fn put(&self, out: &mut Vec<u8>) {
+        u64::try_from(self.as_micros()).unwrap_or(u64::MAX).put(out);
+    }
+}
+
+impl Stable for [u8] {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        if self.len() > MAX_COPIED_BYTES {
+            xxh3_64(self).put(out);
+        } else {
+            out.extend_from_slice(self);
+        }
+    }
+}
+
+impl Stable for Bytes {
+    fn put(&self, out: &mut Vec<u8>) {
+        self[..].put(out);
+    }
+}
+
+impl<T: Stable> Stable for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        self.iter().for_each(|field| field.put(out));
+    }
+}
+
+impl<T: Stable> Stable for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        self.iter().for_each(|item| item.put(out));
+    }
+}
+
+impl Stable for (Reply, Reply) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+}
+
+/// Implements [`Stable`] for structs, whose fields follow each other in this order.
+macro_rules! structs {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        impl Stable for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                let Self { $($field),* } = self;
+                $($field.put(out);)*
             }
-            Self::Added { value } => sink.u8(3).u64(value.cast_unsigned()),
-            Self::Touched { existed } => sink.u8(4).flag(*existed),
-            Self::PrefixDeleted { keys } => sink.u8(5).optional(keys.as_ref(), |keys, sink| {
-                sink.u64(*keys);
-            }),
-            Self::Settled { records } => sink.u8(6).u32(*records),
-            Self::Got(got) => sink.u8(7).optional(got.as_ref(), |got, sink| {
-                sink.u64(got.revision.0).bytes(&got.value);
-            }),
-            Self::Scanned(page) => {
-                page.sink(sink.u8(8));
-                sink
+        }
+    )*};
+}
+
+structs! {
+    AppendedAt { stream, first, count }
+    Transacted { failed, revision, wrote, results }
+    FailedCondition { condition, actual }
+    Got { revision, value }
+    ScanPage { items, after }
+    ScannedItem { key, revision, value }
+    Lapsed { attempt, run }
+    OffsetRun { first, count }
+    Fetched { attempt, deadline, deliveries, cursor, dead }
+    Delivered { run, deliveries }
+}
+
+/// Implements [`Stable`] for enums: the number of the variant, then its fields in this order.
+macro_rules! enums {
+    ($($name:ident { $($code:literal: $variant:pat => $($field:expr),*;)* })*) => {$(
+        impl Stable for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $($variant => {
+                        out.push($code);
+                        $($field.put(out);)*
+                    })*
+                }
             }
-        };
-    }
+        }
+    )*};
 }
 
-impl ScanPage {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        sink.list(&self.items, |item, sink| {
-            sink.bytes(&item.key).u64(item.revision.0);
-            sink.optional(item.value.as_deref(), |value, sink| {
-                sink.bytes(value);
-            });
-        });
-        sink.optional(self.after.as_deref(), |after, sink| {
-            sink.bytes(after);
-        });
+enums! {
+    Outcome {
+        0: Self::Committed { revision, appends } => revision, appends;
+        1: Self::Transacted(done) => done;
+        2: Self::OperationFailed { operation, error } => operation, error;
+        3: Self::ConditionFailed { condition, actual } => condition, actual;
+        4: Self::Duplicate { revision, appends } => revision, appends;
+        5: Self::OverStreamLimit { stream, limit, max, got } => stream, limit, max, got;
+        6: Self::ProducerRefused { stream, refusal } => stream, refusal;
+        7: Self::Producer { epoch } => epoch;
+        8: Self::OffsetConflict { stream, next } => stream, next;
+        9: Self::Keyspace { id, created } => id, created;
+        10: Self::Stream { id, created } => id, created;
+        11: Self::Dropped { revision } => revision;
+        12: Self::Done => ;
+        13: Self::Reclaimed { entries, more } => entries, more;
+        14: Self::Lease { id, ttl, deadline } => id, ttl, deadline;
+        15: Self::NoSuchLease(id) => id;
+        16: Self::LeaseExists(id) => id;
+        17: Self::Expired { keys, rows, more } => keys, rows, more;
+        18: Self::NoSuchKeyspace(id) => id;
+        19: Self::NoSuchStream(id) => id;
+        20: Self::TooMany { what: _, limit } => limit;
+        21: Self::CannotConfigure { what: _ } => ;
+        22: Self::Group(outcome) => outcome;
+        23: Self::Redis(replies) => replies;
+        24: Self::Malformed(_) => ;
+        25: Self::Version { in_force } => in_force;
+        26: Self::VersionNotInForce { needed, in_force } => needed, in_force;
     }
-}
-
-impl OperationError {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        match self {
-            Self::NotANumber => sink.u8(0),
-            Self::HoldsCollection => sink.u8(1),
-            Self::Overflow { value, delta } => sink.u8(2).u64(value.cast_unsigned()).u64(delta.cast_unsigned()),
-            Self::ResultTooLarge { limit } => sink.u8(3).u64(*limit as u64),
-        };
+    StreamLimit {
+        0: Self::RecordBytes => ;
+        1: Self::BatchBytes => ;
     }
-}
-
-impl ProducerRefusal {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        match self {
-            Self::DuplicateTooOld { oldest } => sink.u8(0).u64(*oldest),
-            Self::SequenceGap { expected } => sink.u8(1).u64(*expected),
-            Self::Fenced { epoch } => sink.u8(2).u32(*epoch),
-            Self::Unknown => sink.u8(3),
-            Self::Mixed => sink.u8(4),
-        };
+    OperationResult {
+        0: Self::Put => ;
+        1: Self::Deleted { existed } => existed;
+        2: Self::Appended(at) => at;
+        3: Self::Added { value } => value;
+        4: Self::Touched { existed } => existed;
+        5: Self::PrefixDeleted { keys } => keys;
+        6: Self::Settled { records } => records;
+        7: Self::Got(got) => got;
+        8: Self::Scanned(page) => page;
     }
-}
-
-impl GroupOutcome {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        match self {
-            Self::Created { id, created } => sink.u8(0).u32(id.0).flag(*created),
-            Self::Done => sink.u8(1),
-            Self::Fetched(fetched) => {
-                fetched.sink(sink.u8(2));
-                sink
-            }
-            Self::Settled { settled, lapsed } => sink.u8(3).u32(*settled).list(lapsed, Lapsed::sink),
-            Self::Extended { deadline, lapsed } => sink.u8(4).u64(deadline.0).list(lapsed, |attempt, sink| {
-                sink.u64(attempt.0);
-            }),
-            Self::Sought { cursor } => sink.u8(5).u64(cursor.0),
-            Self::NoSuchGroup(id) => sink.u8(6).u32(id.0),
-            Self::AttemptLapsed { group, attempt } => sink.u8(7).u32(group.0).u64(attempt.0),
-            Self::BadConfig { what: _ } => sink.u8(8),
-        };
+    OperationError {
+        0: Self::NotANumber => ;
+        1: Self::HoldsCollection => ;
+        2: Self::Overflow { value, delta } => value, delta;
+        3: Self::ResultTooLarge { limit } => limit;
     }
-}
-
-impl Lapsed {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        sink.u64(self.attempt.0).optional(self.run.as_ref(), OffsetRun::sink);
+    ProducerRefusal {
+        0: Self::DuplicateTooOld { oldest } => oldest;
+        1: Self::SequenceGap { expected } => expected;
+        2: Self::Fenced { epoch } => epoch;
+        3: Self::Unknown => ;
+        4: Self::Mixed => ;
     }
-}
-
-impl OffsetRun {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        sink.u64(self.first.0).u32(self.count);
+    GroupOutcome {
+        0: Self::Created { id, created } => id, created;
+        1: Self::Done => ;
+        2: Self::Fetched(fetched) => fetched;
+        3: Self::Settled { settled, lapsed } => settled, lapsed;
+        4: Self::Extended { deadline, lapsed } => deadline, lapsed;
+        5: Self::Sought { cursor } => cursor;
+        6: Self::NoSuchGroup(id) => id;
+        7: Self::AttemptLapsed { group, attempt } => group, attempt;
+        8: Self::BadConfig { what: _ } => ;
     }
-}
-
-impl Fetched {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        sink.u64(self.attempt.0).u64(self.deadline.0);
-        sink.list(&self.deliveries, |delivered, sink| {
-            delivered.run.sink(sink);
-            sink.u32(delivered.deliveries);
-        });
-        sink.u64(self.cursor.0).flag(self.dead);
-    }
-}
-
-impl Reply {
-    fn sink(&self, sink: &mut Sink<'_>) {
-        let pair = |(first, second): &(Self, Self), sink: &mut Sink<'_>| {
-            first.sink(sink);
-            second.sink(sink);
-        };
-        match self {
-            Self::Ok => sink.u8(0),
-            Self::Simple(text) => sink.u8(1).bytes(text.as_bytes()),
-            Self::Error(text) => sink.u8(2).bytes(text.split(' ').next().unwrap_or_default().as_bytes()),
-            Self::Integer(number) => sink.u8(3).u64(number.cast_unsigned()),
-            Self::Bulk(bytes) => sink.u8(4).bytes(bytes),
-            Self::Null => sink.u8(5),
-            Self::NullArray => sink.u8(6),
-            Self::Array(items) => sink.u8(7).list(items, Self::sink),
-            Self::Map(pairs) => sink.u8(8).list(pairs, pair),
-            Self::Pairs(pairs) => sink.u8(9).list(pairs, pair),
-            Self::FlatPairs(pairs) => sink.u8(10).list(pairs, pair),
-            Self::Set(items) => sink.u8(11).list(items, Self::sink),
-            Self::Push(items) => sink.u8(12).list(items, Self::sink),
-        };
+    Reply {
+        0: Self::Ok => ;
+        1: Self::Simple(text) => text.as_bytes();
+        2: Self::Error(text) => text.split(' ').next().unwrap_or_default().as_bytes();
+        3: Self::Integer(number) => number;
+        4: Self::Bulk(bytes) => bytes[..];
+        5: Self::Null => ;
+        6: Self::NullArray => ;
+        7: Self::Array(items) => items;
+        8: Self::Map(pairs) => pairs;
+        9: Self::Pairs(pairs) => pairs;
+        10: Self::FlatPairs(pairs) => pairs;
+        11: Self::Set(items) => items;
+        12: Self::Push(items) => items;
     }
 }
 

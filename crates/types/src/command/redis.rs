@@ -4,21 +4,26 @@
 //! Owns the bytes: the arguments as the client sent them, and the keys that must not have changed. Does not own the
 //! commands themselves; `thalweg-redis` does, which the state machine calls when it applies the entry.
 //!
-//! ```text
-//! redis   := 64 | keyspace u32 | watched u32 | commands u32 | watch* | request*
-//! watch   := len u32 | key | version u64               the key's version must be this; 0: it must not be there
-//! request := arguments u32, at least 1 | (len u32 | argument)*
-//! ```
+//! The codec is written by hand: a burst of commands is copied once from the client's bytes, and decoded as a view.
+//!
 //! A value that stays in the log is an argument of a command. Its key is the first argument behind the command's name,
 //! or the argument directly before the value. A reader of the entry can therefore find all values that may still be
 //! needed (see [`RedisBatch::values`]).
 
 use crate::{
-    command::{CommandError, REDIS, Write},
+    codec::{Malformed, Reader, by_hand, put_bytes, put_checked, put_u32},
+    command::{error::CommandError, write::Write},
     ids::KeyspaceId,
     limits::{MAX_COMMAND_BYTES, MAX_REDIS_COMMANDS, MAX_REDIS_WATCHED_KEYS},
-    record::{Malformed, Reader, put_u32},
 };
+
+/// Kind of the command.
+pub(super) const REDIS: u8 = 64;
+
+by_hand! {
+    RedisBatch as "redis commands": "keyspace u32, watched_count u32, command_count u32, \
+        watched watched_count × watch, commands command_count × request"
+}
 
 pub(super) const HEAD_BYTES: usize = 13;
 
@@ -61,9 +66,8 @@ impl RedisBuilder {
         }
         // Keys are mostly watched before any command is pushed: then no bytes are moved.
         let commands = self.bytes.split_off(self.commands_at);
-        put_u32(&mut self.bytes, key.len());
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(&version.to_le_bytes());
+        put_bytes(&mut self.bytes, key);
+        put_checked(&mut self.bytes, &version);
         self.commands_at = self.bytes.len();
         self.bytes.extend_from_slice(&commands);
         self.watched += 1;
@@ -84,8 +88,7 @@ impl RedisBuilder {
         self.bytes.reserve(bytes);
         put_u32(&mut self.bytes, args.len());
         for arg in args {
-            put_u32(&mut self.bytes, arg.len());
-            self.bytes.extend_from_slice(arg);
+            put_bytes(&mut self.bytes, arg);
         }
         self.count += 1;
         Ok(self)
@@ -123,7 +126,7 @@ impl RedisBuilder {
 }
 
 /// Commands and watched keys, borrowed from the entry. All of them decode.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisBatch<'a> {
     /// Keyspace of the keys.
     pub keyspace: KeyspaceId,
@@ -136,7 +139,7 @@ pub struct RedisBatch<'a> {
 }
 
 impl<'a> RedisBatch<'a> {
-    pub(super) fn decode(bytes: &'a [u8], reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let keyspace = KeyspaceId(reader.u32("keyspace id")?);
         let at = reader.position();
         let (watched, commands) = (reader.u32("watched key count")?, reader.u32("command count")?);
@@ -159,7 +162,7 @@ impl<'a> RedisBatch<'a> {
                 argument(reader)?;
             }
         }
-        Ok(Self { keyspace, bytes, watched, watched_at, commands, commands_at })
+        Ok(Self { keyspace, bytes: reader.whole(), watched, watched_at, commands, commands_at })
     }
 
     /// Iterates over the watched keys and the versions that they must have.

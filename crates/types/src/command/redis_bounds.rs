@@ -6,13 +6,12 @@
 //! which the state machine enforces when it carries the command out, whatever else is in its entry.
 
 use crate::{
+    codec::{Malformed, Reader},
     command::{
-        REDIS,
-        redis::{HEAD_BYTES, argument},
+        redis::{HEAD_BYTES, REDIS, argument},
         versions::unwrap,
     },
     limits::{MAX_REDIS_READ_BYTES, MAX_REDIS_WRITTEN_BYTES, MAX_VALUE_BYTES},
-    record::{Malformed, Reader},
 };
 
 /// Returns the maximum number of bytes that a command of the log can read and write besides its own: 0 for commands

@@ -1,31 +1,38 @@
 //! Configuration of a stream: its retention, its limits on appends, and compaction.
-//!
-//! ```text
-//! config := max_age u64 | max_bytes u64 | max_records u64 | max_record_bytes u64 | max_batch_bytes u64
-//!         | tombstone_grace u64                     little-endian, times in microseconds; 2^64-1: none
-//! ```
 
 use std::time::Duration;
 
-use crate::record::{Malformed, Reader};
+use crate::codec::{Field, LimitOrNone, Malformed, Reader, conversion, put_checked, structure};
 
-/// Configuration of a stream. `None` means no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// Age above which records are trimmed, in space time.
-    pub max_age: Option<Duration>,
-    /// Encoded size in bytes above which the oldest batches are trimmed.
-    pub max_bytes: Option<u64>,
-    /// Number of offsets from the first to the end above which the oldest records are trimmed.
-    pub max_records: Option<u64>,
-    /// Maximum size of a record in bytes: key, headers and payload with their framing. Appends with a larger record
-    /// are rejected.
-    pub max_record_bytes: Option<u64>,
-    /// Maximum encoded size of an append in bytes. Larger appends are rejected.
-    pub max_batch_bytes: Option<u64>,
-    /// Compaction: keep only the newest record of each key.
-    pub compaction: Option<Compaction>,
+structure! {
+    /// Configuration of a stream. `None` means no limit.
+    #[derive(Copy, Default)]
+    StreamConfig as "config" {
+        /// Age above which records are trimmed, in space time.
+        max_age: Option<Duration> as LimitOrNone,
+        /// Encoded size in bytes above which the oldest batches are trimmed.
+        max_bytes: Option<u64> as LimitOrNone,
+        /// Number of offsets from the first to the end above which the oldest records are trimmed.
+        max_records: Option<u64> as LimitOrNone,
+        /// Maximum size of a record in bytes: key, headers and payload with their framing. Appends with a larger record
+        /// are rejected.
+        max_record_bytes: Option<u64> as LimitOrNone,
+        /// Maximum encoded size of an append in bytes. Larger appends are rejected.
+        max_batch_bytes: Option<u64> as LimitOrNone,
+        /// Compaction: keep only the newest record of each key.
+        compaction: Option<Compaction> as LimitOrNone,
+    }
 }
+
+conversion!(LimitOrNone: Option<Compaction> as u64 {
+    put |compaction| compaction.map_or(u64::MAX, |compaction| {
+        u64::try_from(compaction.tombstone_grace.as_micros()).unwrap_or(u64::MAX).min(u64::MAX - 1)
+    }),
+    take |grace| {
+        let grace = Some(grace).filter(|&grace| grace != u64::MAX);
+        Some(grace.map(|grace| Compaction { tombstone_grace: Duration::from_micros(grace) }))
+    }
+});
 
 /// Removal of all but the newest record of each key once its segment of the log is full. Records without a key are all
 /// kept.
@@ -42,30 +49,12 @@ impl StreamConfig {
 
     /// Appends the encoded configuration.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let limits = [
-            self.max_age.map(micros),
-            self.max_bytes,
-            self.max_records,
-            self.max_record_bytes,
-            self.max_batch_bytes,
-            self.compaction.map(|compaction| micros(compaction.tombstone_grace)),
-        ];
-        for limit in limits {
-            out.extend_from_slice(&limit.unwrap_or(u64::MAX).to_le_bytes());
-        }
+        put_checked(out, self);
     }
 
     /// Decodes a configuration.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let mut limit = || reader.u64("stream limit").map(|limit| (limit != u64::MAX).then_some(limit));
-        Ok(Self {
-            max_age: limit()?.map(Duration::from_micros),
-            max_bytes: limit()?,
-            max_records: limit()?,
-            max_record_bytes: limit()?,
-            max_batch_bytes: limit()?,
-            compaction: limit()?.map(|grace| Compaction { tombstone_grace: Duration::from_micros(grace) }),
-        })
+        Self::take(reader, "stream configuration")
     }
 
     /// Returns true if the stream has a retention limit, so that records can be trimmed.
@@ -79,11 +68,6 @@ impl StreamConfig {
     pub fn limits_appends(&self) -> bool {
         self.max_record_bytes.is_some() || self.max_batch_bytes.is_some()
     }
-}
-
-/// Converts a span to microseconds. The largest span becomes `u64::MAX - 1`, since `u64::MAX` means "none".
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(u64::MAX - 1)
 }
 
 /// Limit of a stream that an append exceeds.

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    ids::{BlobRef, Generation, Index, Revision},
+    codec::{Reader, put_checked},
+    ids::{BlobRef, Generation, Index, KeyspaceId, Offset, Revision, StreamId},
+    limits::{MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES},
     record::RecordBatch,
 };
 
@@ -354,9 +356,7 @@ fn names_are_checked_by_both_sides() {
         assert!(check_name(bad).is_err(), "{bad:?}");
         assert!(encode_create_keyspace(&mut Vec::new(), bad, &KeyspaceConfig::default()).is_err());
         let foreign = encoded(|out| {
-            out.push(CREATE_KEYSPACE);
-            KeyspaceConfig::default().encode(out);
-            encode_name(out, bad);
+            put_checked(out, &Command::CreateKeyspace { config: KeyspaceConfig::default(), name: bad });
         });
         assert!(Command::decode(&foreign).is_err(), "{bad:?}");
     }

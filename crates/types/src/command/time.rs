@@ -2,41 +2,16 @@
 //!
 //! Owns the encodings of requested deadlines, of the lease commands, and of the commands by which maintenance carries
 //! out expiry. Does not own the effect of a deadline, which is part of the state machine.
-//!
-//! ```text
-//! command  := 16 | lease u64 | ttl_micros u64         grant a lease; 0 lets the state machine choose the id
-//!           | 17 | lease u64                          keep a lease alive
-//!           | 18 | lease u64                          revoke a lease
-//!           | 19 | max u32                            remove at most this number of expired rows
-//!           | 20 | count u32 | (len u32 | row)*       forget these rows of the state if they are stale
-//! write    := 16 | keyspace u32 | key_len u32 | value_len u32 | deadline | lease u64 | key | value
-//!           | 17 | keyspace u32 | key_len u32 | deadline | key
-//! deadline := kind u8 | micros u64
-//! condition:= 0 u32 | 0 u32 | 16                      always holds, of no key
-//! ```
-//! A commit with a write that reads (a touch, or a put with a deadline of kind 4) has at least one condition, if only
-//! the one that always holds. It shows the state machine what to remember of an entry. All integers are little-endian.
-//! A lease of 0 means none. The kinds of deadlines are 0 default, 1 never, 2 after, 3 at and 4 keep. Only `after` and
-//! `at` use `micros`; for the other kinds it is 0.
 
 use std::time::Duration;
 
 use crate::{
     clock::SpaceTime,
-    command::CommandError,
-    ids::{KeyspaceId, LeaseId},
+    codec::{EncodeError, Field, List, Malformed, Reader, conversions, put_checked, variants},
+    command::error::CommandError,
+    ids::LeaseId,
     limits::{MAX_STALE_BYTES, MAX_STALE_ROW_BYTES, MAX_STALE_ROWS, MAX_TTL, MIN_LEASE_TTL},
-    record::{Malformed, Reader, put_u32},
 };
-
-const GRANT: u8 = 16;
-const KEEP: u8 = 17;
-const REVOKE: u8 = 18;
-const EXPIRE: u8 = 19;
-const FORGET: u8 = 20;
-
-pub(super) const PUT_UNTIL: u8 = 16;
-pub(super) const TOUCH: u8 = 17;
 
 /// Deadline of a key. Times are space time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,23 +43,29 @@ impl Deadline {
     pub fn reads(self) -> bool {
         self == Self::Keep
     }
+}
 
-    pub(super) fn encode(self, out: &mut Vec<u8>) {
+/// A kind, and a number of microseconds that is 0 unless the kind uses it.
+impl<'a> Field<'a> for Deadline {
+    fn layout() -> String {
+        "deadline".to_owned()
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let (kind, micros) = match self {
             Self::Default => (0, 0),
             Self::Never => (1, 0),
-            Self::After(ttl) => (2, micros(ttl)),
+            Self::After(ttl) => (2, u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)),
             Self::At(time) => (3, time.0),
             Self::Keep => (4, 0),
         };
         out.push(kind);
-        out.extend_from_slice(&micros.to_le_bytes());
+        micros.put(out)
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         let at = reader.position();
-        let kind = reader.u8("deadline kind")?;
-        match (kind, reader.u64("deadline")?) {
+        match (reader.u8(what)?, reader.u64(what)?) {
             (0, 0) => Ok(Self::Default),
             (1, 0) => Ok(Self::Never),
             (2, ttl @ 1..) => Ok(Self::After(Duration::from_micros(ttl))),
@@ -95,96 +76,53 @@ impl Deadline {
     }
 }
 
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
+conversions! {
+    /// The time to live of a lease, in microseconds.
+    LeaseTtl: Duration as u64, "lease ttl" {
+        put |ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX),
+        take |micros| Some(Duration::from_micros(micros)).filter(|ttl| check_lease_ttl(*ttl).is_ok())
+    }
 
-/// A decoded command about time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TimeCommand<'a> {
-    /// Grants a lease.
-    Grant {
-        /// Id of the lease; 0 lets the state machine choose one.
-        id: LeaseId,
-        /// Time to live after each keep-alive.
-        ttl: Duration,
-    },
-    /// Keeps a lease alive for another TTL from now on.
-    Keep {
-        /// Id of the lease.
-        id: LeaseId,
-    },
-    /// Ends a lease and removes its keys.
-    Revoke {
-        /// Id of the lease.
-        id: LeaseId,
-    },
-    /// Removes expired keys and leases.
-    Expire {
-        /// Maximum number of rows.
-        max: u32,
-    },
-    /// Forgets stale rows.
-    Forget {
-        /// Keys of the rows in the state.
-        rows: StaleRows<'a>,
-    },
-}
-
-/// Keys of rows, borrowed from a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StaleRows<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> StaleRows<'a> {
-    /// Iterates over the keys in order.
-    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let mut reader = Reader::at(self.bytes, 0);
-        std::iter::from_fn(move || {
-            let len = reader.u32("row length").ok()?;
-            reader.take(len as usize, "row").ok()
-        })
+    /// Keys of rows of the state.
+    StaleRows: List<'a, &'a [u8]> as List<'a, &'a [u8]>, "stale rows" {
+        put |rows| *rows,
+        take |rows| {
+            let fine = rows.len() <= MAX_STALE_ROWS && rows.iter().all(|row| row.len() <= MAX_STALE_ROW_BYTES);
+            fine.then_some(rows)
+        }
     }
 }
 
-impl<'a> TimeCommand<'a> {
-    /// Decodes a command of this family whose kind byte has been read.
-    pub(super) fn decode(kind: u8, reader: &mut Reader<'a>) -> Result<Self, Malformed> {
-        match kind {
-            GRANT => {
-                let id = LeaseId(reader.u64("lease id")?);
-                let at = reader.position();
-                let ttl = Duration::from_micros(reader.u64("lease TTL")?);
-                check_lease_ttl(ttl).map_err(|_| Malformed { at, expected: "lease TTL within the limits" })?;
-                Ok(Self::Grant { id, ttl })
-            }
-            KEEP => Ok(Self::Keep { id: LeaseId(reader.u64("lease id")?) }),
-            REVOKE => Ok(Self::Revoke { id: LeaseId(reader.u64("lease id")?) }),
-            EXPIRE => Ok(Self::Expire { max: reader.u32("row count")? }),
-            FORGET => {
-                let count = reader.u32("row count")?;
-                let at = reader.position();
-                if count as usize > MAX_STALE_ROWS {
-                    return Err(Malformed { at, expected: "fewer rows" });
-                }
-                let bytes = reader.rest();
-                let mut rows = Reader::at(bytes, 0);
-                for _ in 0..count {
-                    let row_at = at + rows.position();
-                    let len = rows.u32("row length")? as usize;
-                    if len > MAX_STALE_ROW_BYTES {
-                        return Err(Malformed { at: row_at, expected: "a row within the limit" });
-                    }
-                    rows.take(len, "row")?;
-                }
-                if !rows.is_empty() {
-                    return Err(Malformed { at: at + rows.position(), expected: "end of the command" });
-                }
-                Ok(Self::Forget { rows: StaleRows { bytes } })
-            }
-            _ => Err(Malformed { at: 0, expected: "known command kind" }),
-        }
+variants! {
+    /// A decoded command about time.
+    TimeCommand<'a> as "command about time" {
+        /// Grants a lease.
+        Grant = 16 "grant lease" {
+            /// Id of the lease; 0 lets the state machine choose one.
+            id: LeaseId,
+            /// Time to live after each keep-alive.
+            ttl: Duration as LeaseTtl,
+        },
+        /// Keeps a lease alive for another TTL from now on.
+        Keep = 17 "keep lease alive" {
+            /// Id of the lease.
+            id: LeaseId,
+        },
+        /// Ends a lease and removes its keys.
+        Revoke = 18 "revoke lease" {
+            /// Id of the lease.
+            id: LeaseId,
+        },
+        /// Removes expired keys and leases.
+        Expire = 19 "expire" {
+            /// Maximum number of rows.
+            max: u32,
+        },
+        /// Forgets stale rows.
+        Forget = 20 "forget rows" {
+            /// Keys of the rows in the state.
+            rows: List<'a, &'a [u8]> as StaleRows,
+        },
     }
 }
 
@@ -201,73 +139,37 @@ pub fn encode_grant_lease(out: &mut Vec<u8>, id: Option<LeaseId>, ttl: Duration)
     if id == Some(LeaseId::ZERO) {
         return Err(CommandError::BadLeaseId);
     }
-    out.push(GRANT);
-    out.extend_from_slice(&id.unwrap_or_default().0.to_le_bytes());
-    out.extend_from_slice(&micros(ttl).to_le_bytes());
+    put_checked(out, &TimeCommand::Grant { id: id.unwrap_or_default(), ttl });
     Ok(())
 }
 
 /// Appends the command that keeps a lease alive for another TTL.
 pub fn encode_keep_lease(out: &mut Vec<u8>, id: LeaseId) {
-    out.push(KEEP);
-    out.extend_from_slice(&id.0.to_le_bytes());
+    put_checked(out, &TimeCommand::Keep { id });
 }
 
 /// Appends the command that ends a lease and removes its keys.
 pub fn encode_revoke_lease(out: &mut Vec<u8>, id: LeaseId) {
-    out.push(REVOKE);
-    out.extend_from_slice(&id.0.to_le_bytes());
+    put_checked(out, &TimeCommand::Revoke { id });
 }
 
 /// Appends the command that removes at most `max` expired rows.
 pub fn encode_expire(out: &mut Vec<u8>, max: u32) {
-    out.push(EXPIRE);
-    out.extend_from_slice(&max.to_le_bytes());
+    put_checked(out, &TimeCommand::Expire { max });
 }
 
 /// Appends the command that forgets rows if they are stale. It takes at most [`MAX_STALE_ROWS`] rows, stops once it
 /// has [`MAX_STALE_BYTES`] bytes of them, and leaves out the others. No row may be longer than
 /// [`MAX_STALE_ROW_BYTES`].
 pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a [u8]>) {
-    out.push(FORGET);
-    let count_at = out.len();
-    out.extend_from_slice(&[0; 4]);
-    let mut count = 0_u32;
-    for row in rows.take(MAX_STALE_ROWS) {
-        put_u32(out, row.len());
-        out.extend_from_slice(row);
-        count += 1;
-        if out.len() - count_at >= MAX_STALE_BYTES {
-            break;
-        }
-    }
-    out[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
-}
-
-pub(super) fn encode_put_until_write(
-    out: &mut Vec<u8>,
-    keyspace: KeyspaceId,
-    key: &[u8],
-    value: &[u8],
-    deadline: Deadline,
-    lease: Option<LeaseId>,
-) {
-    out.push(PUT_UNTIL);
-    out.extend_from_slice(&keyspace.0.to_le_bytes());
-    put_u32(out, key.len());
-    put_u32(out, value.len());
-    deadline.encode(out);
-    out.extend_from_slice(&lease.unwrap_or_default().0.to_le_bytes());
-    out.extend_from_slice(key);
-    out.extend_from_slice(value);
-}
-
-pub(super) fn encode_touch_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) {
-    out.push(TOUCH);
-    out.extend_from_slice(&keyspace.0.to_le_bytes());
-    put_u32(out, key.len());
-    deadline.encode(out);
-    out.extend_from_slice(key);
+    let mut bytes = 4;
+    let fits = |row: &&[u8]| {
+        let fits = bytes < MAX_STALE_BYTES;
+        bytes += 4 + row.len();
+        fits
+    };
+    let rows: Vec<_> = rows.take(MAX_STALE_ROWS).take_while(fits).collect();
+    put_checked(out, &TimeCommand::Forget { rows: List::Items(&rows) });
 }
 
 #[cfg(test)]
@@ -275,6 +177,7 @@ mod tests {
     use super::*;
     use crate::{
         command::{Command, Commit, CommitBuilder, Expect, Write, encode_put_until},
+        ids::KeyspaceId,
         limits::{MAX_COMMAND_BYTES, MAX_KEY_BYTES},
     };
 
@@ -369,7 +272,7 @@ mod tests {
         for bad in
             [b"\x00\x01\0\0\0\0\0\0\0", b"\x02\0\0\0\0\0\0\0\0", b"\x05\0\0\0\0\0\0\0\0", b"\x04\x01\0\0\0\0\0\0\0"]
         {
-            assert!(Deadline::decode(&mut Reader::at(bad, 0)).is_err(), "{bad:?}");
+            assert!(Deadline::take(&mut Reader::at(bad, 0), "deadline").is_err(), "{bad:?}");
         }
     }
 

@@ -1,24 +1,31 @@
 //! Transactions: conditions that choose between two lists of operations.
 //!
-//! ```text
-//! transaction := 8 | conditions u32 | then u32 | else u32 | condition* | operation* | operation*
-//! operation   := write | read              see the writes of a commit
-//! ```
 //! The writes of a commit are blind once its conditions hold. In contrast, a transaction's operations may read its own
 //! earlier writes and everything before it. All its changes share one revision.
 
+use bytes::Bytes;
+
 use crate::{
+    codec::{Malformed, Reader, by_hand, put_checked},
     command::{
-        AppendedAt, CommandError, TRANSACTION,
-        commit::{self, Condition, Expect, Writes, decode_condition, encode_condition},
+        append::AppendedAt,
+        checks::check_key,
+        condition::{Condition, Expect},
+        error::CommandError,
         operations::Operations,
+        write::Writes,
     },
     ids::{KeyspaceId, Revision},
     limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES},
-    record::{Malformed, Reader},
 };
 
-use bytes::Bytes;
+/// Kind of the command.
+pub(super) const TRANSACTION: u8 = 8;
+
+by_hand! {
+    Transaction as "transaction": "condition_count u32, then_count u32, else_count u32, \
+        conditions condition_count × condition, then then_count × operation, else else_count × operation"
+}
 
 /// Builder of a transaction.
 #[derive(Clone, Debug, Default)]
@@ -38,13 +45,14 @@ impl TransactionBuilder {
 
     /// Adds a condition.
     pub fn expect(&mut self, keyspace: KeyspaceId, key: &[u8], expect: Expect<'_>) -> Result<&mut Self, CommandError> {
-        commit::check_key(key)?;
+        check_key(key)?;
+        let condition = Condition { keyspace, key, expect };
         let full = self.condition_count as usize >= MAX_COMMIT_WRITES;
-        if full || self.conditions.len() + key.len() + expect.value_len() + 32 > MAX_COMMAND_BYTES {
+        if full || self.conditions.len() + condition.max_bytes() > MAX_COMMAND_BYTES {
             return Err(CommandError::CommitTooLarge);
         }
         self.condition_count += 1;
-        encode_condition(&mut self.conditions, keyspace, key, expect);
+        condition.encode(&mut self.conditions);
         Ok(self)
     }
 
@@ -73,7 +81,7 @@ impl TransactionBuilder {
         }
         out.push(TRANSACTION);
         for count in [self.condition_count, self.then.count(), self.otherwise.count()] {
-            out.extend_from_slice(&count.to_le_bytes());
+            put_checked(out, &count);
         }
         out.extend_from_slice(&self.conditions);
         out.extend_from_slice(self.then.bytes());
@@ -83,7 +91,7 @@ impl TransactionBuilder {
 }
 
 /// The contents of a transaction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction<'a> {
     bytes: &'a [u8],
     conditions_at: usize,
@@ -93,17 +101,17 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) fn decode_head(bytes: &'a [u8], reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let conditions = reader.u32("condition count")?;
         let then = reader.u32("operation count")?;
         let otherwise = reader.u32("operation count")?;
-        Ok(Self { bytes, conditions_at: reader.position(), conditions, then, otherwise })
+        Ok(Self { bytes: reader.whole(), conditions_at: reader.position(), conditions, then, otherwise })
     }
 
     /// Iterates over the conditions in order.
     pub fn conditions(&self) -> impl Iterator<Item = Result<Condition<'a>, Malformed>> + use<'a> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
-        (0..self.conditions).map(move |_| decode_condition(&mut reader))
+        (0..self.conditions).map(move |_| Condition::decode(&mut reader))
     }
 
     /// Returns both lists of operations; the first one is for the case that all conditions hold. Everything in them
@@ -111,7 +119,7 @@ impl<'a> Transaction<'a> {
     pub fn branches(&self) -> Result<[Writes<'a>; 2], Malformed> {
         let mut reader = Reader::at(self.bytes, self.conditions_at);
         for _ in 0..self.conditions {
-            decode_condition(&mut reader)?;
+            Condition::decode(&mut reader)?;
         }
         let then = Writes::inner(reader, self.then);
         let mut check = then.clone();

@@ -1,33 +1,21 @@
-//! Versions of the state machine that commands need, and the commands about the state machine itself.
+//! Versions of the state machine that commands need.
 //!
-//! Owns: the wrapper of commands that need a version above the first, the command that raises the version in force,
-//! and the command that requests a digest of the state. Does not own the version in force, nor the treatment of
-//! commands that need another one: see `crates/state/src/machine/upgrade.rs`.
+//! Owns: the wrapper of commands that need a version above the first. Does not own the version in force, nor the
+//! treatment of commands that need another one: see `crates/state/src/machine/upgrade.rs`.
 //!
 //! ```text
 //! command := 0xfe | version u16 | command      needs this version, 2 or above; the inner command is of another kind
-//!          | 26 | id u64                       keep a view of the state as of the end of this entry, for its digest
-//!          | 27 | to u16                       raise the version in force to this one, unless it is at least that
 //! ```
 //! Invariant: each command has one encoding. A wrapper of version 0 or 1, an empty wrapper, and a wrapper around
 //! another one are malformed for every version.
 
-use crate::command::{DIGEST, RAISE_VERSION, WRAPPED};
+/// Kind of the wrapper.
+const WRAPPED: u8 = 0xfe;
+/// Kind of the command that raises the version in force.
+pub(super) const RAISE_VERSION: u8 = 27;
 
 /// Version of the state machine in a new space. Commands without a wrapper need this version.
 pub const FIRST_VERSION: u16 = 1;
-
-/// Appends the command that makes each node keep a view of the state at the end of the command's entry, under `id`.
-pub fn encode_digest(out: &mut Vec<u8>, id: u64) {
-    out.push(DIGEST);
-    out.extend_from_slice(&id.to_le_bytes());
-}
-
-/// Appends the command that raises the version of the state machine in force.
-pub fn encode_raise_version(out: &mut Vec<u8>, to: u16) {
-    out.push(RAISE_VERSION);
-    out.extend_from_slice(&to.to_le_bytes());
-}
 
 /// Appends the command that `encode` writes, wrapped for `version`. The first version needs no wrapper.
 pub fn encode_versioned(out: &mut Vec<u8>, version: u16, encode: impl FnOnce(&mut Vec<u8>)) {
@@ -80,7 +68,7 @@ pub fn version_needed(bytes: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{Command, Commands};
+    use crate::command::{Command, Commands, encode_digest, encode_raise_version};
 
     #[test]
     fn layouts_are_pinned() {

@@ -1,9 +1,7 @@
 //! Frames of caches, which are bounded, held in memory and never logged.
 
-use crate::{
-    codec::{List, Rest},
-    layouts::{choices, structure, variants},
-};
+use thalweg_types::codec::{List, Rest, choices, structure, variants};
+pub use thalweg_types::info::CacheFigures;
 
 variants! {
     /// Time to live of an entry.
@@ -277,37 +275,9 @@ structure! {
 }
 
 structure! {
-    /// Statistics of a cache. Counters start at 0 when the cache is created.
-    CacheFigures<'a> as "cache figures" {
-        /// Id of the cache.
-        cache: u32,
-        /// Number of entries.
-        entries: u64,
-        /// Bytes of keys and values, including the overhead of each entry.
-        bytes: u64,
-        /// Capacity in bytes.
-        max_bytes: u64,
-        /// Number of reads that found an entry.
-        hits: u64,
-        /// Number of reads that found no entry.
-        misses: u64,
-        /// Number of values set.
-        puts: u64,
-        /// Number of entries removed by clients.
-        deletes: u64,
-        /// Number of entries evicted to make room for others.
-        evictions: u64,
-        /// Number of entries that expired.
-        expirations: u64,
-        /// Name of the cache.
-        name: &'a str,
-    }
-}
-
-structure! {
     /// Reply to [`ReadCacheStats`].
     CacheStats<'a> as "cache stats" {
         /// Statistics of each cache, ordered by id.
-        caches: List<'a, CacheFigures<'a>>,
+        caches: List<'a, CacheFigures>,
     }
 }

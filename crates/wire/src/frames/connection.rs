@@ -3,12 +3,7 @@
 
 use thalweg_types::{
     Action, Classified, Durability, NodeId, SpaceId,
-    record::{Malformed, Reader},
-};
-
-use crate::{
-    codec::{EncodeError, Field, Level, List},
-    layouts::{choices, structure},
+    codec::{EncodeError, Field, Level, List, Malformed, Reader, choices, structure},
 };
 
 /// Magic number `TLWG`, which identifies a connection as Thalweg's native protocol.

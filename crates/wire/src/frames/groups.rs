@@ -1,13 +1,14 @@
 //! Frames of consumer groups: fetching, pushing and describing. Creating, configuring, deleting and seeking a group
 //! are commands, and so are ack, nack and extend.
 
-use thalweg_types::{Attempt, Durability, GroupId, Offset, SpaceTime, StreamId, command::groups::GroupConfig};
+use thalweg_types::{
+    Attempt, Durability, GroupId, SpaceTime, StreamId,
+    codec::{Level, List, choices, structure},
+};
+
+pub use thalweg_types::info::{Group, Member};
 
 use super::{Permit, RecordRun};
-use crate::{
-    codec::{Level, List},
-    layouts::{choices, structure},
-};
 
 structure! {
     /// Requests the description of a group.
@@ -128,66 +129,10 @@ structure! {
 }
 
 structure! {
-    /// A member of a consumer group.
-    Member<'a> as "member" {
-        /// Space time of the member's last fetch, exact to ten seconds.
-        last_fetch: SpaceTime,
-        /// Number of records that the member holds.
-        in_flight: u64,
-        /// Number of attempts that the member holds.
-        attempts: u64,
-        /// Name of the member.
-        name: &'a str,
-    }
-}
-
-structure! {
-    /// Description of a consumer group.
-    Group<'a> as "group" {
-        /// Id of the group, which commands use. The server never gives it to another group.
-        id: GroupId,
-        /// Id of the group's stream.
-        stream: StreamId,
-        /// Offset of the next record that has never been delivered.
-        cursor: Offset,
-        /// Offset below which all records are settled.
-        floor: Offset,
-        /// Number of records that have never been delivered.
-        lag: u64,
-        /// Number of records that wait for an ack or for redelivery.
-        pending: u64,
-        /// Number of pending records that members hold.
-        in_flight: u64,
-        /// Number of pending records that wait for another record of the same key.
-        parked: u64,
-        /// Number of dead letters that are being written to their stream.
-        dying: u64,
-        /// Number of deliveries of records since the group was created, redeliveries included.
-        delivered: u64,
-        /// Number of these deliveries that were redeliveries.
-        redelivered: u64,
-        /// Number of records acked.
-        acked: u64,
-        /// Number of records that became dead letters.
-        dead: u64,
-        /// Number of records dropped after too many deliveries, because the group has no stream for dead letters.
-        dropped: u64,
-        /// Configuration of the group.
-        config: GroupConfig,
-        /// Name of the group.
-        name: &'a str,
-        /// Name of the group's stream.
-        stream_name: &'a str,
-        /// Members that have fetched.
-        members: List<'a, Member<'a>>,
-    }
-}
-
-structure! {
     /// Reply to [`FindGroup`].
-    GroupFound<'a> as "group found" {
+    GroupFound as "group found" {
         /// Description of the group.
-        group: Group<'a>,
+        group: Group,
     }
 }
 
@@ -197,6 +142,6 @@ structure! {
         /// True if more groups follow the last one.
         more: bool,
         /// Groups of the page, ordered by id.
-        groups: List<'a, Group<'a>>,
+        groups: List<'a, Group>,
     }
 }

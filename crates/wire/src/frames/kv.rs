@@ -1,11 +1,10 @@
 //! Frames that read keyspaces, keys and leases, and the replies to them. Writes are commands, see
 //! [`write`](super::write).
 
-use thalweg_types::{Durability, KeyspaceId, LeaseId, Revision, SpaceTime, command::KeyspaceConfig};
-
-use crate::{
-    codec::{List, Rest},
-    layouts::{choices, structure},
+pub use thalweg_types::info::Keyspace;
+use thalweg_types::{
+    Durability, KeyspaceId, LeaseId, Revision, SpaceTime,
+    codec::{List, Rest, choices, structure},
 };
 
 choices! {
@@ -265,20 +264,6 @@ structure! {
 }
 
 structure! {
-    /// Description of a keyspace.
-    Keyspace<'a> as "keyspace" {
-        /// Id of the keyspace, which commands use. The server never gives it to another keyspace.
-        id: KeyspaceId,
-        /// Space time of the creation.
-        created: SpaceTime,
-        /// Settings of the keyspace.
-        config: KeyspaceConfig,
-        /// Name of the keyspace.
-        name: &'a str,
-    }
-}
-
-structure! {
     /// Size of a keyspace.
     KeyspaceCounts as "keyspace counts" {
         /// Number of keys.
@@ -294,9 +279,9 @@ structure! {
 
 structure! {
     /// Reply to [`FindKeyspace`].
-    KeyspaceFound<'a> as "keyspace found" {
+    KeyspaceFound as "keyspace found" {
         /// Description of the keyspace.
-        keyspace: Keyspace<'a>,
+        keyspace: Keyspace,
         /// Size of the keyspace, if it was requested.
         counts: Option<KeyspaceCounts>,
     }
@@ -308,7 +293,7 @@ structure! {
         /// True if more keyspaces follow the last one.
         more: bool,
         /// Keyspaces of the page, ordered by id.
-        keyspaces: List<'a, Keyspace<'a>>,
+        keyspaces: List<'a, Keyspace>,
     }
 }
 

@@ -19,7 +19,7 @@ mod write;
 
 use thalweg_types::{
     Action, Classified,
-    record::{Malformed, Reader},
+    codec::{EncodeError, Field, Malformed, Reader, Structure},
 };
 
 pub use cache::*;
@@ -33,7 +33,6 @@ pub use watches::*;
 pub use write::*;
 
 use crate::{
-    codec::{EncodeError, Field, Structure},
     decoder::RawFrame,
     header::{Fields, FieldsError, put_frame},
 };
@@ -58,7 +57,7 @@ pub enum DecodeError {
         kind: Kind,
     },
     /// The receiver must understand an optional field and does not know it.
-    #[error("unknown field {tag:#06x}, which must be understood: this side is older, leave the field out")]
+    #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     UnknownField {
         /// Tag of the field.
         tag: u16,
@@ -146,35 +145,27 @@ pub trait Frame<'a>: Field<'a> + Structure {
     }
 }
 
-macro_rules! frames {
-    (
-        client { $($client:ident $(<$client_lt:lifetime>)? = $client_code:literal $client_role:ident,)* }
-        server { $($server:ident $(<$server_lt:lifetime>)? = $server_code:literal $server_role:ident,)* }
-        both { $($both:ident $(<$both_lt:lifetime>)? = $both_code:literal $both_role:ident,)* }
-    ) => {
+/// Defines the kinds of frames, each with its number, sender and role.
+macro_rules! kinds {
+    ($($kind:ident $(<$lt:lifetime>)? = $code:literal $sender:ident $role:ident,)*) => {
         /// Kind of a frame: the number in its header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         #[allow(missing_docs)]
         pub enum Kind {
-            $($client = $client_code,)*
-            $($server = $server_code,)*
-            $($both = $both_code,)*
+            $($kind = $code,)*
         }
 
         impl Kind {
             /// All kinds.
-            pub const ALL: &'static [Self] =
-                &[$(Self::$client,)* $(Self::$server,)* $(Self::$both,)*];
+            pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
             /// Returns the kind that has this number.
             #[inline]
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
-                    $($client_code => Some(Self::$client),)*
-                    $($server_code => Some(Self::$server),)*
-                    $($both_code => Some(Self::$both),)*
+                    $($code => Some(Self::$kind),)*
                     _ => None,
                 }
             }
@@ -183,9 +174,7 @@ macro_rules! frames {
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Self::$client => $client::NAME,)*
-                    $(Self::$server => $server::NAME,)*
-                    $(Self::$both => $both::NAME,)*
+                    $(Self::$kind => $kind::NAME,)*
                 }
             }
 
@@ -193,9 +182,7 @@ macro_rules! frames {
             #[must_use]
             pub const fn sender(self) -> Sender {
                 match self {
-                    $(Self::$client => Sender::Client,)*
-                    $(Self::$server => Sender::Server,)*
-                    $(Self::$both => Sender::Both,)*
+                    $(Self::$kind => Sender::$sender,)*
                 }
             }
 
@@ -203,9 +190,7 @@ macro_rules! frames {
             #[must_use]
             pub const fn role(self) -> Role {
                 match self {
-                    $(Self::$client => Role::$client_role,)*
-                    $(Self::$server => Role::$server_role,)*
-                    $(Self::$both => Role::$both_role,)*
+                    $(Self::$kind => Role::$role,)*
                 }
             }
 
@@ -213,34 +198,33 @@ macro_rules! frames {
             #[must_use]
             pub fn definition(self) -> String {
                 match self {
-                    $(Self::$client => $client::definition(),)*
-                    $(Self::$server => $server::definition(),)*
-                    $(Self::$both => $both::definition(),)*
+                    $(Self::$kind => $kind::definition(),)*
                 }
             }
         }
 
-        $(impl<'a> Frame<'a> for $client $(<$client_lt>)? { const KIND: Kind = Kind::$client; })*
-        $(impl<'a> Frame<'a> for $server $(<$server_lt>)? { const KIND: Kind = Kind::$server; })*
-        $(impl<'a> Frame<'a> for $both $(<$both_lt>)? { const KIND: Kind = Kind::$both; })*
+        $(impl<'a> Frame<'a> for $kind $(<$lt>)? { const KIND: Kind = Kind::$kind; })*
+    };
+}
 
-        /// A frame that a client sends.
+/// Defines the enum of all frames that one side sends.
+macro_rules! sent_frames {
+    ($(#[$doc:meta])* $name:ident { $($frame:ident $(<$lt:lifetime>)?,)* }) => {
+        $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[allow(missing_docs)]
-        pub enum ClientFrame<'a> {
-            $($client($client $(<$client_lt>)?),)*
-            $($both($both $(<$both_lt>)?),)*
+        pub enum $name<'a> {
+            $($frame($frame $(<$lt>)?),)*
         }
 
-        impl<'a> ClientFrame<'a> {
-            /// Decodes a frame that a client has sent.
+        impl<'a> $name<'a> {
+            /// Decodes a frame that this side has sent.
             #[inline]
             pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
                 let code = raw.header.kind;
                 let (fields, body) = split(raw)?;
                 let frame = match Kind::from_code(code) {
-                    $(Some(Kind::$client) => Self::$client(Frame::decode_body(body)?),)*
-                    $(Some(Kind::$both) => Self::$both(Frame::decode_body(body)?),)*
+                    $(Some(Kind::$frame) => Self::$frame(Frame::decode_body(body)?),)*
                     Some(kind) => return Err(DecodeError::WrongDirection { kind }),
                     None => return Err(DecodeError::UnknownKind { kind: code }),
                 };
@@ -250,8 +234,7 @@ macro_rules! frames {
             /// Appends the frame. On error `out` is unchanged.
             pub fn encode(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
                 match self {
-                    $(Self::$client(frame) => frame.encode_with(out, id, fields),)*
-                    $(Self::$both(frame) => frame.encode_with(out, id, fields),)*
+                    $(Self::$frame(frame) => frame.encode_with(out, id, fields),)*
                 }
             }
 
@@ -259,51 +242,34 @@ macro_rules! frames {
             #[must_use]
             pub fn kind(&self) -> Kind {
                 match self {
-                    $(Self::$client(_) => Kind::$client,)*
-                    $(Self::$both(_) => Kind::$both,)*
+                    $(Self::$frame(_) => Kind::$frame,)*
                 }
             }
         }
+    };
+}
 
-        /// A frame that a server sends.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, clippy::large_enum_variant)]
-        pub enum ServerFrame<'a> {
-            $($server($server $(<$server_lt>)?),)*
-            $($both($both $(<$both_lt>)?),)*
+macro_rules! frames {
+    (
+        client { $($client:ident $(<$client_lt:lifetime>)? = $client_code:literal $client_role:ident,)* }
+        server { $($server:ident $(<$server_lt:lifetime>)? = $server_code:literal $server_role:ident,)* }
+        both { $($both:ident $(<$both_lt:lifetime>)? = $both_code:literal $both_role:ident,)* }
+    ) => {
+        kinds! {
+            $($client $(<$client_lt>)? = $client_code Client $client_role,)*
+            $($server $(<$server_lt>)? = $server_code Server $server_role,)*
+            $($both $(<$both_lt>)? = $both_code Both $both_role,)*
         }
 
-        impl<'a> ServerFrame<'a> {
-            /// Decodes a frame that a server has sent.
-            #[inline]
-            pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
-                let code = raw.header.kind;
-                let (fields, body) = split(raw)?;
-                let frame = match Kind::from_code(code) {
-                    $(Some(Kind::$server) => Self::$server(Frame::decode_body(body)?),)*
-                    $(Some(Kind::$both) => Self::$both(Frame::decode_body(body)?),)*
-                    Some(kind) => return Err(DecodeError::WrongDirection { kind }),
-                    None => return Err(DecodeError::UnknownKind { kind: code }),
-                };
-                Ok(Envelope { id: raw.header.id, fields, frame })
-            }
+        sent_frames! {
+            /// A frame that a client sends.
+            ClientFrame { $($client $(<$client_lt>)?,)* $($both $(<$both_lt>)?,)* }
+        }
 
-            /// Appends the frame. On error `out` is unchanged.
-            pub fn encode(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>) -> Result<(), EncodeError> {
-                match self {
-                    $(Self::$server(frame) => frame.encode_with(out, id, fields),)*
-                    $(Self::$both(frame) => frame.encode_with(out, id, fields),)*
-                }
-            }
-
-            /// Kind of the frame.
-            #[must_use]
-            pub fn kind(&self) -> Kind {
-                match self {
-                    $(Self::$server(_) => Kind::$server,)*
-                    $(Self::$both(_) => Kind::$both,)*
-                }
-            }
+        sent_frames! {
+            /// A frame that a server sends.
+            #[allow(clippy::large_enum_variant)]
+            ServerFrame { $($server $(<$server_lt>)?,)* $($both $(<$both_lt>)?,)* }
         }
     };
 }
@@ -376,14 +342,14 @@ frames! {
         Entries<'a> = 0x0151 Reply,
         Pairs<'a> = 0x0152 Reply,
         VersionList<'a> = 0x0153 Reply,
-        KeyspaceFound<'a> = 0x0154 Reply,
+        KeyspaceFound = 0x0154 Reply,
         KeyspaceList<'a> = 0x0155 Reply,
         LeaseFound<'a> = 0x0156 Reply,
         LeaseList<'a> = 0x0157 Reply,
 
         Records<'a> = 0x0240 Reply,
         Tailing = 0x0241 Reply,
-        StreamFound<'a> = 0x0242 Reply,
+        StreamFound = 0x0242 Reply,
         StreamList<'a> = 0x0243 Reply,
         OffsetFound = 0x0244 Reply,
         ProducerList<'a> = 0x0245 Reply,
@@ -391,7 +357,7 @@ frames! {
 
         Delivery<'a> = 0x0340 Reply,
         Pushing = 0x0341 Reply,
-        GroupFound<'a> = 0x0342 Reply,
+        GroupFound = 0x0342 Reply,
         GroupList<'a> = 0x0343 Reply,
         Pushed<'a> = 0x0380 Push,
 

@@ -1,10 +1,8 @@
 //! Frames about the status of a node.
 
-use thalweg_types::{Durability, NodeId, SpaceTime};
-
-use crate::{
-    codec::List,
-    layouts::{choices, structure},
+use thalweg_types::{
+    Durability, NodeId, SpaceTime,
+    codec::{List, choices, structure},
 };
 
 structure! {

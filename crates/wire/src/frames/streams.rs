@@ -1,11 +1,10 @@
 //! Frames of streams: reading, tailing and describing. Appending, creating, configuring, trimming and deleting are
 //! commands.
 
-use thalweg_types::{Durability, Offset, SpaceTime, StreamId, command::StreamConfig};
-
-use crate::{
-    codec::List,
-    layouts::{structure, variants},
+pub use thalweg_types::info::{Producer, Stream};
+use thalweg_types::{
+    Durability, Offset, SpaceTime, StreamId,
+    codec::{List, structure, variants},
 };
 
 variants! {
@@ -161,30 +160,10 @@ structure! {
 }
 
 structure! {
-    /// Description of a stream.
-    Stream<'a> as "stream" {
-        /// Id of the stream, which commands use. The server never gives it to another stream.
-        id: StreamId,
-        /// Oldest offset kept.
-        start: Offset,
-        /// Next offset to assign.
-        next: Offset,
-        /// Encoded bytes of the records kept.
-        bytes: u64,
-        /// Space time of the last append; 0 if there was none.
-        last_time: SpaceTime,
-        /// Configuration of the stream.
-        config: StreamConfig,
-        /// Name of the stream.
-        name: &'a str,
-    }
-}
-
-structure! {
     /// Reply to [`FindStream`].
-    StreamFound<'a> as "stream found" {
+    StreamFound as "stream found" {
         /// Description of the stream.
-        stream: Stream<'a>,
+        stream: Stream,
     }
 }
 
@@ -194,7 +173,7 @@ structure! {
         /// True if more streams follow the last one.
         more: bool,
         /// Streams of the page, ordered by id.
-        streams: List<'a, Stream<'a>>,
+        streams: List<'a, Stream>,
     }
 }
 
@@ -207,23 +186,9 @@ structure! {
 }
 
 structure! {
-    /// A producer that a stream remembers.
-    Producer<'a> as "producer" {
-        /// Epoch of the producer.
-        epoch: u32,
-        /// Next sequence number of the epoch.
-        next_sequence: u64,
-        /// Space time at which the producer last appended or was opened.
-        last_time: SpaceTime,
-        /// Id of the producer.
-        id: &'a str,
-    }
-}
-
-structure! {
     /// Reply to [`ListProducers`].
     ProducerList<'a> as "producer list" {
         /// Producers ordered by id.
-        producers: List<'a, Producer<'a>>,
+        producers: List<'a, Producer>,
     }
 }

@@ -1,11 +1,9 @@
 //! Frames of subjects: publishing, subscribing, and request and reply. The module [`batch`](crate::batch) owns the
 //! batches themselves.
 
+use thalweg_types::codec::{List, Rest, Short, choices, structure};
+
 use super::Permit;
-use crate::{
-    codec::{List, Rest, Short},
-    layouts::{choices, structure},
-};
 
 structure! {
     /// Publishes batches. Each batch has one subject.

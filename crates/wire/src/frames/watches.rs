@@ -1,12 +1,11 @@
 //! Frames of watches, which report changes of keys as they happen.
 
-use thalweg_types::{Durability, KeyspaceId, Revision, SpaceTime};
+use thalweg_types::{
+    Durability, KeyspaceId, Revision, SpaceTime,
+    codec::{List, choices, structure, variants},
+};
 
 use super::Permit;
-use crate::{
-    codec::List,
-    layouts::{choices, structure, variants},
-};
 
 variants! {
     /// Selection of the keys that a watch observes.

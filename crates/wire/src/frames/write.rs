@@ -7,14 +7,14 @@
 //! object) and stores it. Ids are never reused, so the server rejects an outdated id instead of misreading it.
 //! [`ClientCommand`](crate::ClientCommand) checks whether a client may send a command.
 
-use thalweg_types::{Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId, command::CommandError};
+use thalweg_types::{
+    Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId,
+    codec::{EncodeError, Field, Level, List, Rest, structure, variants},
+    command::CommandError,
+};
 
 use super::Kind;
-use crate::{
-    codec::{EncodeError, Field, Level, List, Rest},
-    header::{Fields, put_frame},
-    layouts::{structure, variants},
-};
+use crate::header::{Fields, put_frame};
 
 structure! {
     /// Requests the execution of a command.

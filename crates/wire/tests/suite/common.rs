@@ -1,5 +1,5 @@
-//! A generator of frames that uses only the tables of `docs/formats/wire.md`. It is an implementation of the format
-//! independent of the crate's code.
+//! A generator of frames and commands that uses only the tables of `docs/formats/wire.md` and `command.md`. It is an
+//! implementation of the formats independent of the crates' code.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -60,40 +60,68 @@ pub fn seeds(count: u64) -> Vec<u64> {
     }
 }
 
-pub fn document() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats/wire.md");
-    std::fs::read_to_string(path).expect("the document")
+/// A document that describes a format.
+pub struct Document(String);
+
+impl Document {
+    /// Reads a document of `docs/formats`.
+    pub fn read(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats").join(name);
+        Self(std::fs::read_to_string(path).expect("the document"))
+    }
+
+    pub fn contains(&self, text: &str) -> bool {
+        self.0.contains(text)
+    }
+
+    /// Cells of all rows of the tables with this heading.
+    pub fn rows(&self, heading: &str) -> Vec<Vec<String>> {
+        let mut rows = Vec::new();
+        let mut within = false;
+        for line in self.0.lines() {
+            if line.starts_with(heading) {
+                within = true;
+            } else if !line.starts_with('|') {
+                within = false;
+            } else if within && !line.starts_with("|---") {
+                let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
+                rows.push(cells.collect());
+            }
+        }
+        rows
+    }
+
+    /// Layouts of the structures by name.
+    pub fn structures(&self) -> BTreeMap<String, String> {
+        self.rows("| name | layout |").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect()
+    }
 }
 
-/// Layouts by name, read from the document.
+/// Layouts by name, read from a document.
 pub struct Grammar {
     structures: BTreeMap<String, String>,
-    bodies: BTreeMap<u16, String>,
 }
 
 impl Grammar {
-    pub fn of_document() -> Self {
-        let (mut structures, mut bodies) = (BTreeMap::new(), BTreeMap::new());
-        let text = document();
-        for line in text.lines().filter(|line| line.starts_with('|')) {
-            let cells: Vec<_> = line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
-            match cells[..] {
-                [kind, _, "client" | "server" | "both", body] if body != "reserved" => {
-                    bodies.insert(u16::from_str_radix(kind, 16).unwrap(), body.to_owned());
-                }
-                [name, layout] if line.contains("`") => {
-                    structures.insert(name.to_owned(), layout.to_owned());
-                }
-                _ => {}
-            }
-        }
-        Self { structures, bodies }
+    pub fn of(document: &Document) -> Self {
+        Self { structures: document.structures() }
     }
 
-    fn put_fields(&self, fields: &str, out: &mut Vec<u8>, random: &mut Random) {
-        for field in split(fields) {
-            let (_, layout) = field.split_once(' ').unwrap_or_else(|| panic!("{field:?} has no name and layout"));
-            self.put(layout, out, random);
+    /// Appends fields with random contents.
+    pub fn put_fields(&self, fields: &str, out: &mut Vec<u8>, random: &mut Random) {
+        let mut counts = BTreeMap::new();
+        let fields = split(fields);
+        for field in &fields {
+            let (name, layout) = field.split_once(' ').unwrap_or_else(|| panic!("{field:?} has no name and layout"));
+            if fields.iter().any(|other| other.contains(&format!(" {name} × "))) {
+                assert_eq!(layout, "u32", "{name} counts");
+                counts.insert(name, random.below(4) as u32);
+                out.extend_from_slice(&counts[name].to_le_bytes());
+            } else if let Some((count, item)) = layout.split_once(" × ") {
+                (0..counts[count]).for_each(|_| self.put(item, out, random));
+            } else {
+                self.put(layout, out, random);
+            }
         }
     }
 
@@ -119,16 +147,8 @@ impl Grammar {
             "u32" => out.extend_from_slice(&(random.number() as u32).to_le_bytes()),
             "u64" | "i64" => out.extend_from_slice(&random.number().to_le_bytes()),
             "bool" => out.push(random.below(2) as u8),
-            "text" => {
-                let text = random.text();
-                out.extend_from_slice(&(text.len() as u16).to_le_bytes());
-                out.extend_from_slice(text.as_bytes());
-            }
-            "short" => {
-                let bytes = random.bytes();
-                out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
-                out.extend_from_slice(&bytes);
-            }
+            "text" => put_short(out, random.text().as_bytes()),
+            "short" => put_short(out, &random.bytes()),
             "bytes" => {
                 let bytes = random.bytes();
                 out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
@@ -141,10 +161,50 @@ impl Grammar {
             "class" => out.push(random.below(3) as u8),
             "settings" => keyspace_config(random).encode(out),
             "config" => (0..6).for_each(|_| out.extend_from_slice(&random.number().to_le_bytes())),
+            "name" => put_short(out, random.name().as_bytes()),
+            "member name" | "reason" => put_short(out, random.text().as_bytes()),
+            "producer id" => {
+                let id = random.name();
+                out.push(id.len() as u8);
+                out.extend_from_slice(id.as_bytes());
+            }
+            "sequence" => out.extend_from_slice(&(random.number() >> 1).to_le_bytes()),
+            "end key" if random.below(2) == 0 => out.extend_from_slice(&[0xff; 4]),
+            "end key" => self.put("bytes", out, random),
+            "lease ttl" => out.extend_from_slice(&(100_000 + random.below(1 << 40)).to_le_bytes()),
+            "ack span" => out.extend_from_slice(&random.below(86_400_000_001).to_le_bytes()),
+            "again" => {
+                let delays = [u64::MAX, u64::MAX - 1, random.below(86_400_000_001)];
+                out.extend_from_slice(&delays[random.below(3) as usize].to_le_bytes());
+            }
+            "fetch count" => out.extend_from_slice(&(1 + random.below(1000) as u32).to_le_bytes()),
+            "stale rows" => self.put("[bytes]", out, random),
+            "offset run" => {
+                out.extend_from_slice(&(random.number() >> 1).to_le_bytes());
+                out.extend_from_slice(&(1 + random.number() as u32 / 2).to_le_bytes());
+            }
+            "deadline" => {
+                let kind = random.below(5) as u8;
+                let micros = if matches!(kind, 2 | 3) { 1 + random.below(1 << 40) } else { 0 };
+                out.push(kind);
+                out.extend_from_slice(&micros.to_le_bytes());
+            }
+            "scan" => {
+                let flags = random.below(16) as u8;
+                out.push(flags);
+                self.put("u32", out, random);
+                (0..1 + (flags & 12).count_ones()).for_each(|_| self.put("bytes", out, random));
+            }
+            "request" => {
+                let arguments = 1 + random.below(3) as u32;
+                out.extend_from_slice(&arguments.to_le_bytes());
+                (0..arguments).for_each(|_| self.put("bytes", out, random));
+            }
             "group config" => group_config(random).encode(out),
             name => {
                 let layout = self.structures.get(name).unwrap_or_else(|| panic!("no layout is called {name:?}"));
-                if layout.starts_with(|first: char| first.is_ascii_digit()) {
+                let first = split(layout)[0];
+                if first.starts_with(|first: char| first.is_ascii_digit()) || self.structures.contains_key(first) {
                     self.put_variant(layout, out, random);
                 } else {
                     self.put_fields(layout, out, random);
@@ -156,6 +216,9 @@ impl Grammar {
     fn put_variant(&self, layout: &str, out: &mut Vec<u8>, random: &mut Random) {
         let variants = split(layout);
         let variant = variants[random.below(variants.len() as u64) as usize];
+        if self.structures.contains_key(variant) {
+            return self.put(variant, out, random);
+        }
         let (code, rest) = variant.split_once(' ').expect("a number and a name");
         out.push(code.parse().expect("a number"));
         if let Some((_, fields)) = rest.split_once('(') {
@@ -164,8 +227,13 @@ impl Grammar {
     }
 }
 
+fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
 /// Splits at commas outside of parentheses.
-fn split(list: &str) -> Vec<&str> {
+pub fn split(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0, 0);
     for (at, character) in list.char_indices() {
         match character {
@@ -226,12 +294,27 @@ fn fields(random: &mut Random) -> Vec<u8> {
     out
 }
 
+/// Layouts of the bodies of frames by kind, and of what they consist of.
+pub struct FrameGrammar {
+    grammar: Grammar,
+    bodies: BTreeMap<u16, String>,
+}
+
+impl FrameGrammar {
+    pub fn of_document() -> Self {
+        let document = Document::read("wire.md");
+        let rows = document.rows("| kind | frame |").into_iter().filter(|row| row[3] != "reserved");
+        let bodies = rows.map(|row| (u16::from_str_radix(&row[0], 16).unwrap(), row[3].clone())).collect();
+        Self { grammar: Grammar::of(&document), bodies }
+    }
+}
+
 /// Creates a random frame of `kind` according to the document.
-pub fn frame(grammar: &Grammar, kind: Kind, random: &mut Random) -> Vec<u8> {
+pub fn frame(grammar: &FrameGrammar, kind: Kind, random: &mut Random) -> Vec<u8> {
     let fields = fields(random);
     let mut body = Vec::new();
     let layout = grammar.bodies.get(&(kind as u16)).unwrap_or_else(|| panic!("{kind:?} has no layout"));
-    grammar.put_fields(layout, &mut body, random);
+    grammar.grammar.put_fields(layout, &mut body, random);
     let mut out = ((fields.len() + body.len()) as u32).to_le_bytes().to_vec();
     out.extend_from_slice(&(kind as u16).to_le_bytes());
     out.extend_from_slice(&(fields.len() as u16).to_le_bytes());

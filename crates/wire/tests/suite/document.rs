@@ -4,30 +4,12 @@ use std::collections::BTreeMap;
 
 use thalweg_wire::{KNOWN_FIELDS, Kind, MUST_UNDERSTAND, RESERVED_KINDS, Reason, Sender, structures};
 
-use crate::common::{Grammar, Random, decode_and_encode, document, frame, seeds};
-
-/// Cells of all rows of the tables with this heading.
-fn rows(heading: &str) -> Vec<Vec<String>> {
-    let text = document();
-    let mut rows = Vec::new();
-    let mut within = false;
-    for line in text.lines() {
-        if line.starts_with(heading) {
-            within = true;
-        } else if !line.starts_with('|') {
-            within = false;
-        } else if within && !line.starts_with("|---") {
-            let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`').to_owned());
-            rows.push(cells.collect());
-        }
-    }
-    rows
-}
+use crate::common::{Document, FrameGrammar, Random, decode_and_encode, frame, seeds};
 
 #[test]
 fn every_kind_of_frame_is_documented_and_the_reverse() {
     let mut documented = BTreeMap::new();
-    for row in rows("| kind | frame |") {
+    for row in Document::read("wire.md").rows("| kind | frame |") {
         let [kind, name, from, body] = &row[..] else { panic!("{row:?}") };
         let code = u16::from_str_radix(kind, 16).unwrap();
         assert!(documented.insert(code, (name.clone(), from.clone(), body.clone())).is_none(), "{kind} twice");
@@ -51,21 +33,23 @@ fn every_kind_of_frame_is_documented_and_the_reverse() {
 
 #[test]
 fn every_structure_is_documented_and_the_reverse() {
-    let documented: BTreeMap<_, _> =
-        rows("| name | layout |").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let documented = Document::read("wire.md").structures();
     let code: BTreeMap<_, _> = structures().into_iter().map(|(name, layout)| (name.to_owned(), layout)).collect();
     assert_eq!(documented, code);
 }
 
 #[test]
 fn fields_and_reasons_are_documented() {
-    let fields: Vec<_> = rows("| tag | field |").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let document = Document::read("wire.md");
+    let fields: Vec<_> =
+        document.rows("| tag | field |").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let code: Vec<_> = KNOWN_FIELDS.iter().map(|(tag, name)| (format!("{tag:04x}"), (*name).to_owned())).collect();
     assert_eq!(fields, code);
-    assert!(document().contains(&format!("below `{MUST_UNDERSTAND:04x}`")));
+    assert!(document.contains(&format!("below `{MUST_UNDERSTAND:04x}`")));
     let alpn = std::str::from_utf8(thalweg_wire::handshake::ALPN).unwrap();
-    assert!(document().contains(&format!("ALPN is `{alpn}`")));
-    let reasons: Vec<_> = rows("| reason | name |").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    assert!(document.contains(&format!("ALPN is `{alpn}`")));
+    let reasons: Vec<_> =
+        document.rows("| reason | name |").into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     let code: Vec<_> = Reason::ALL.iter().map(|(_, code, name)| (code.to_string(), (*name).to_owned())).collect();
     assert_eq!(reasons, code);
 }
@@ -86,7 +70,7 @@ fn numbers_tell_the_direction() {
 /// The code decodes frames built from the document's layouts, and encodes them to the same bytes again.
 #[test]
 fn frames_made_of_the_document_come_back_byte_for_byte() {
-    let grammar = Grammar::of_document();
+    let grammar = FrameGrammar::of_document();
     for seed in seeds(40) {
         for &kind in Kind::ALL {
             let mut random = Random::new(seed ^ (u64::from(kind as u16) << 32));

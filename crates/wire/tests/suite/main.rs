@@ -4,6 +4,7 @@
 mod common;
 mod samples;
 
+mod commands;
 mod document;
 mod golden;
 mod robustness;

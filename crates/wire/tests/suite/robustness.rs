@@ -4,7 +4,7 @@
 use thalweg_types::limits::MAX_HELLO_BYTES;
 use thalweg_wire::{Batch, ClientCommand, DecodeError, Decoder, HEADER_BYTES, Kind, Messages};
 
-use crate::common::{Grammar, Random, decode_and_encode, frame, raw, seeds, through_decoder};
+use crate::common::{FrameGrammar, Random, decode_and_encode, frame, raw, seeds, through_decoder};
 
 fn set_len(bytes: &mut [u8]) {
     let len = u32::try_from(bytes.len() - HEADER_BYTES).unwrap();
@@ -12,7 +12,7 @@ fn set_len(bytes: &mut [u8]) {
 }
 
 fn corpus(seed: u64) -> Vec<(Kind, Vec<u8>)> {
-    let grammar = Grammar::of_document();
+    let grammar = FrameGrammar::of_document();
     let mut random = Random::new(seed);
     Kind::ALL.iter().map(|&kind| (kind, frame(&grammar, kind, &mut random))).collect()
 }

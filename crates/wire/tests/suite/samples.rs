@@ -222,7 +222,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     sample!(1, VersionList { durability, oldest: Revision(1), next: Revision(0), versions: List::Items(&[version]) });
     let config =
         KeyspaceConfig { exact_counts: true, default_ttl: Some(Duration::from_secs(60)), ..KeyspaceConfig::default() };
-    let found = Keyspace { id: keyspace, created: TIME, config, name: "users" };
+    let found = Keyspace { id: keyspace, created: TIME, config, name: "users".into() };
     let counts = KeyspaceCounts { keys: 10, bytes: 200, exact: true, sweeping: false };
     sample!(1, KeyspaceFound { keyspace: found.clone(), counts: Some(counts) });
     sample!(1, KeyspaceList { more: false, keyspaces: List::Items(&[found]) });
@@ -244,11 +244,12 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
     sample!(2, Tailing { next, high_watermark });
     sample!(2, Tailed { durability, next, high_watermark, runs: List::Items(&runs) });
     let config = StreamConfig { max_bytes: Some(1 << 30), ..StreamConfig::default() };
-    let found = Stream { id: stream, start: Offset(0), next, bytes: 500, last_time: TIME, config, name: "events" };
+    let found =
+        Stream { id: stream, start: Offset(0), next, bytes: 500, last_time: TIME, config, name: "events".into() };
     sample!(2, StreamFound { stream: found.clone() });
     sample!(2, StreamList { more: true, streams: List::Items(&[found]) });
     sample!(2, OffsetFound { offset: Offset(41) });
-    let producer = Producer { epoch: 1, next_sequence: 12, last_time: TIME, id: "p-1" };
+    let producer = Producer { epoch: 1, next_sequence: 12, last_time: TIME, id: "p-1".into() };
     sample!(2, ProducerList { producers: List::Items(&[producer]) });
 
     sample!(3, Fetch { group, max_records: 100, max_bytes: 4 << 20, wait: 1_000_000, level: Level(None), member: "m" });
@@ -276,7 +277,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         dead_letters: Some("dead".to_owned()),
         ..GroupConfig::default()
     };
-    let members = [Member { last_fetch: TIME, in_flight: 1, attempts: 1, name: "m" }];
+    let members = vec![Member { last_fetch: TIME, in_flight: 1, attempts: 1, name: "m".into() }];
     let found = Group {
         id: group,
         stream,
@@ -293,9 +294,9 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         dead: 6,
         dropped: 7,
         config,
-        name: "workers",
-        stream_name: "events",
-        members: List::Items(&members),
+        name: "workers".into(),
+        stream_name: "events".into(),
+        members,
     };
     sample!(3, GroupFound { group: found.clone() });
     sample!(3, GroupList { more: false, groups: List::Items(&[found]) });
@@ -365,7 +366,7 @@ pub fn each(see: &mut dyn FnMut(Kind, String, Vec<u8>)) {
         deletes: 9,
         evictions: 6,
         expirations: 7,
-        name: "pages",
+        name: "pages".into(),
     };
     sample!(6, CacheStats { caches: List::Items(&[figures]) });
 

@@ -8,49 +8,13 @@
 use std::{ops::Bound, sync::Arc};
 
 use super::{block::DataBlock, table::Table};
-use crate::backend::{BackendError, Direction, Visit};
+use crate::{
+    backend::{BackendError, Direction, Visit},
+    merge::Cursor,
+    span::Span,
+};
 
-/// The bounds and direction of a scan.
-#[derive(Clone, Copy)]
-pub struct Span<'a> {
-    /// Lower bound, in key order.
-    pub lower: Bound<&'a [u8]>,
-    /// Upper bound, in key order.
-    pub upper: Bound<&'a [u8]>,
-    /// Order in which the pairs are visited.
-    pub direction: Direction,
-    /// Caching of the blocks that the scan reads from files.
-    pub reads: Reads,
-}
-
-/// Likelihood that blocks are read again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reads {
-    /// Blocks read from files are kept in memory.
-    Again,
-    /// Blocks read from files are not kept in memory.
-    Once,
-}
-
-impl Span<'_> {
-    fn begins_after(&self, key: &[u8]) -> bool {
-        match self.lower {
-            Bound::Unbounded => false,
-            Bound::Included(lower) => key < lower,
-            Bound::Excluded(lower) => key <= lower,
-        }
-    }
-
-    fn ends_before(&self, key: &[u8]) -> bool {
-        match self.upper {
-            Bound::Unbounded => false,
-            Bound::Included(upper) => key > upper,
-            Bound::Excluded(upper) => key >= upper,
-        }
-    }
-}
-
-/// A position in a run. It is on a pair until [`advance`](Self::advance) returns false.
+/// A position in a run. It is on a pair until [`advance`](Cursor::advance) returns false.
 pub struct RunCursor<'a> {
     tables: &'a [Arc<Table>],
     span: Span<'a>,
@@ -74,47 +38,11 @@ impl<'a> RunCursor<'a> {
         Ok(cursor.settle()?.then_some(cursor))
     }
 
-    /// Returns the key of the current pair.
-    #[inline]
-    pub fn key(&self) -> &[u8] {
-        self.block.key(self.current())
-    }
-
-    /// Returns the current value; `None` if the key was deleted.
-    #[inline]
-    pub fn value(&self) -> Option<&[u8]> {
-        self.block.value(self.current())
-    }
-
     #[inline]
     fn current(&self) -> usize {
         match self.span.direction {
             Direction::Forward => self.left.start,
             Direction::Reverse => self.left.end - 1,
-        }
-    }
-
-    /// Moves to the next pair; returns false if there is none.
-    #[inline]
-    pub fn advance(&mut self) -> Result<bool, BackendError> {
-        match self.span.direction {
-            Direction::Forward => self.left.start += 1,
-            Direction::Reverse => self.left.end -= 1,
-        }
-        if self.left.is_empty() { self.settle() } else { Ok(true) }
-    }
-
-    /// Visits the pairs from the current one until the end, or until `visit` breaks. It visits a block at a time,
-    /// which is cheaper than advancing to each pair.
-    pub fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
-        loop {
-            if self.block.visit(self.left.clone(), self.span.direction, visit).is_break() {
-                return Ok(());
-            }
-            self.left = 0..0;
-            if !self.settle()? {
-                return Ok(());
-            }
         }
     }
 
@@ -170,6 +98,40 @@ impl<'a> RunCursor<'a> {
             _ => return false,
         }
         true
+    }
+}
+
+impl Cursor for RunCursor<'_> {
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.block.key(self.current())
+    }
+
+    #[inline]
+    fn value(&self) -> Option<&[u8]> {
+        self.block.value(self.current())
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<bool, BackendError> {
+        match self.span.direction {
+            Direction::Forward => self.left.start += 1,
+            Direction::Reverse => self.left.end -= 1,
+        }
+        if self.left.is_empty() { self.settle() } else { Ok(true) }
+    }
+
+    /// Visits a block at a time, which is cheaper than advancing to each pair.
+    fn walk(&mut self, visit: &mut Visit<'_>) -> Result<(), BackendError> {
+        loop {
+            if self.block.visit(self.left.clone(), self.span.direction, visit).is_break() {
+                return Ok(());
+            }
+            self.left = 0..0;
+            if !self.settle()? {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ mod set;
 mod store;
 mod table;
 
-pub use cursor::{Reads, RunCursor, Span};
+pub use cursor::RunCursor;
 pub use pace::Backlog;
 pub use set::TableSet;
 pub use store::{RESERVED, TableOptions, TableStore};

@@ -17,7 +17,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -39,8 +38,9 @@ use super::{
     table::{Found, Table},
 };
 use crate::{
-    backend::{Applied, BackendError},
-    memtable::{BatchNumber, Entry, Memtable},
+    backend::{Applied, BackendError, Change},
+    caught::caught,
+    files::io_error,
 };
 
 /// Lower bound of the keys reserved for the backend.
@@ -102,11 +102,12 @@ impl TableStore {
         let config = config(dir).with_compaction_filter_factory(Some(Arc::new(growth.clone())));
         let tree = match guarded("open", || config.open())? {
             AnyTree::Standard(tree) => tree,
-            AnyTree::Blob(_) => return Err(corrupt(dir, "the directory holds a tree of another kind")),
+            AnyTree::Blob(_) => {
+                return Err(BackendError::corrupt(dir.display(), "the directory holds a tree of another kind"));
+            }
         };
         growth.begin(tree.get_next_table_id());
-        let start = |error: std::io::Error| BackendError::Io { operation: "start thread", message: error.to_string() };
-        let discarding = Discarding::start().map_err(start)?;
+        let discarding = Discarding::start().map_err(io_error("start thread"))?;
         let next_seqno = tree.get_highest_persisted_seqno().map_or(FIRST_SEQNO, |highest| highest + 1);
         let newest = Newest { set: Arc::default(), next_seqno: next_seqno.max(FIRST_SEQNO) };
         let table_bytes = options.table_bytes;
@@ -128,26 +129,27 @@ impl TableStore {
     /// Returns the applied position of the newest tables.
     pub fn applied(&self) -> Result<Option<Applied>, BackendError> {
         let set = self.newest();
+        let corrupt = |message| BackendError::corrupt(self.tree.config.path.display(), message);
         match set.get(APPLIED_KEY)? {
             Some(Found::Value(bytes)) => {
-                let corrupt = || corrupt(&self.tree.config.path, "the applied position can't be read");
-                Applied::decode(&bytes, corrupt).map(Some)
+                Applied::decode(&bytes, || corrupt("the applied position can't be read")).map(Some)
             }
             _ if set.is_empty() => Ok(None),
-            _ => Err(corrupt(&self.tree.config.path, "no table has the applied position")),
+            _ => Err(corrupt("no table has the applied position")),
         }
     }
 
-    /// Writes a whole memtable to tables and makes them current, durably. Returns the bytes written.
-    pub fn flush(&self, memtable: &Memtable, applied: Applied) -> Result<u64, BackendError> {
+    /// Writes the changes of a memtable to tables and makes them current, durably. The changes are in ascending
+    /// order, one for each key. Returns the bytes written.
+    pub fn flush<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
         let seqno = {
             let mut newest = self.lock();
             newest.next_seqno += 1;
             newest.next_seqno - 1
         };
-        let items = memtable.iter(BatchNumber::MAX).map(|(key, entry)| match entry {
-            Entry::Value(value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
-            Entry::Deleted => InternalValue::new_tombstone(key, seqno),
+        let items = changes.map(|change| match change {
+            Change::Put(key, value) => InternalValue::from_components(key, value, seqno, ValueType::Value),
+            Change::Delete(key) => InternalValue::new_tombstone(key, seqno),
         });
         let last = InternalValue::from_components(APPLIED_KEY, applied.encode(), seqno, ValueType::Value);
         let mut growing = self.growth.watch(Chore::Flush);
@@ -274,32 +276,25 @@ fn config(dir: &Path) -> Config {
 
 /// Runs a call into the crate. The crate panics on some damage; the panic becomes an error of corruption.
 fn guarded<T>(operation: &'static str, call: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match caught(call) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(lsm_tree::Error::Io(error))) => Err(BackendError::Io { operation, message: error.to_string() }),
-        Ok(Err(error)) => Err(BackendError::Corrupt { what: operation.to_owned(), message: error.to_string() }),
-        Err(panic) => {
-            let message = panic.downcast_ref::<String>().cloned();
-            let message = message.or_else(|| panic.downcast_ref::<&str>().map(|message| (*message).to_owned()));
-            let message = message.unwrap_or_else(|| "it panicked".to_owned());
-            Err(BackendError::Corrupt { what: operation.to_owned(), message })
-        }
+        Ok(Err(lsm_tree::Error::Io(error))) => Err(BackendError::io(operation, error)),
+        Ok(Err(error)) => Err(BackendError::corrupt(operation, error)),
+        Err(text) => Err(BackendError::corrupt(operation, text)),
     }
-}
-
-fn corrupt(dir: &Path, message: &str) -> BackendError {
-    BackendError::Corrupt { what: dir.display().to_string(), message: message.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use std::ops::{Bound, ControlFlow};
 
-    use super::{
-        super::cursor::{Reads, RunCursor, Span},
-        *,
+    use super::{super::cursor::RunCursor, *};
+    use crate::{
+        backend::{Direction, WriteBatch},
+        memtable::Memtable,
+        merge::Cursor as _,
+        span::{Reads, Span},
     };
-    use crate::backend::{Direction, WriteBatch};
 
     /// Opens a store in `dir` and flushes 1 MiB of pairs to it.
     fn filled(dir: &Path, cache_bytes: u64) -> TableStore {
@@ -308,7 +303,7 @@ mod tests {
         let mut batch = WriteBatch::new();
         (0..10_000_u32).for_each(|number| batch.put(&[b"k", &number.to_be_bytes()], &[&[7; 100]]));
         writer.apply(&batch).unwrap();
-        store.flush(&memtable, Applied::default()).unwrap();
+        store.flush(memtable.changes(), Applied::default()).unwrap();
         store
     }
 

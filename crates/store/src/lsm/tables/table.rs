@@ -8,6 +8,7 @@
 
 use std::{
     cmp::Ordering,
+    fmt::Display,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -23,11 +24,10 @@ use lsm_tree::{
 use super::{
     block::{DataBlock, Malformed, common_len},
     cache::{BlockCache, Slots},
-    cursor::Reads,
     discarding::{Discarding, TableFile},
     filter::Filter,
 };
-use crate::backend::BackendError;
+use crate::{backend::BackendError, files::io_error, span::Reads};
 
 /// Maximum bytes of a value that is copied out of its block. Longer values share the block's memory. Short ones are
 /// copied, so that a caller that keeps many small values does not keep a block alive for each.
@@ -74,8 +74,7 @@ impl Table {
         cache: Arc<BlockCache>,
         discarding: &Discarding,
     ) -> Result<Self, BackendError> {
-        let io = |error: std::io::Error| BackendError::Io { operation: "open table", message: error.to_string() };
-        let file = TableFile::open(&inner.path, discarding).map_err(io)?;
+        let file = TableFile::open(&inner.path, discarding).map_err(io_error("open table"))?;
         let corrupt = |message: &str| corrupt(&inner, message);
         if inner.regions.index.is_some() || inner.regions.filter_tli.is_some() {
             return Err(corrupt("its index or filter is partitioned, which this version never writes"));
@@ -83,11 +82,7 @@ impl Table {
         let part = |what: &str, handle, compression, kind| {
             let block =
                 Block::from_file(file.get(), handle, compression).map_err(|error| corrupt(&error.to_string()))?;
-            if block.header.block_type == kind {
-                Ok(block)
-            } else {
-                Err(corrupt(&format!("no {what} where it belongs")))
-            }
+            if block.header.block_type == kind { Ok(block) } else { Err(corrupt(&format!("its {what} is missing"))) }
         };
         let block = part("index", inner.regions.tli, inner.metadata.index_block_compression, BlockType::Index)?;
         let index = BlockIndex::new(&IndexBlock::new(block));
@@ -206,15 +201,14 @@ impl Table {
         let block =
             Block::from_file(self.file.get(), handle, self.inner.metadata.data_block_compression).map_err(|error| {
                 match error {
-                    lsm_tree::Error::Io(error) => BackendError::Io {
-                        operation: "read table",
-                        message: format!("{}: {error}", self.inner.path.display()),
-                    },
-                    error => corrupt(&self.inner, &format!("block at {offset}: {error}")),
+                    lsm_tree::Error::Io(error) => {
+                        BackendError::io("read table", format_args!("{}: {error}", self.inner.path.display()))
+                    }
+                    error => corrupt(&self.inner, format_args!("block at {offset}: {error}")),
                 }
             })?;
         if block.header.block_type != BlockType::Data {
-            return Err(corrupt(&self.inner, &format!("no data block at {offset}")));
+            return Err(corrupt(&self.inner, format_args!("no data block at {offset}")));
         }
         let malformed = |Malformed| corrupt(&self.inner, "a block is malformed though its checksum is right");
         Ok(Arc::new(DataBlock::new(block.data.into()).map_err(malformed)?))
@@ -237,8 +231,8 @@ fn found(block: &DataBlock, key: &[u8]) -> Option<Found> {
     })
 }
 
-fn corrupt(table: &lsm_tree::Table, message: &str) -> BackendError {
-    BackendError::Corrupt { what: table.path.display().to_string(), message: message.to_owned() }
+fn corrupt(table: &lsm_tree::Table, message: impl Display) -> BackendError {
+    BackendError::corrupt(table.path.display(), message)
 }
 
 /// Position and last key of each block of a table. Most keys of a table share a prefix; the eight bytes after it

@@ -4,13 +4,25 @@
 
 use std::io::{BufRead, Read};
 
+use clap::ValueEnum;
 use serde_json::{Map, Value};
 use thalweg_types::limits::MAX_RECORD_BYTES;
 
-use crate::{cli::FileFormat, failure::Failure};
+use crate::{failure::Failure, render};
 
 /// Maximum size of a line in bytes, since no record or value may be larger.
 const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
+
+/// Format of a file.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileFormat {
+    /// One record per line
+    Lines,
+    /// One JSON value per line
+    Ndjson,
+    /// A header line, then one row per line; quoted rows may span lines
+    Csv,
+}
 
 /// A record or a key-value pair of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,8 +73,8 @@ impl<'a> Source<'a> {
         for _ in 0..count {
             if self.next_item()?.is_none() {
                 return Err(Failure::usage(format!(
-                    "the file holds only {} records, so there is nothing left after --skip {count}",
-                    self.count
+                    "the file has only {}, so none are left after --skip {count}",
+                    render::counted(self.count, "record", "records")
                 )));
             }
         }
@@ -118,12 +130,12 @@ fn split_at_tab(line: &[u8], number: u64) -> Result<Item, Failure> {
 
 fn json_item(line: Vec<u8>, key: Option<&str>, number: u64) -> Result<Item, Failure> {
     let parsed: Value = serde_json::from_slice(&line)
-        .map_err(|error| Failure::usage(format!("line {number} of the records is no JSON: {error}")))?;
+        .map_err(|error| Failure::usage(format!("line {number} of the records is not JSON: {error}")))?;
     let Some(name) = key else { return Ok(Item { key: None, value: line }) };
     let key = match parsed.get(name) {
         Some(Value::String(text)) => text.clone(),
         Some(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
-        Some(_) => return Err(Failure::usage(format!("record {number}: field {name:?} is no text and no number"))),
+        Some(_) => return Err(Failure::usage(format!("record {number}: field {name:?} is neither text nor a number"))),
         None => return Err(Failure::usage(format!("record {number} has no field {name:?}"))),
     };
     Ok(Item { key: Some(key.into_bytes()), value: line })
@@ -131,7 +143,10 @@ fn json_item(line: Vec<u8>, key: Option<&str>, number: u64) -> Result<Item, Fail
 
 fn csv_rows<'a>(input: Box<dyn BufRead + 'a>, key: Option<&str>) -> Result<Rows<'a>, Failure> {
     let mut rows = Box::new(csv::Reader::from_reader(input));
-    let header = rows.headers().map_err(|error| Failure::usage(format!("the file's first line: {error}")))?.clone();
+    let header = rows
+        .headers()
+        .map_err(|error| Failure::usage(format!("the first line of the file is invalid: {error}")))?
+        .clone();
     let key_at = match key {
         None => None,
         Some(key) => Some(header.iter().position(|name| name == key).ok_or_else(|| {
@@ -190,7 +205,7 @@ mod tests {
         let text = "{\"id\": \"a\",  \"n\":1}\n\n{\"id\":2}\n";
         let found = items(text, FileFormat::Ndjson, Some("id"), true).unwrap();
         assert_eq!(found, [pair("a", "{\"id\": \"a\",  \"n\":1}"), pair("2", "{\"id\":2}")]);
-        for (wrong, why) in [("{", "no JSON"), ("{\"x\":1}", "no field"), ("{\"id\":[]}", "no text")] {
+        for (wrong, why) in [("{", "not JSON"), ("{\"x\":1}", "no field"), ("{\"id\":[]}", "neither text")] {
             let failure = items(wrong, FileFormat::Ndjson, Some("id"), true).unwrap_err();
             assert!(failure.message.contains(why), "{failure}");
         }

@@ -4,13 +4,13 @@ use bytes::Bytes;
 
 use crate::{
     clock::SpaceTime,
+    codec::Malformed,
     command::{
         AppendedAt, FailedCondition, Got, OperationError, OperationResult, Outcome, ProducerRefusal, ScanPage,
         ScannedItem, StreamLimit, Transacted,
         groups::{Delivered, Fetched, GroupOutcome, Lapsed, OffsetRun},
     },
     ids::{Attempt, GroupId, KeyspaceId, LeaseId, Offset, Revision, StreamId},
-    record::Malformed,
     reply::Reply,
 };
 

@@ -1,0 +1,174 @@
+//! The server that is loaded: one that runs already, or one of our own in a process of its own.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use super::{
+    process::{ServerProcess, free_port},
+    reply::{self, Body, Incomplete},
+};
+use crate::{BenchError, Progress};
+
+/// A server to be loaded.
+#[derive(Debug)]
+pub struct Target {
+    /// Address of its HTTP port.
+    pub address: SocketAddr,
+    /// Value of the `Host` header.
+    pub host: String,
+    /// Address of the native port, if the server was started with one.
+    pub native: Option<SocketAddr>,
+    /// Process of our own server, if it is one.
+    process: Option<ServerProcess>,
+}
+
+/// Native port of a started server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativePort {
+    /// The server has none.
+    Off,
+    /// A free number, the same for TCP and UDP.
+    Free,
+}
+
+impl Target {
+    /// A server that runs already, given as `http://host:port` or `host:port`.
+    pub fn running(url: &str) -> Result<Self, BenchError> {
+        let fail = BenchError::target(url);
+        if url.starts_with("https://") {
+            return Err(fail("the load generator speaks plain HTTP only: give an http:// address".to_owned()));
+        }
+        let host = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/').to_owned();
+        if host.contains('/') {
+            return Err(fail("give only host and port; --api chooses the path".to_owned()));
+        }
+        let address = resolve(&host).map_err(&fail)?;
+        TcpStream::connect_timeout(&address, Duration::from_secs(5))
+            .map_err(|error| fail(format!("{error}; is the server running?")))?;
+        Ok(Self { address, host, native: None, process: None })
+    }
+
+    /// Starts `binary serve`, or this command, on a free port of the loopback with its data in `data`, and waits until
+    /// it is ready. Its log goes to `server.log` in `data`'s parent.
+    pub fn start(
+        binary: Option<&Path>,
+        data: &Path,
+        native: NativePort,
+        more: &[String],
+        progress: &mut dyn Progress,
+    ) -> Result<Self, BenchError> {
+        let native = match native {
+            NativePort::Off => None,
+            NativePort::Free => Some(free_port_of_both().map_err(BenchError::files("127.0.0.1:0"))?),
+        };
+        let binary = match binary {
+            Some(binary) => binary.to_owned(),
+            None => std::env::current_exe().map_err(BenchError::files("the running command"))?,
+        };
+        progress.step(&format!("starting {} serve {}", binary.display(), more.join(" ")));
+        let address = free_port().map_err(BenchError::files("127.0.0.1:0"))?;
+        let log_path: PathBuf = data.with_file_name("server.log");
+        let log = std::fs::File::create(&log_path).map_err(BenchError::files(&log_path))?;
+        let mut command = Command::new(&binary);
+        let native_name = native.map_or("off".to_owned(), |native| native.to_string());
+        command.args(["serve", "--http", &address.to_string(), "--data"]).arg(data).stderr(log);
+        command.arg(format!("--native={native_name}")).args(more);
+        let remedy = "name the command with --server-binary, or give --target";
+        let mut target = Self { address, host: address.to_string(), native, process: None };
+        let is_ready = || target.get("/ready").is_some_and(|(status, _)| status == 200);
+        let fail = BenchError::target(format!("{} serve", binary.display()));
+        let process = ServerProcess::start(&mut command, remedy, is_ready);
+        target.process = Some(process.map_err(|error| fail(format!("{error}; it said: {}", tail(&log_path))))?);
+        Ok(target)
+    }
+
+    /// Returns the server's process id, if it is ours.
+    pub fn process(&self) -> Option<u32> {
+        self.process.as_ref().map(ServerProcess::id)
+    }
+
+    /// Status and body of a GET; for the few requests that are not load.
+    pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(2)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.host).ok()?;
+        let (mut bytes, mut block) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            // A server need not close although it was asked to: the reply's own end counts.
+            match reply::parse(&bytes, Body::Expected) {
+                Ok(reply) => {
+                    return Some((reply.status, String::from_utf8_lossy(&reply.body_bytes(&bytes)).into_owned()));
+                }
+                Err(Incomplete::Malformed(_)) => return None,
+                Err(Incomplete::NeedMore) => {}
+            }
+            let count = stream.read(&mut block).ok().filter(|count| *count > 0)?;
+            bytes.extend_from_slice(&block[..count]);
+        }
+    }
+
+    /// Returns a counter from the server's metrics, summed over labels.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let (_, text) = self.get("/metrics").filter(|(status, _)| *status == 200)?;
+        let lines = text.lines().filter(|line| line.split([' ', '{']).next() == Some(name));
+        lines.map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+/// Returns the first address of `host:port`, or what is wrong with it.
+pub fn resolve(text: &str) -> Result<SocketAddr, String> {
+    let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; is it host:port?"))?;
+    addresses.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+/// Returns a port of the loopback that is free for TCP and for UDP.
+fn free_port_of_both() -> std::io::Result<SocketAddr> {
+    let mut last = std::io::Error::other("no port is free for TCP and UDP at once");
+    for _ in 0..16 {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        match UdpSocket::bind(listener.local_addr()?) {
+            Ok(socket) => return socket.local_addr(),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_cannot_be_loaded_are_refused_with_a_reason() {
+        for (url, part) in [
+            ("https://localhost:1", "plain HTTP"),
+            ("http://localhost:1/path", "host and port"),
+            ("nonsense", "host:port"),
+        ] {
+            let error = Target::running(url).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_start_says_why() {
+        let scratch = crate::Scratch::below(None).unwrap();
+        let data = scratch.fresh("data").unwrap();
+        let start =
+            |binary: &str| Target::start(Some(Path::new(binary)), &data, NativePort::Off, &[], &mut crate::Quiet);
+        let error = start("/bin/false").unwrap_err().to_string();
+        assert!(error.contains("ended with"), "{error}");
+        assert!(start("/does/not/exist").is_err());
+    }
+}

@@ -1,0 +1,49 @@
+//! Retention of the streams that are published to.
+//!
+//! With retention a log reuses its segments after a while: published records are trimmed again, and segments are freed as
+//! fast as they are filled. A fresh log makes its segments, and writes each of their bytes once as a zero.
+
+use thalweg_types::command::StreamConfig;
+
+/// Bytes that streams keep if they are published to; `None`: everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention(pub Option<u64>);
+
+impl Retention {
+    /// Returns the configuration of a stream.
+    pub fn config(self) -> StreamConfig {
+        StreamConfig { max_bytes: self.0, ..StreamConfig::default() }
+    }
+
+    /// Returns the offset from which the records of a stream are certainly there, given its end and the bytes of a
+    /// record: at most half of the retained bytes lie behind it, so nothing there is trimmed while it is read.
+    pub fn safe_start(self, end: u64, record_bytes: usize) -> u64 {
+        let kept = self.0.map_or(u64::MAX, |bytes| bytes / 2 / (record_bytes as u64 + 5));
+        end.saturating_sub(kept)
+    }
+
+    /// Describes the retention, for the report.
+    pub fn describe(self) -> String {
+        match self.0 {
+            None => "none: a fresh log makes its segments, and writes each of their bytes once as a zero".to_owned(),
+            Some(bytes) => format!(
+                "{} MiB of each stream that is published to; before the first round so much was published that the log reuses \
+                 segments",
+                bytes >> 20
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_back_is_never_trimmed() {
+        assert_eq!(Retention(None).safe_start(1_000_000, 100), 0);
+        let kept = Retention(Some(1 << 20));
+        assert_eq!(kept.safe_start(100, 1024), 0);
+        assert_eq!(kept.safe_start(10_000, 1019), 10_000 - 512);
+    }
+}

@@ -1,0 +1,318 @@
+//! Parts of the OpenAPI document that several handlers share: parameters of paths, headers, and replies without JSON.
+//!
+//! Does not own: parameters of queries (`parse`), schemas of JSON bodies, which are derived from their types, and the
+//! assembly of the document (`document`).
+//! Invariant: nothing here runs while a request is handled.
+
+use std::collections::BTreeMap;
+
+use thalweg_types::Durability;
+use utoipa::{
+    IntoParams, IntoResponses, PartialSchema,
+    openapi::{
+        ContentBuilder, Header, KnownFormat, ObjectBuilder, OneOfBuilder, RefOr, Response, ResponseBuilder, Schema,
+        SchemaFormat, Type,
+        path::{Parameter, ParameterIn},
+    },
+};
+
+use crate::parse::parameter;
+
+/// Media type of raw bytes.
+pub(crate) const BINARY: &str = "application/octet-stream";
+/// Media type of one JSON value per line.
+pub(crate) const NDJSON: &str = "application/x-ndjson";
+/// Media type of server-sent events.
+pub(crate) const EVENTS: &str = "text/event-stream";
+
+fn integer() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::Integer)
+}
+
+fn text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String)
+}
+
+/// Returns the schema of one of several words.
+fn text_of<const N: usize>(words: [&'static str; N]) -> ObjectBuilder {
+    text().enum_values(Some(words))
+}
+
+/// Returns the schema of a number or one of several words.
+pub(crate) fn number_or_word<const N: usize>(number: Type, words: [&'static str; N], text: &str) -> RefOr<Schema> {
+    let number = ObjectBuilder::new().schema_type(number).minimum(Some(0));
+    OneOfBuilder::new().item(number).item(text_of(words)).description(Some(text)).into()
+}
+
+/// Returns the schema of a lifetime.
+pub(crate) fn ttl() -> RefOr<Schema> {
+    let text = "Lifetime in seconds of space time, above 0, fractions allowed; `never`; `default`: that of the \
+                keyspace; `keep`: that of the value before.";
+    number_or_word(Type::Number, ["never", "default", "keep"], text)
+}
+
+/// Gives types a name and a schema in the document that cannot be derived.
+macro_rules! described_as {
+    ($($type:ty: $name:literal, $schema:expr;)+) => {$(
+        impl utoipa::PartialSchema for $type {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                $schema.into()
+            }
+        }
+
+        impl utoipa::ToSchema for $type {
+            fn name() -> std::borrow::Cow<'static, str> {
+                $name.into()
+            }
+        }
+    )+};
+}
+pub(crate) use described_as;
+
+/// Declares sets of parameters that handlers share.
+macro_rules! parameters {
+    ($(
+        $(#[doc = $doc:literal])+
+        $set:ident { $($place:ident $name:literal $($required:ident)?: $schema:expr, $text:literal;)+ }
+    )+) => {$(
+        $(#[doc = $doc])+
+        pub(crate) enum $set {}
+
+        impl IntoParams for $set {
+            fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+                vec![$({
+                    let required = ParameterIn::$place == ParameterIn::Path $(|| stringify!($required) == "required")?;
+                    parameter(ParameterIn::$place, $name, $text, required, $schema)
+                }),+]
+            }
+        }
+    )+};
+}
+
+parameters! {
+    /// Path of a key of a keyspace.
+    KeyPath {
+        Path "keyspace": text(), "Name of the keyspace.";
+        Path "key": text(), "Percent-encoded bytes of the key; a slash may be plain or %2F.";
+    }
+    /// Path of a keyspace.
+    KeyspacePath { Path "keyspace": text(), "Name of the keyspace."; }
+    /// Path of a lease.
+    LeasePath { Path "lease": integer(), "Id of the lease."; }
+    /// Path of a stream.
+    StreamPath { Path "stream": text(), "Name of the stream."; }
+    /// Path of a producer of a stream.
+    ProducerPath {
+        Path "stream": text(), "Name of the stream.";
+        Path "producer": text().max_length(Some(64)), "Id of the producer.";
+    }
+    /// Path of a consumer group.
+    GroupPath {
+        Path "stream": text(), "Name of the stream.";
+        Path "group": text(), "Name of the consumer group.";
+    }
+    /// Path of a subject.
+    SubjectPath { Path "subject": text(), "Percent-encoded bytes: tokens joined by dots, without wildcards."; }
+    /// Path of a pattern of subjects.
+    PatternPath {
+        Path "subject": text(), "A pattern: * matches any one token, and > at the end (percent-encoded as %3E) matches \
+            one or more.";
+    }
+    /// Path of a cache.
+    CachePath { Path "cache": text(), "Name of the cache."; }
+    /// Path of an entry of a cache.
+    EntryPath {
+        Path "cache": text(), "Name of the cache.";
+        Path "key": text(), "Percent-encoded bytes of the key; a slash may be plain or %2F.";
+    }
+    /// Path of `/keys`.
+    KeysPath { Path "key": text(), "Percent-encoded bytes of the key."; }
+    /// Header with the level of a write.
+    Level {
+        Header "Thalweg-Durability": Durable::schema(), "Level that the reply waits for; the server's default if \
+            missing.";
+    }
+    /// Lifetime of the value of a put.
+    Lifetime {
+        Header "Thalweg-TTL": ttl(), "Lifetime of the value; the keyspace's default if missing.";
+        Header "Thalweg-Lease": integer(), "Lease of the value, which lives no longer than the lease. The error is \
+            `no_such_lease` if it does not exist.";
+        Query "ttl": ttl(), "The same as Thalweg-TTL.";
+        Query "lease": integer(), "The same as Thalweg-Lease.";
+    }
+    /// Lifetime that a touch gives to a key or an entry, or a put to an entry.
+    TimeToLive {
+        Header "Thalweg-TTL": ttl(), "Lifetime from now on: seconds or a word.";
+        Query "ttl": ttl(), "The same as Thalweg-TTL.";
+    }
+    /// Conditions of a write.
+    WriteConditions {
+        Header "If-Match": text(), "Revision or version that the key must have, in quotes as in \"17\"; or * if it \
+                must \
+            exist.";
+        Header "If-None-Match": text(), "* if the key must not exist.";
+    }
+    /// Condition of a write to an existing key.
+    MatchCondition {
+        Header "If-Match": text(), "Revision or version that the key must have, in quotes as in \"17\"; or * if it \
+                must \
+            exist.";
+    }
+    /// Conditions of a read.
+    ReadConditions {
+        Header "If-Match": text(), "Revisions or versions in quotes. The reply is 412 if the key has another one.";
+        Header "If-None-Match": text(), "Revisions or versions in quotes. The reply is 304 if the key has one of them.";
+    }
+    /// Key of an entity.
+    EntityId { Query "id" required: text(), "The key, percent-encoded."; }
+    /// Range of entities.
+    EntityRange {
+        Query "start" required: text(), "Lowest key, inclusive.";
+        Query "end": text(), "Highest key, exclusive.";
+        Query "limit": integer(), "Maximum number of pairs.";
+    }
+    /// Number to add to a counter of a cache.
+    EntryAdd { Query "add" required: integer(), "Number to add; may be negative."; }
+    /// Header with which a client resumes.
+    LastEvent { Header "Last-Event-ID": text(), "Id of the last event that the client received; the reply resumes \
+                        after it."; }
+    /// Query parameters of a request to a subject.
+    AskParameters {
+        Query "key": text(), "Key of the raw message.";
+        Query "timeout": ObjectBuilder::new().schema_type(Type::Number), "Seconds to wait for subscriptions that block \
+            publishers, and for the answer; 5 if missing, 3,600 at most.";
+    }
+    /// Query parameters of an append.
+    AppendParameters {
+        Query "expected": text().pattern(Some("^([0-9]+|none|any)$")), "Expected next offset of the stream, or `none` \
+            if it must never have held a record; the append fails if it differs. `any` expects nothing.";
+        Query "key": text(), "Key of a raw record.";
+        Query "producer": text().max_length(Some(64)), "Id of the producer. An append that is sent again with the same \
+            numbers happens once.";
+        Query "epoch": integer().minimum(Some(0)), "The producer's epoch; 0 if missing.";
+        Query "sequence": integer().minimum(Some(0)), "Number of the producer's append: from 0 in each epoch, without \
+            gaps.";
+    }
+    /// Query parameters of a read of records.
+    RecordsParameters {
+        Query "from": text(), "Position at which to begin: an offset, `start` or `end`.";
+        Query "since": text(), "Time at which to begin, instead of `from`: microseconds since 1970 or RFC 3339.";
+        Query "last": integer().minimum(Some(0)), "Number of offsets before the end at which to begin, instead of \
+            `from`.";
+        Query "limit": integer(), "Maximum number of records.";
+        Query "max_bytes": integer(), "Maximum size of the records in bytes, approximately.";
+    }
+}
+
+/// A durability level.
+pub(crate) enum Durable {}
+
+/// Raw bytes.
+pub(crate) enum Binary {}
+
+described_as! {
+    Durable: "Durability", text_of(Durability::ALL.map(Durability::name));
+    Binary: "Binary", text().format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
+}
+
+/// A header of replies.
+#[derive(Clone, Copy)]
+enum Head {
+    Durability,
+    Revision,
+    Tag,
+    Ttl,
+    Lease,
+    Version,
+}
+
+impl Head {
+    /// Returns the header's name, description and type.
+    const fn parts(self) -> (&'static str, &'static str, Type) {
+        match self {
+            Self::Durability => ("Thalweg-Durability", "Level that the write reached, or of the data.", Type::String),
+            Self::Revision => ("Thalweg-Revision", "Revision of the key or of the commit.", Type::Integer),
+            Self::Tag => ("ETag", "The revision or version in quotes.", Type::String),
+            Self::Ttl => ("Thalweg-TTL", "Remaining lifetime in seconds, if there is a deadline.", Type::Number),
+            Self::Lease => ("Thalweg-Lease", "Lease of the value, if it has one.", Type::Integer),
+            Self::Version => ("Thalweg-Version", "Version of the entry, which every put raises.", Type::Integer),
+        }
+    }
+}
+
+/// Creates a reply with headers and, with a media type, with bytes.
+fn reply(text: &str, heads: &[Head], media: Option<&str>) -> RefOr<Response> {
+    let reply = heads.iter().fold(ResponseBuilder::new().description(text), |reply, head| {
+        let (name, text, kind) = head.parts();
+        let mut header = Header::new(ObjectBuilder::new().schema_type(kind));
+        header.description = Some(text.to_owned());
+        reply.header(name, header)
+    });
+    let schema = if media == Some(BINARY) { Binary::schema() } else { ObjectBuilder::new().into() };
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    media.into_iter().fold(reply, |reply, media| reply.content(media, content.clone())).build().into()
+}
+
+/// Declares replies without JSON that handlers share.
+macro_rules! replies {
+    ($(
+        $(#[doc = $doc:literal])+
+        $set:ident { $($status:literal $text:literal [$($head:ident),*] $($media:expr)?;)+ }
+    )+) => {$(
+        $(#[doc = $doc])+
+        pub(crate) enum $set {}
+
+        impl IntoResponses for $set {
+            fn responses() -> BTreeMap<String, RefOr<Response>> {
+                BTreeMap::from([$((stringify!($status).to_owned(), {
+                    let media: Option<&str> = None $(.or(Some($media)))?;
+                    reply($text, &[$(Head::$head),*], media)
+                })),+])
+            }
+        }
+    )+};
+}
+
+replies! {
+    /// The reply to a write without a body.
+    Acked {
+        204 "The write is done." [Durability, Revision, Tag];
+        202 "The write is accepted at level none; its outcome is not known yet." [Durability];
+    }
+    /// The reply to a write at level none, with JSON.
+    Accepted {
+        202 "The write is accepted at level none; its outcome is not known yet." [Durability] "application/json";
+    }
+    /// The reply to a write at a level.
+    Touched { 204 "The deadline is changed." [Durability]; }
+    /// The reply to a write that has no level.
+    Done { 204 "The change is done." []; }
+    /// The reply to a put into a cache.
+    EntryPut { 204 "The entry is stored." [Version, Tag]; }
+    /// The reply to a read of a value.
+    ValueReply {
+        200 "The value." [Durability, Revision, Tag, Ttl, Lease] BINARY;
+        304 "The client has this revision already." [Durability, Revision, Tag];
+    }
+    /// The reply to a HEAD request for a value.
+    ValueHead {
+        200 "The key has a value of Content-Length bytes." [Durability, Revision, Tag, Ttl, Lease];
+        304 "The client has this revision already." [Durability, Revision, Tag];
+    }
+    /// The reply to a read of an entry.
+    EntryReply {
+        200 "The value." [Version, Tag, Ttl] BINARY;
+        304 "The client has this version already." [Version, Tag];
+    }
+    /// The reply to a HEAD request for an entry.
+    EntryHead {
+        200 "The entry has a value of Content-Length bytes." [Version, Tag, Ttl];
+        304 "The client has this version already." [Version, Tag];
+    }
+    /// The reply to a read of an entity.
+    EntityReply { 200 "The entity." [Durability, Revision, Tag] BINARY; }
+    /// The reply to a put of an entity.
+    EntityPut { 201 "The entity is stored." [Durability, Revision, Tag]; }
+    /// The reply to a delete of an entity.
+    EntityDeleted { 202 "The entity does not exist any more." [Durability, Revision, Tag]; }
+}

@@ -1,0 +1,88 @@
+//! Assembly of the OpenAPI document from the operations that the handlers describe and from the table of routes.
+//!
+//! Owns: names, summaries and descriptions of the operations, which come from the table, and the operations of a
+//! route's further paths. Does not own: parameters, bodies and replies, which are described at the handlers.
+
+use utoipa::openapi::{
+    Content, Info, OpenApi, PathItem, Paths, Ref, RefOr, Required, ResponseBuilder,
+    path::{HttpMethod, Operation, ParameterIn},
+};
+
+/// Description of the API: its purpose, and the form of bytes in JSON.
+const DESCRIPTION: &str = "One durable log, read as key-value store and as streams; subjects and caches in memory. \
+                           Bytes in JSON are text if they are UTF-8, or else base64 in a field of the same name with \
+                           _base64.";
+
+/// A route of the table.
+pub(crate) struct Documented {
+    /// Path template of the router.
+    pub path: &'static str,
+    /// HTTP method.
+    pub method: &'static str,
+    /// Name of the operation.
+    pub operation: &'static str,
+    /// Summary of the operation and, after an empty line, its description.
+    pub text: &'static str,
+}
+
+/// Assembles the document. Each operation is described at the first of its routes. Its further routes have no key in
+/// their path: the key is empty, or is a query parameter.
+pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Documented>) -> String {
+    let mut paths = Paths::new();
+    let mut previous: Option<(&str, Operation)> = None;
+    for route in routes {
+        let path = route.path.replace("{*", "{");
+        let (method, slot) = method_of(described.paths.paths.entry(path.clone()).or_default(), route.method);
+        let operation = match (slot.take(), &previous) {
+            (Some(operation), _) => named(operation, &route),
+            (None, Some((name, operation))) if *name == route.operation => keyless(operation.clone(), &path),
+            (None, _) => panic!("no handler describes {} {path}", route.method),
+        };
+        paths.add_path_operation(path, vec![method], operation.clone());
+        previous = Some((route.operation, operation));
+    }
+    let error = Content::new(Some(Ref::from_schema_name("Error")));
+    let error = ResponseBuilder::new().description("The request failed.").content("application/json", error).build();
+    described.components.get_or_insert_default().responses.insert("Error".to_owned(), error.into());
+    described.info = Info::new("Thalweg", "1");
+    described.info.description = Some(DESCRIPTION.to_owned());
+    described.paths = paths;
+    described.to_pretty_json().expect("the keys are text")
+}
+
+fn method_of<'a>(item: &'a mut PathItem, method: &str) -> (HttpMethod, &'a mut Option<Operation>) {
+    match method {
+        "GET" => (HttpMethod::Get, &mut item.get),
+        "HEAD" => (HttpMethod::Head, &mut item.head),
+        "PUT" => (HttpMethod::Put, &mut item.put),
+        "POST" => (HttpMethod::Post, &mut item.post),
+        "PATCH" => (HttpMethod::Patch, &mut item.patch),
+        "DELETE" => (HttpMethod::Delete, &mut item.delete),
+        other => panic!("the document knows no method {other}"),
+    }
+}
+
+/// Adds the parts of an operation that the table of routes has, and the reply to a failed request.
+fn named(mut operation: Operation, route: &Documented) -> Operation {
+    let (summary, description) = route.text.split_once("\n\n").unwrap_or((route.text, ""));
+    let joined = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    operation.tags = None;
+    operation.operation_id = Some(route.operation.to_owned());
+    operation.summary = Some(joined(summary).trim_end_matches('.').to_owned());
+    operation.description = Some(joined(description)).filter(|text| !text.is_empty());
+    operation.responses.responses.insert("default".to_owned(), Ref::from_response_name("Error").into());
+    operation
+}
+
+/// Returns an operation without the key in its path.
+fn keyless(mut operation: Operation, path: &str) -> Operation {
+    operation.parameters.get_or_insert_default().retain_mut(|parameter| match parameter {
+        RefOr::T(key) if key.name == "key" => {
+            key.parameter_in = ParameterIn::Query;
+            key.required = Required::False;
+            !path.ends_with('/')
+        }
+        _ => true,
+    });
+    operation
+}

@@ -1,0 +1,265 @@
+//! Shapes of replies that handlers write by hand, for the OpenAPI document.
+//!
+//! Owns: one type for each such reply. The writers append text to a buffer, because these replies are large or
+//! frequent.
+//! Does not own: replies that are serialized from a type. Their types describe them.
+
+#![allow(dead_code, reason = "the types only describe replies; no value of them is made")]
+
+use utoipa::ToSchema;
+
+use crate::describe::Durable;
+
+/// The reply to a request that failed.
+#[derive(ToSchema)]
+pub(crate) struct Error {
+    /// Stable code for programs.
+    code: String,
+    /// Text for people: what happened, and what to do next.
+    message: String,
+    retry: Retry,
+    request_id: Option<String>,
+    /// Of a commit: number of the first condition that failed, from 0. The keyspace and key of the condition are beside
+    /// it.
+    condition: Option<u64>,
+}
+
+/// Next step for programs.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+enum Retry {
+    Retry,
+    Fix,
+    Stop,
+}
+
+/// A key and its value. Bytes that are not UTF-8 are in the field with `_base64`.
+#[derive(ToSchema)]
+pub(crate) struct KeyValue {
+    key: Option<String>,
+    key_base64: Option<String>,
+    value: Option<String>,
+    value_base64: Option<String>,
+    revision: u64,
+}
+
+/// Pairs of a range.
+#[derive(ToSchema)]
+pub(crate) struct KeyValues {
+    items: Vec<KeyValue>,
+    /// Number of items.
+    count: u64,
+    durability: Durable,
+    revision: Option<u64>,
+    /// Present if the range has more pairs.
+    cursor: Option<String>,
+}
+
+/// A header of a record or message.
+#[derive(ToSchema)]
+struct Header {
+    name: String,
+    value: Option<String>,
+    value_base64: Option<String>,
+}
+
+/// A record that is delivered to a member of a consumer group.
+#[derive(ToSchema)]
+pub(crate) struct Delivered {
+    offset: u64,
+    time_micros: u64,
+    key: Option<String>,
+    key_base64: Option<String>,
+    headers: Option<Vec<Header>>,
+    payload: Option<String>,
+    payload_base64: Option<String>,
+    /// True if the record marks its key as deleted.
+    tombstone: Option<bool>,
+    /// Number of deliveries of the record, including this one.
+    deliveries: u64,
+    /// Number with which the member settles the record. A fetch has it once for all its records.
+    attempt: u64,
+    deadline_micros: Option<u64>,
+    durability: Option<Durable>,
+}
+
+/// Records that a fetch returned.
+#[derive(ToSchema)]
+pub(crate) struct Delivery {
+    /// Number with which the member settles the records.
+    attempt: Option<u64>,
+    deadline_micros: Option<u64>,
+    messages: Vec<Delivered>,
+    durability: Durable,
+}
+
+/// A message of a subject.
+#[derive(ToSchema)]
+pub(crate) struct Message {
+    subject: Option<String>,
+    subject_base64: Option<String>,
+    /// Subject for answers.
+    reply: Option<String>,
+    reply_base64: Option<String>,
+    key: Option<String>,
+    key_base64: Option<String>,
+    headers: Option<Vec<Header>>,
+    payload: Option<String>,
+    payload_base64: Option<String>,
+    tombstone: Option<bool>,
+}
+
+/// A change of a key.
+#[derive(ToSchema)]
+pub(crate) struct Change {
+    revision: u64,
+    time_micros: u64,
+    change: ChangeKind,
+    key: Option<String>,
+    key_base64: Option<String>,
+    /// Prefix of the removed keys, if `change` is `delete_prefix`.
+    prefix: Option<String>,
+    prefix_base64: Option<String>,
+    value: Option<String>,
+    value_base64: Option<String>,
+    durability: Durable,
+}
+
+/// Kind of a change.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+enum ChangeKind {
+    Put,
+    Delete,
+    Expire,
+    DeletePrefix,
+}
+
+/// Versions of a key.
+#[derive(ToSchema)]
+pub(crate) struct Versions {
+    /// The key, or `key_base64` if it is not UTF-8.
+    key: Option<String>,
+    key_base64: Option<String>,
+    versions: Vec<Version>,
+    /// Revision from which on all versions of the key are kept.
+    oldest: u64,
+    /// Present if there are older versions: `before` of the request for them.
+    next: Option<u64>,
+    durability: Durable,
+}
+
+/// A version of a key.
+#[derive(ToSchema)]
+struct Version {
+    /// Revision at which the key got the value.
+    revision: u64,
+    /// The value, or `value_base64` if it is not UTF-8.
+    value: Option<String>,
+    value_base64: Option<String>,
+    state: VersionState,
+    /// First revision at which the key did not have the value any more.
+    until: Option<u64>,
+    /// Time of that revision in microseconds since 1970; null while an expired value waits to be removed.
+    until_micros: Option<u64>,
+}
+
+/// State of a version: `ended` if its deadline has passed and it is about to be removed.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+enum VersionState {
+    Current,
+    Ended,
+    Overwritten,
+    Deleted,
+    Expired,
+}
+
+/// An entry of a cache.
+#[derive(ToSchema)]
+struct CacheEntry {
+    key: Option<String>,
+    key_base64: Option<String>,
+    /// False if the cache does not have the key. Then the following fields are missing.
+    found: bool,
+    value: Option<String>,
+    value_base64: Option<String>,
+    version: Option<u64>,
+    /// Remaining lifetime in seconds, if the entry has a deadline.
+    ttl_seconds: Option<f64>,
+}
+
+/// Entries of a cache, one for each requested key, in order.
+#[derive(ToSchema)]
+pub(crate) struct CacheEntries {
+    entries: Vec<CacheEntry>,
+}
+
+/// A key of a cache.
+#[derive(ToSchema)]
+struct CacheKey {
+    key: Option<String>,
+    key_base64: Option<String>,
+}
+
+/// Keys of a cache, in no particular order.
+#[derive(ToSchema)]
+pub(crate) struct CacheKeys {
+    keys: Vec<CacheKey>,
+    /// Present if the cache has more keys.
+    cursor: Option<String>,
+}
+
+/// Result of a put of several entries.
+#[derive(ToSchema)]
+pub(crate) struct Put {
+    /// Number of entries.
+    put: u64,
+}
+
+/// Result of adding to a counter of a cache.
+#[derive(ToSchema)]
+pub(crate) struct EntryAdded {
+    /// New value.
+    value: i64,
+}
+
+/// Result of adding to a counter.
+#[derive(ToSchema)]
+pub(crate) struct Added {
+    /// New value.
+    value: i64,
+    revision: u64,
+    durability: Durable,
+}
+
+/// Result of removing keys with a prefix.
+#[derive(ToSchema)]
+pub(crate) struct PrefixDeleted {
+    /// Number of removed keys, or null if they were too many to count.
+    keys: Option<u64>,
+    revision: u64,
+    durability: Durable,
+}
+
+/// A key that is attached to a lease.
+#[derive(ToSchema)]
+pub(crate) struct LeaseKeyName {
+    keyspace: String,
+    key: Option<String>,
+    key_base64: Option<String>,
+}
+
+/// Result of an append.
+#[derive(ToSchema)]
+pub(crate) struct Appended {
+    /// Offset of the first record.
+    first: Option<u64>,
+    /// Offset of the last record.
+    last: Option<u64>,
+    count: u32,
+    /// True if the producer's append happened before.
+    duplicate: Option<bool>,
+    durability: Durable,
+    revision: Option<u64>,
+}

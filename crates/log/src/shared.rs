@@ -1,0 +1,96 @@
+//! The state that all parts of an open log share.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use arc_swap::ArcSwap;
+use thalweg_disk::LockGuard;
+use thalweg_types::{Clock, Lsn};
+
+use crate::{
+    errors::AppendError, gates::Gates, options::LogOptions, prepare::Spares, segment::Table, syncer::Syncer,
+    truncations::Truncations, writer_role::Core,
+};
+
+/// State shared by the parts of an open log. Lock order: `core`, then the locks inside `spares`, `syncer`,
+/// `gates`.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub options: LogOptions,
+    pub clock: Arc<dyn Clock>,
+    pub spares: Arc<Spares>,
+    /// Changed only under the core's lock; read without it.
+    pub table: ArcSwap<Table>,
+    core: Mutex<Core>,
+    /// `durable <= end`, both exclusive.
+    pub end: AtomicU64,
+    pub durable: AtomicU64,
+    pub released: AtomicU64,
+    /// Changed only under the core's lock; read without it.
+    pub truncations: Truncations,
+    pub failed: AtomicBool,
+    pub failure: OnceLock<String>,
+    pub closed: AtomicBool,
+    pub gates: Gates,
+    pub syncer: Syncer,
+    /// Lock on the directory, held while this value exists.
+    _lock: Box<dyn LockGuard>,
+}
+
+impl Shared {
+    pub fn new(
+        options: LogOptions,
+        clock: Arc<dyn Clock>,
+        spares: Arc<Spares>,
+        table: ArcSwap<Table>,
+        core: Core,
+        durable: Lsn,
+        lock: Box<dyn LockGuard>,
+    ) -> Self {
+        Self {
+            options,
+            clock,
+            spares,
+            table,
+            end: AtomicU64::new(core.next.0),
+            core: Mutex::new(core),
+            durable: AtomicU64::new(durable.0),
+            released: AtomicU64::new(0),
+            truncations: Truncations::default(),
+            failed: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            gates: Gates::default(),
+            syncer: Syncer::default(),
+            _lock: lock,
+        }
+    }
+
+    pub fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
+            // A batch may be partly written.
+            self.failure.get_or_init(|| "a thread panicked while it wrote".to_owned());
+            self.failed.store(true, Ordering::Release);
+            poisoned.into_inner()
+        })
+    }
+
+    pub fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(Ordering::Acquire))
+    }
+
+    pub fn check_not_failed(&self) -> Result<(), AppendError> {
+        if self.failed.load(Ordering::Acquire) {
+            let reason = self.failure.get().cloned().unwrap_or_default();
+            return Err(AppendError::Failed { reason });
+        }
+        Ok(())
+    }
+
+    pub fn check_writable(&self) -> Result<(), AppendError> {
+        self.check_not_failed()?;
+        if self.closed.load(Ordering::Acquire) { Err(AppendError::Closed) } else { Ok(()) }
+    }
+}

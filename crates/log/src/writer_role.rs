@@ -1,0 +1,256 @@
+//! The state of the writer role: the holder of its lock writes batches into the active segment.
+//!
+//! Owns: the position of the next batch, the chain, sealing and switching segments. Does not own: the decision what to
+//! write when (see `writer`), syncing (see `commit`), preparing segments (see `prepare`).
+//!
+//! Invariants: `durable <= next`; every byte below `offset` of the active segment belongs to a complete
+//! batch; sealed segments that are not completely synced are in `unsynced`, oldest first.
+
+use std::{io, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use thalweg_disk::Mapping;
+use thalweg_types::{Durability, Log2Histogram, Lsn};
+
+use crate::{
+    encode::{Body, Encoded, MAPPED_MAX_BYTES, Stream},
+    format::{
+        BATCH_HEADER_BYTES, BatchHeader, BatchKind, DATA_START, FOOTER_BYTES, Footer, HEADER_BLOCK_BYTES, MARKER_ROOM,
+        SegmentHeader, SegmentState, body_crc, padded,
+    },
+    gates::SyncRole,
+    prepare::{Prepared, Spares},
+    segment::{Extent, Segment, SegmentKey, Table},
+};
+
+/// Counters protected by the core's lock, which every append holds anyway.
+#[derive(Debug, Default)]
+pub(crate) struct WriteCounters {
+    pub appends: u64,
+    pub records: u64,
+    pub bytes: u64,
+    pub payload_bytes: u64,
+    pub syncs: u64,
+    pub sync_micros: u64,
+    pub batches_per_sync_max: u64,
+    pub sync_latency: Log2Histogram,
+    pub batches_per_sync: Log2Histogram,
+}
+
+/// Path of a small batch to the kernel.
+///
+/// A copy into the mapped tail needs no system call. But the next fsync must remove every page touched this
+/// way from the page tables of all processors, and the next copy faults it in again: 10 to 25 µs for each
+/// sync on our machines. So a batch that is fsynced immediately is written with a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Through {
+    Mapping,
+    File,
+}
+
+impl Through {
+    pub fn of(level: Durability, total: u64) -> Self {
+        if level.waits_for_sync() || total > MAPPED_MAX_BYTES { Self::File } else { Self::Mapping }
+    }
+}
+
+/// State of the writer role, under its lock.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub active: Arc<Segment>,
+    mapping: Box<dyn Mapping>,
+    offset: u32,
+    pub next: Lsn,
+    chain: u32,
+    /// Bound that the last batch attests.
+    attested: Lsn,
+    /// Sealed segments that need a sync, oldest first.
+    pub unsynced: Vec<Arc<Segment>>,
+    pub role: SyncRole,
+    /// Time of the oldest `interval` write that no sync covers yet.
+    pub interval_since: Option<Duration>,
+    /// True if the syncer was told to mark the log idle.
+    pub mark_due: bool,
+    /// Time at which the last sync ended.
+    pub synced_at: Duration,
+    /// Number of record batches since the last sync began.
+    pub batches: u64,
+    pub counters: WriteCounters,
+    /// True after a partly failed write; no batch may follow it.
+    pub torn: bool,
+}
+
+impl Core {
+    pub fn new(active: Arc<Segment>, mapping: Box<dyn Mapping>, chain: u32) -> Self {
+        let extent = active.extent();
+        Self {
+            active,
+            mapping,
+            offset: extent.written,
+            next: extent.next,
+            chain,
+            attested: Lsn::ZERO,
+            unsynced: Vec::new(),
+            role: SyncRole::default(),
+            interval_since: None,
+            mark_due: false,
+            synced_at: Duration::ZERO,
+            batches: 0,
+            counters: WriteCounters::default(),
+            torn: false,
+        }
+    }
+
+    pub fn fits(&self, total: u32) -> bool {
+        u64::from(self.offset) + u64::from(total) + u64::from(MARKER_ROOM) <= u64::from(self.active.key.limit)
+    }
+
+    /// Writes one batch at the end. After an error the segment's tail is torn.
+    pub fn write(
+        &mut self,
+        batch: &mut Encoded<'_>,
+        kind: BatchKind,
+        attested: Lsn,
+        through: Through,
+    ) -> io::Result<(u32, Lsn)> {
+        let at = self.offset;
+        let first = self.next;
+        if let Body::Streamed(stream) = &mut batch.body {
+            self.stream(stream, batch.sums, at)?;
+        }
+        let crc = body_crc(batch.sums, self.chain);
+        let header = BatchHeader {
+            body_len: batch.body_len,
+            count: batch.count,
+            first,
+            attested,
+            chain: self.chain,
+            body_crc: crc,
+            kind,
+        };
+        let header_bytes = header.encode(self.active.key.id, at);
+        let file = &self.active.file;
+        let written = match &mut batch.body {
+            Body::Flat(bytes) => {
+                bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header_bytes);
+                match through {
+                    Through::Mapping => {
+                        self.mapping.write(bytes, at.into());
+                        Ok(())
+                    }
+                    Through::File => file.write_all_at(bytes, at.into()),
+                }
+            }
+            Body::Parts(parts) => {
+                let mut whole = Vec::with_capacity(parts.len() + 1);
+                whole.push(io::IoSlice::new(&header_bytes));
+                whole.extend_from_slice(parts);
+                file.write_all_vectored_at(&whole, at.into())
+            }
+            Body::Streamed(_) => file.write_all_at(&header_bytes, at.into()),
+        };
+        if let Err(error) = written {
+            self.torn = true;
+            return Err(error);
+        }
+        let total = padded(BATCH_HEADER_BYTES as u32 + batch.body_len);
+        self.offset = at + total;
+        self.next = header.next();
+        self.chain = crc;
+        self.attested = attested;
+        self.counters.bytes += u64::from(total);
+        self.active.publish(at, self.offset, first, self.next, batch.times);
+        Ok((at, first))
+    }
+
+    /// Writes the body of a batch at `at`, piece by piece. The batch is void until its header is written.
+    fn stream(&mut self, stream: &mut Stream<'_>, sums: &mut [u8], at: u32) -> io::Result<()> {
+        let mut to = u64::from(at) + BATCH_HEADER_BYTES as u64;
+        let mut done = 4;
+        loop {
+            let piece = stream.next_piece(sums, &mut done);
+            if piece.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = self.active.file.write_all_at(piece, to) {
+                self.torn = true;
+                return Err(error);
+            }
+            to += piece.len() as u64;
+        }
+    }
+
+    /// Writes a batch without records that attests `attested`. Returns false if the segment has no room for
+    /// it.
+    pub fn mark(&mut self, kind: BatchKind, attested: Lsn) -> bool {
+        if self.torn || self.offset + BATCH_HEADER_BYTES as u32 > self.active.key.limit {
+            return false;
+        }
+        let mut bytes = [0; BATCH_HEADER_BYTES];
+        let mut batch = Encoded {
+            count: 0,
+            body_len: 0,
+            payload_len: 0,
+            times: None,
+            sums: &mut [0; 4],
+            body: Body::Flat(&mut bytes),
+        };
+        self.write(&mut batch, kind, attested, Through::File).is_ok()
+    }
+
+    /// Writes a marker that attests an idle and durable log, unless the last batch already does. The last
+    /// room is reserved for the markers of open and close.
+    pub fn mark_idle(&mut self) {
+        if self.attested < self.next && self.offset + MARKER_ROOM / 2 <= self.active.key.limit {
+            self.mark(BatchKind::Idle, self.next);
+        }
+    }
+
+    /// Seals the active segment and continues in a prepared one.
+    pub fn switch(&mut self, prepared: Prepared, table: &ArcSwap<Table>, spares: &Arc<Spares>) {
+        let old = &self.active;
+        let extent = old.extent();
+        let footer = Footer {
+            end: self.offset,
+            chain: self.chain,
+            first: old.first,
+            next: self.next,
+            first_time: extent.first_time,
+            last_time: extent.last_time,
+            truncates: extent.truncates,
+        };
+        let limit = old.key.limit;
+        self.mapping.write(&footer.encode(old.key.id, limit), limit.into());
+        let Prepared { slot, id, generation, mut mapping } = prepared;
+        let header = SegmentHeader {
+            state: SegmentState::Live,
+            id,
+            generation,
+            base: self.next,
+            base_chain: self.chain,
+            segment_bytes: slot.segment_bytes,
+            slot: slot.slot,
+            previous: old.key.generation,
+        };
+        write_live_header(&mut *mapping, &header);
+        let key = SegmentKey::new(id, generation, slot.segment_bytes);
+        let extent = Extent::empty(self.next);
+        let fresh = Segment::new(slot, key, (self.next, self.chain), extent, Arc::clone(spares));
+        let fresh = Arc::new(fresh);
+        old.seal();
+        table.store(Arc::new(table.load().with(Arc::clone(&fresh))));
+        self.unsynced.push(std::mem::replace(&mut self.active, fresh));
+        self.mapping = mapping;
+        self.offset = DATA_START;
+    }
+}
+
+const _: () = assert!(FOOTER_BYTES < HEADER_BLOCK_BYTES as usize);
+
+/// Turns a spare into a live segment, without a sync. A power loss that destroys the header destroys no
+/// attested batch, because the sync that makes a batch durable makes the header durable too.
+pub(crate) fn write_live_header(mapping: &mut dyn Mapping, header: &SegmentHeader) {
+    let bytes = header.encode();
+    mapping.write(&bytes, 0);
+    mapping.write(&bytes, HEADER_BLOCK_BYTES.into());
+}

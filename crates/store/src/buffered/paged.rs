@@ -1,0 +1,162 @@
+//! Views that are read one page at a time.
+//!
+//! Owns: [`Page`], and the cursor that turns the pages of a [`PagedView`]. Each page is a new search from the last
+//! key. So no lock or cursor of the store is held while the caller processes a pair, and the caller may read the
+//! store again.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use super::store::StoreView;
+use crate::{
+    backend::{BackendError, Direction},
+    merge::{Cursor, Source},
+    span::Span,
+};
+
+/// Pairs on the first page of a scan. Each later page has four times as many, up to the maximum.
+const FIRST_PAGE_PAIRS: usize = 16;
+const MAX_PAGE_PAIRS: usize = 256;
+/// Bytes at which a page is full; a larger pair fills a page alone.
+const MAX_PAGE_BYTES: usize = 64 * 1024;
+
+/// A consistent, immutable view that is scanned by pages.
+pub trait PagedView: Send + Sync + 'static {
+    /// Returns the value of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
+
+    /// Adds pairs within the bounds to an empty page, in order, until the page is full or no pairs are left. Runs
+    /// no code of the caller, so it may hold locks.
+    fn page(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        page: &mut Page,
+    ) -> Result<(), BackendError>;
+}
+
+impl<V: PagedView> StoreView for V {
+    type Cursor<'a> = PageCursor<'a, V>;
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        PagedView::get(self, key)
+    }
+
+    fn run_count(&self) -> usize {
+        1
+    }
+
+    fn add_sources<'a>(
+        &'a self,
+        span: Span<'a>,
+        sources: &mut Vec<Source<'a, Self::Cursor<'a>>>,
+    ) -> Result<(), BackendError> {
+        sources.extend(PageCursor::open(self, span)?.map(|cursor| Source::Run(Box::new(cursor))));
+        Ok(())
+    }
+}
+
+/// Pairs that a cursor has read ahead.
+#[derive(Debug)]
+pub struct Page {
+    bytes: Vec<u8>,
+    pairs: Vec<Pair>,
+    max_pairs: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    key_at: usize,
+    value_at: usize,
+    end: usize,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self { bytes: Vec::new(), pairs: Vec::new(), max_pairs: FIRST_PAGE_PAIRS }
+    }
+
+    /// Empties the page and enlarges it for the next read.
+    fn turn(&mut self) {
+        self.bytes.clear();
+        self.pairs.clear();
+        self.max_pairs = (self.max_pairs * 4).min(MAX_PAGE_PAIRS);
+    }
+
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        let key_at = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let value_at = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.pairs.push(Pair { key_at, value_at, end: self.bytes.len() });
+    }
+
+    /// Returns true if the page accepts no more pairs.
+    pub fn is_full(&self) -> bool {
+        self.pairs.len() >= self.max_pairs || self.bytes.len() >= MAX_PAGE_BYTES
+    }
+
+    fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    fn key(&self, number: usize) -> &[u8] {
+        let pair = self.pairs[number];
+        &self.bytes[pair.key_at..pair.value_at]
+    }
+
+    fn value(&self, number: usize) -> &[u8] {
+        let pair = self.pairs[number];
+        &self.bytes[pair.value_at..pair.end]
+    }
+}
+
+/// A position in a view. It is on a pair until [`advance`](Cursor::advance) returns false.
+pub struct PageCursor<'a, V> {
+    view: &'a V,
+    span: Span<'a>,
+    page: Page,
+    at: usize,
+}
+
+impl<'a, V: PagedView> PageCursor<'a, V> {
+    /// Opens a cursor on the first pair within the span; returns `None` if there is none.
+    fn open(view: &'a V, span: Span<'a>) -> Result<Option<Self>, BackendError> {
+        let mut page = Page::new();
+        view.page(span.lower, span.upper, span.direction, &mut page)?;
+        Ok((page.len() > 0).then_some(Self { view, span, page, at: 0 }))
+    }
+
+    fn turn_page(&mut self) -> Result<bool, BackendError> {
+        if !self.page.is_full() {
+            return Ok(false);
+        }
+        let last = self.page.key(self.page.len() - 1).to_vec();
+        let past = Bound::Excluded(last.as_slice());
+        let (lower, upper) = match self.span.direction {
+            Direction::Forward => (past, self.span.upper),
+            Direction::Reverse => (self.span.lower, past),
+        };
+        self.page.turn();
+        self.at = 0;
+        self.view.page(lower, upper, self.span.direction, &mut self.page)?;
+        Ok(self.page.len() > 0)
+    }
+}
+
+impl<V: PagedView> Cursor for PageCursor<'_, V> {
+    fn key(&self) -> &[u8] {
+        self.page.key(self.at)
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        Some(self.page.value(self.at))
+    }
+
+    fn advance(&mut self) -> Result<bool, BackendError> {
+        self.at += 1;
+        Ok(self.at < self.page.len() || self.turn_page()?)
+    }
+}

@@ -1,0 +1,318 @@
+//! State that the memtables in front of a store share with background threads.
+//!
+//! Owns: [`Shared`], with the newest version, the waiting of writers and callers, and the steps by which persisted
+//! data and a new view of the store become visible. Does not own: the loops of the threads, or the active memtable's
+//! writer.
+
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use arc_swap::ArcSwap;
+
+use super::{
+    options::BufferOptions,
+    store::{Demand, Store},
+    version::{Sealed, Version},
+};
+use crate::{
+    backend::{Applied, BackendError, Change, LogBarrier},
+    memtable::{ArenaPool, BatchNumber, Memtable},
+};
+
+/// State shared by readers, the writer and the background threads.
+pub struct Shared<S: Store> {
+    pub(super) options: BufferOptions,
+    pub store: S,
+    pub(super) pool: Arc<ArenaPool>,
+    barrier: Arc<dyn LogBarrier>,
+    /// The newest version, for point reads. Changed only while `state` is locked.
+    pub(super) version: ArcSwap<Version<S::View>>,
+    state: Mutex<State<S>>,
+    /// Signalled when a memtable was sealed, or when the threads must stop.
+    work: Condvar,
+    /// Signalled when the store or its pending upkeep has changed, or when the threads must stop.
+    upkeep: Condvar,
+    /// Signalled when the store or its pending upkeep has changed, or when a thread has ended.
+    progress: Condvar,
+    pub(super) counters: Counters,
+}
+
+/// State that changes together, under one lock.
+pub struct State<S: Store> {
+    pub(super) version: Arc<Version<S::View>>,
+    /// Number of the last batch of the active memtable that `applied` covers.
+    pub(super) upto: BatchNumber,
+    pub(super) applied: Option<Applied>,
+    pub(super) persisted: Option<Applied>,
+    /// Numbers of memtables sealed and persisted since open.
+    pub(super) sealed_count: u64,
+    pub(super) persisted_count: u64,
+    /// Number of callers that wait until memtables are persisted.
+    waiting: usize,
+    /// Pending work of the store's own threads.
+    pub upkeep: S::Upkeep,
+    pub(super) failure: Option<BackendError>,
+    stop: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub flushes: AtomicU64,
+    pub flushed_bytes: AtomicU64,
+    pub stalls: AtomicU64,
+    pub stall_micros: AtomicU64,
+}
+
+impl<S: Store> State<S> {
+    /// Returns true if no memtable is waiting, and the threads may continue.
+    pub fn is_idle(&self) -> bool {
+        !self.stop && self.failure.is_none() && self.version.sealed.is_empty()
+    }
+}
+
+impl<S: Store> Shared<S> {
+    /// Creates the state over a store, with an empty active memtable.
+    pub(super) fn new(
+        store: S,
+        options: BufferOptions,
+        barrier: Arc<dyn LogBarrier>,
+        pool: Arc<ArenaPool>,
+        active: Arc<Memtable>,
+    ) -> Result<Self, BackendError> {
+        let applied = store.applied()?;
+        let mut upkeep = S::Upkeep::default();
+        let stored = store.publish(&store.view()?, &mut upkeep);
+        let version = Arc::new(Version { active, sealed: Vec::new(), stored });
+        let state = State {
+            version: Arc::clone(&version),
+            upto: BatchNumber::default(),
+            applied,
+            persisted: applied,
+            sealed_count: 0,
+            persisted_count: 0,
+            waiting: 0,
+            upkeep,
+            failure: None,
+            stop: false,
+        };
+        Ok(Self {
+            options,
+            store,
+            pool,
+            barrier,
+            version: ArcSwap::new(version),
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            upkeep: Condvar::new(),
+            progress: Condvar::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State<S>> {
+        lock(&self.state)
+    }
+
+    /// Makes a version the newest one. Returns the previous one, which the caller drops after releasing the lock,
+    /// because that can free memory, delete files or return connections.
+    #[must_use]
+    fn publish(&self, state: &mut State<S>, version: Version<S::View>) -> Arc<Version<S::View>> {
+        state.version = Arc::new(version);
+        self.report_demand(state);
+        self.version.swap(Arc::clone(&state.version))
+    }
+
+    /// Replaces the active memtable with an empty one. With `applied`, the old one is sealed for the thread that
+    /// persists; without, it is empty and is dropped.
+    pub(super) fn replace_active(
+        &self,
+        mut state: MutexGuard<'_, State<S>>,
+        active: Arc<Memtable>,
+        applied: Option<Applied>,
+    ) {
+        let mut version = Version::clone(&state.version);
+        let memtable = std::mem::replace(&mut version.active, active);
+        if let Some(applied) = applied {
+            version.sealed.insert(0, Sealed { memtable, applied });
+            state.sealed_count += 1;
+        }
+        state.upto = BatchNumber::default();
+        let retired = self.publish(&mut state, version);
+        drop(state);
+        drop(retired);
+        self.work.notify_all();
+    }
+
+    /// Publishes a version with the store's current view, after `change` has been applied to it.
+    pub fn republish(&self, change: impl FnOnce(&mut State<S>, &mut Version<S::View>)) -> Result<(), BackendError> {
+        // Writers that wait for room need the new version more than readers need warm blocks.
+        self.store.warm(&|| {
+            let state = self.lock();
+            !state.stop && state.version.sealed.len() < self.options.max_sealed
+        })?;
+        let view = self.store.view()?;
+        let mut state = self.lock();
+        let stored = self.store.publish(&view, &mut state.upkeep);
+        let mut version = Version { stored, ..Version::clone(&state.version) };
+        change(&mut state, &mut version);
+        let retired = self.publish(&mut state, version);
+        self.changed();
+        drop(state);
+        drop((retired, view));
+        Ok(())
+    }
+
+    /// Changes the pending work of the store's threads.
+    pub fn change_upkeep<T>(&self, change: impl FnOnce(&mut S::Upkeep) -> T) -> T {
+        let mut state = self.lock();
+        let changed = change(&mut state.upkeep);
+        self.report_demand(&state);
+        self.changed();
+        changed
+    }
+
+    fn report_demand(&self, state: &State<S>) {
+        let is_awaited = state.stop || state.waiting > 0;
+        let demand = Demand { is_awaited, sealed: state.version.sealed.len() };
+        self.store.report_demand(&state.version.stored, &state.upkeep, demand);
+    }
+
+    fn changed(&self) {
+        self.upkeep.notify_all();
+        self.progress.notify_all();
+    }
+
+    /// Waits until `due` returns work for a thread of the store. Returns `None` when the thread must stop.
+    pub fn wait_for_upkeep<T>(&self, due: impl FnMut(&mut State<S>) -> Option<T>) -> Option<T> {
+        self.wait_for(&self.upkeep, due)
+    }
+
+    /// Waits for the oldest sealed memtable. Returns `None` when the thread must stop.
+    pub(super) fn next_sealed(&self) -> Option<Sealed> {
+        self.wait_for(&self.work, |state| state.version.sealed.last().cloned())
+    }
+
+    fn wait_for<T>(&self, signal: &Condvar, mut due: impl FnMut(&mut State<S>) -> Option<T>) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if state.stop || state.failure.is_some() {
+                return None;
+            }
+            if let Some(work) = due(&mut state) {
+                return Some(work);
+            }
+            state = signal.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Makes all threads stop after their current work.
+    pub(super) fn stop(&self) {
+        let mut state = self.lock();
+        state.stop = true;
+        self.report_demand(&state);
+        drop(state);
+        self.work.notify_all();
+        self.changed();
+    }
+
+    /// Records the end of a background thread. A failure stops the other threads; an earlier failure is kept.
+    pub(super) fn ended(&self, outcome: Result<(), BackendError>) {
+        if let Err(failure) = outcome {
+            self.lock().failure.get_or_insert(failure);
+        }
+        self.work.notify_all();
+        self.changed();
+    }
+
+    /// Makes the log durable up to `applied`, then persists the changes in one durable transaction.
+    pub(super) fn persist<'a>(
+        &self,
+        changes: impl Iterator<Item = Change<'a>>,
+        applied: Applied,
+    ) -> Result<(), BackendError> {
+        // The changes were taken before the log is synced, so the log contains all of them.
+        self.barrier.sync_through(applied.lsn)?;
+        let bytes = self.store.persist(changes, applied)?;
+        self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        self.counters.flushed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Runs the store's maintenance, after its view before the last one is out of use.
+    pub(super) fn tidy(&self) -> Result<(), BackendError> {
+        if self.store.tidy()? { self.republish(|_, _| {}) } else { Ok(()) }
+    }
+
+    /// Waits until another memtable may be sealed.
+    pub(super) fn wait_for_room(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
+        let is_full = |state: &mut State<S>| {
+            state.failure.is_none()
+                && (state.version.sealed.len() >= self.options.max_sealed
+                    || self.store.is_behind(&state.version.stored))
+        };
+        let mut state = self.lock();
+        if is_full(&mut state) {
+            let wait = || self.progress.wait_timeout_while(state, self.options.max_stall, is_full);
+            let (waited, timeout) = self.stalled(wait).unwrap_or_else(PoisonError::into_inner);
+            state = waited;
+            if timeout.timed_out() {
+                let message = format!("the store did not catch up within {:?}", self.options.max_stall);
+                state.failure = Some(BackendError::Failed(message));
+            }
+        }
+        // After a failure no memtable is persisted any more. Writes may still use the remaining room.
+        match &state.failure {
+            Some(failure) if state.version.sealed.len() >= self.options.max_sealed => {
+                Err(BackendError::Failed(failure.to_string()))
+            }
+            _ => Ok(state),
+        }
+    }
+
+    /// Waits until all currently sealed memtables are persisted.
+    pub(super) fn wait_until_persisted(&self) -> Result<Option<Applied>, BackendError> {
+        let mut state = self.lock();
+        let target = state.sealed_count;
+        state.waiting += 1;
+        self.report_demand(&state);
+        let mut state = self.wait_while(state, |state| state.persisted_count < target);
+        state.waiting -= 1;
+        self.report_demand(&state);
+        state.failure.clone().map_or(Ok(state.persisted), Err)
+    }
+
+    /// Requests the removal of overwritten and deleted data, and waits for it.
+    pub(super) fn compact(&self) -> Result<(), BackendError> {
+        let Some(request) = self.change_upkeep(S::request_compaction) else { return Ok(()) };
+        let state = self.wait_while(self.lock(), |state| !S::has_compacted(&state.upkeep, request));
+        state.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Waits until `is_pending` returns false or a thread has failed.
+    fn wait_while<'a>(
+        &self,
+        state: MutexGuard<'a, State<S>>,
+        is_pending: impl Fn(&State<S>) -> bool,
+    ) -> MutexGuard<'a, State<S>> {
+        let waited = self.progress.wait_while(state, |state| is_pending(state) && state.failure.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `wait` and counts its time as a write stall.
+    pub(super) fn stalled<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let waited = wait();
+        self.counters.stalls.fetch_add(1, Ordering::Relaxed);
+        self.counters.stall_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+        waited
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,190 @@
+//! The tables as a store behind memtables.
+//!
+//! Owns: [`LsmStore`], and [`Upkeep`], the pending compactions and reading ahead. Does not own: the threads that do
+//! the upkeep, or the tables' bytes.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    options::{Compaction, LsmOptions},
+    tables::{Backlog, TableOptions, TableSet, TableStore},
+};
+use crate::{
+    backend::{Applied, BackendError, BackendStats, Change},
+    buffered::{Demand, Store},
+};
+
+/// Runs on level 0 from which writes are slowed down, because compaction is behind.
+const SLOW_LEVEL_0_RUNS: usize = 12;
+/// Runs on level 0 at which writes wait for compaction.
+const STOP_LEVEL_0_RUNS: usize = 24;
+/// Maximum bytes per second of slowed-down writes.
+const SLOW_BYTES_PER_SECOND: u64 = 16 << 20;
+
+/// Sorted tables as a store behind memtables; see the [module](super).
+pub struct LsmStore {
+    tables: TableStore,
+    compaction: Compaction,
+    is_compacting: AtomicBool,
+    compactions: AtomicU64,
+    compacted_bytes: AtomicU64,
+}
+
+/// Pending work of the threads that compact and that read ahead.
+#[derive(Default)]
+pub struct Upkeep {
+    /// True if level 0 may have something to compact.
+    may_compact: bool,
+    /// Numbers of full compactions that callers requested, and that have finished.
+    asked: u64,
+    answered: u64,
+    /// True if there may be tables whose blocks should be read ahead.
+    pub(super) may_warm: bool,
+}
+
+/// Kind of a compaction.
+#[derive(Clone, Copy)]
+pub(super) enum Extent {
+    MostUrgent,
+    /// A full compaction, on behalf of all requests up to this number.
+    All {
+        asked: u64,
+    },
+}
+
+impl Upkeep {
+    /// Returns true if no compaction is pending.
+    pub(super) fn is_compacted(&self) -> bool {
+        !self.may_compact && self.asked == self.answered
+    }
+
+    /// Marks all full compactions up to this number as finished.
+    pub(super) fn answer(&mut self, asked: u64) {
+        self.answered = asked;
+    }
+}
+
+impl LsmStore {
+    pub(super) fn open(options: &LsmOptions) -> Result<Self, BackendError> {
+        let table_options = TableOptions { cache_bytes: options.cache_bytes, table_bytes: options.table_bytes };
+        Ok(Self {
+            tables: TableStore::open(&options.dir, table_options)?,
+            compaction: options.compaction,
+            is_compacting: AtomicBool::default(),
+            compactions: AtomicU64::default(),
+            compacted_bytes: AtomicU64::default(),
+        })
+    }
+
+    fn compacts_by_itself(&self) -> bool {
+        self.compaction == Compaction::Automatic
+    }
+
+    /// Returns the next compaction that may be due.
+    pub(super) fn next_compaction(&self, upkeep: &mut Upkeep) -> Option<Extent> {
+        let extent = if upkeep.answered < upkeep.asked {
+            Some(Extent::All { asked: upkeep.asked })
+        } else {
+            std::mem::take(&mut upkeep.may_compact).then_some(Extent::MostUrgent)
+        };
+        self.is_compacting.store(extent.is_some(), Ordering::Relaxed);
+        extent
+    }
+
+    /// Runs a compaction. Returns true if it changed the tables.
+    pub(super) fn compact(&self, extent: Extent) -> Result<bool, BackendError> {
+        let written_bytes = match extent {
+            Extent::MostUrgent => self.tables.compact()?,
+            Extent::All { .. } => self.tables.compact_all()?,
+        };
+        if let Some(written_bytes) = written_bytes {
+            self.compactions.fetch_add(1, Ordering::Relaxed);
+            self.compacted_bytes.fetch_add(written_bytes, Ordering::Relaxed);
+        }
+        Ok(written_bytes.is_some())
+    }
+
+    /// Reads newly written blocks into the cache while it has room. Returns false only if `go_on` returned false and
+    /// ended it early.
+    pub(super) fn read_ahead(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
+        self.tables.warm(go_on)
+    }
+}
+
+impl Store for LsmStore {
+    const NAME: &'static str = "lsm";
+    type View = TableSet;
+    type Upkeep = Upkeep;
+
+    fn applied(&self) -> Result<Option<Applied>, BackendError> {
+        self.tables.applied()
+    }
+
+    fn persist<'a>(&self, changes: impl Iterator<Item = Change<'a>>, applied: Applied) -> Result<u64, BackendError> {
+        self.tables.flush(changes, applied)
+    }
+
+    fn view(&self) -> Result<Arc<TableSet>, BackendError> {
+        Ok(self.tables.newest())
+    }
+
+    /// Reads newly written blocks into the cache, while it has room, so that no read waits for a block that was in
+    /// memory a moment ago.
+    fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<(), BackendError> {
+        self.read_ahead(go_on).map(drop)
+    }
+
+    fn publish(&self, _: &Arc<TableSet>, upkeep: &mut Upkeep) -> Arc<TableSet> {
+        // A flush and a compaction can each make the next compaction due.
+        upkeep.may_compact = self.compacts_by_itself();
+        upkeep.may_warm = true;
+        self.tables.newest()
+    }
+
+    #[inline]
+    fn wrote(&self, tables: &TableSet, bytes: usize) -> Duration {
+        self.tables.pace().wrote();
+        if tables.level_0_runs() < SLOW_LEVEL_0_RUNS || !self.compacts_by_itself() {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(bytes as u64 * 1_000_000_000 / SLOW_BYTES_PER_SECOND)
+    }
+
+    fn is_behind(&self, tables: &TableSet) -> bool {
+        tables.level_0_runs() >= STOP_LEVEL_0_RUNS && self.compacts_by_itself()
+    }
+
+    fn report_demand(&self, tables: &TableSet, upkeep: &Upkeep, demand: Demand) {
+        self.tables.pace().tell(Backlog {
+            is_awaited: demand.is_awaited || upkeep.answered < upkeep.asked,
+            sealed: demand.sealed,
+            level_0_runs: tables.level_0_runs(),
+        });
+    }
+
+    fn request_compaction(upkeep: &mut Upkeep) -> Option<u64> {
+        upkeep.asked += 1;
+        Some(upkeep.asked)
+    }
+
+    fn has_compacted(upkeep: &Upkeep, request: u64) -> bool {
+        upkeep.answered >= request
+    }
+
+    fn add_stats(&self, tables: &TableSet, stats: &mut BackendStats) {
+        stats.disk_bytes += tables.disk_bytes();
+        stats.tables += tables.tables().count() as u64;
+        stats.tables_per_level = tables.tables_per_level().to_vec();
+        stats.compactions += self.compactions.load(Ordering::Relaxed);
+        stats.is_compacting = self.is_compacting.load(Ordering::Relaxed);
+        stats.compacted_bytes += self.compacted_bytes.load(Ordering::Relaxed);
+        stats.estimated_keys += tables.item_count();
+        stats.cache_bytes += self.tables.cached_bytes();
+    }
+}

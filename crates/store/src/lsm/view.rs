@@ -1,0 +1,47 @@
+//! The tables of one version as a view behind memtables.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use super::tables::{Found, RESERVED, RunCursor, TableSet};
+use crate::{backend::BackendError, buffered::StoreView, merge::Source, span::Span};
+
+impl StoreView for TableSet {
+    type Cursor<'a> = RunCursor<'a>;
+
+    #[inline]
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError> {
+        if key.starts_with(RESERVED) {
+            return Ok(None);
+        }
+        match self.get(key)? {
+            Some(Found::Value(value)) => Ok(Some(value)),
+            Some(Found::Deleted) | None => Ok(None),
+        }
+    }
+
+    fn run_count(&self) -> usize {
+        self.runs().len()
+    }
+
+    fn add_sources<'a>(
+        &'a self,
+        span: Span<'a>,
+        sources: &mut Vec<Source<'a, RunCursor<'a>>>,
+    ) -> Result<(), BackendError> {
+        let span = Span { upper: without_reserved(span.upper), ..span };
+        for run in self.runs() {
+            sources.extend(RunCursor::open(run.tables(), span)?.map(|cursor| Source::Run(Box::new(cursor))));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the bound, lowered if necessary to exclude the backend's reserved keys.
+fn without_reserved(upper: Bound<&[u8]>) -> Bound<&[u8]> {
+    match upper {
+        Bound::Included(key) | Bound::Excluded(key) if key < RESERVED => upper,
+        _ => Bound::Excluded(RESERVED),
+    }
+}

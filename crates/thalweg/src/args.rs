@@ -1,0 +1,157 @@
+//! Arguments that several commands share: the node, keys, and how keys are typed.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use thalweg_types::Durability;
+
+use crate::{
+    failure::{Exit, Failure},
+    render,
+    span::parse_span,
+};
+
+/// Address of the server if neither an option nor the environment names one.
+const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
+
+/// Options of the commands that use a server or a directory.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Where")]
+pub struct Place {
+    /// Use this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    pub server: Option<String>,
+    /// Open this directory instead of using a server; no server may have it open
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Durability of acknowledged writes: none, os, interval, disk or quorum [default: the server's; disk with --data]
+    #[arg(long, value_name = "LEVEL")]
+    pub durability: Option<Durability>,
+    /// Maximum time to wait for an answer of the server
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = parse_span)]
+    pub timeout: Duration,
+    /// Print JSON: one object, or one object per line; errors on stderr are JSON too
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Place {
+    /// Returns the address of the server, which is unused if a directory is given.
+    pub fn url(&self) -> String {
+        url(self.server.as_ref())
+    }
+}
+
+/// Options of the commands that need a server, because a directory does not store their data.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Where")]
+pub struct ServerPlace {
+    /// Use this server [env: THALWEG_SERVER] [default: http://127.0.0.1:7070]
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// Maximum time to wait for an answer of the server
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = parse_span)]
+    pub timeout: Duration,
+    /// Print JSON: one object, or one object per line; errors on stderr are JSON too
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ServerPlace {
+    /// Returns the address of the server.
+    pub fn url(&self) -> String {
+        url(self.server.as_ref())
+    }
+}
+
+fn url(server: Option<&String>) -> String {
+    let url = server.cloned().or_else(|| std::env::var("THALWEG_SERVER").ok().filter(|url| !url.is_empty()));
+    url.unwrap_or_else(|| DEFAULT_SERVER.to_owned())
+}
+
+/// Arguments of a command that needs only a node.
+#[derive(Args, Debug)]
+pub struct Plain {
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// Format in which keys are typed and shown.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// UTF-8
+    Text,
+    /// Two hexadecimal digits per byte
+    Hex,
+}
+
+impl KeyFormat {
+    /// Parses a key.
+    pub fn parse(self, text: &str) -> Result<Vec<u8>, Failure> {
+        match self {
+            Self::Text => Ok(text.as_bytes().to_vec()),
+            Self::Hex => {
+                let digits = text.as_bytes();
+                let byte = |pair: &[u8]| {
+                    let pair =
+                        std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|b| b.is_ascii_hexdigit()))?;
+                    u8::from_str_radix(pair, 16).ok()
+                };
+                let bytes: Option<Vec<u8>> =
+                    if digits.len().is_multiple_of(2) { digits.chunks(2).map(byte).collect() } else { None };
+                bytes.ok_or_else(|| {
+                    Failure::usage(format!("{text:?} is not a key in hex: use two digits per byte, such as 00ff"))
+                })
+            }
+        }
+    }
+
+    /// Formats a key on one line.
+    pub fn show(self, key: &[u8]) -> String {
+        match self {
+            Self::Text => render::one_line(key),
+            Self::Hex => key.iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+}
+
+/// A key on the command line.
+#[derive(Args, Clone, Debug)]
+pub struct KeyArgs {
+    /// The keyspace
+    pub keyspace: String,
+    /// The key
+    pub key: String,
+    /// Format in which the key is typed
+    #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub key_format: KeyFormat,
+}
+
+impl KeyArgs {
+    /// Returns the key.
+    pub fn bytes(&self) -> Result<Vec<u8>, Failure> {
+        self.key_format.parse(&self.key)
+    }
+
+    /// Returns the failure for a missing key.
+    pub fn missing(&self) -> Failure {
+        let Self { keyspace, key, .. } = self;
+        let message = format!("there is no key {key:?} in keyspace {keyspace:?}");
+        Failure::new(Exit::NotFound, "not_found", message)
+            .then(format!("`thalweg scan {keyspace}` lists the existing keys"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_in_hex_are_bytes() {
+        assert_eq!(KeyFormat::Hex.parse("00fF").unwrap(), [0, 255]);
+        assert_eq!(KeyFormat::Hex.parse("").unwrap(), b"");
+        for wrong in ["0", "0x", "+1", "zz", "ü"] {
+            assert!(KeyFormat::Hex.parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

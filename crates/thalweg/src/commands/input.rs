@@ -1,0 +1,69 @@
+//! Input of commands: bytes of an argument, a file or stdin, and the lines of stdin in batches.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Stdin},
+    path::Path,
+};
+
+use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_VALUE_BYTES};
+
+use crate::failure::Failure;
+
+/// Maximum number of lines, and of bytes, in a batch.
+const BATCH: (usize, usize) = (1000, 1024 * 1024);
+
+/// Returns the bytes of a file.
+pub fn file(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| Failure::file(path, &error))
+}
+
+/// Returns a value: the argument, or for `-` or no argument, the contents of stdin.
+pub fn value(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
+    // Reads one byte more than allowed, so that a longer value is rejected instead of truncated.
+    argument_or_stdin(typed, MAX_VALUE_BYTES as u64 + 1)
+}
+
+/// Returns a request in JSON: the argument, or for `-` or no argument, the contents of stdin.
+pub fn request(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
+    argument_or_stdin(typed, 4 * MAX_COMMAND_BYTES as u64)
+}
+
+fn argument_or_stdin(typed: Option<&str>, max_bytes: u64) -> Result<Vec<u8>, Failure> {
+    match typed {
+        None | Some("-") => {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().take(max_bytes).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        }
+        Some(text) => Ok(text.as_bytes().to_vec()),
+    }
+}
+
+/// The lines of stdin. A batch ends when stdin has no more ready, so that lines of a slow pipe are not delayed.
+pub struct Lines {
+    input: BufReader<Stdin>,
+}
+
+impl Lines {
+    pub fn new() -> Self {
+        Self { input: BufReader::with_capacity(BATCH.1, std::io::stdin()) }
+    }
+
+    /// Waits for at least one line. Returns the lines that are ready, without newlines; none at the end of the input.
+    pub fn next_batch(&mut self) -> Result<Vec<Vec<u8>>, Failure> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        loop {
+            let mut line = Vec::new();
+            if self.input.read_until(b'\n', &mut line)? == 0 {
+                return Ok(batch);
+            }
+            line.pop_if(|last| *last == b'\n');
+            bytes += line.len();
+            batch.push(line);
+            let more_at_hand = self.input.buffer().contains(&b'\n');
+            if !more_at_hand || batch.len() >= BATCH.0 || bytes >= BATCH.1 {
+                return Ok(batch);
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `keyspaces`: lists and manages keyspaces.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+use thalweg_types::command::KeyspaceHistory;
+
+use crate::{
+    args::{Place, Plain},
+    failure::Failure,
+    render,
+    session::{Access, Session},
+    span::{parse_span, show_time},
+};
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Keyspaces {
+    #[command(subcommand)]
+    pub action: Option<KeyspaceAction>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum KeyspaceAction {
+    /// List all keyspaces
+    List(Plain),
+    /// Create a keyspace; an existing one is not changed
+    Create(Configured),
+    /// Change the named settings of a keyspace; the others keep their values
+    Config(Configured),
+    /// Drop a keyspace and everything in it
+    Drop(Named),
+    /// Show the size and the settings of a keyspace
+    Stats(Named),
+}
+
+/// A keyspace.
+#[derive(Args, Debug)]
+pub struct Named {
+    /// The keyspace
+    pub keyspace: String,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// A keyspace with settings.
+#[derive(Args, Debug)]
+pub struct Configured {
+    /// The keyspace
+    pub keyspace: String,
+    /// Count keys and bytes exactly; each write then reads the value that it replaces [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub exact_counts: Option<bool>,
+    /// Lifetime of a value whose put names none [default: forever]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub default_ttl: Option<Duration>,
+    /// Keep overwritten and deleted values: a number of revisions per key, an age, or both, such as 10, 1h or 10,1h;
+    /// off keeps none [default: off]
+    #[arg(long, value_name = "BOUNDS", value_parser = parse_history)]
+    pub history: Option<KeyspaceHistory>,
+    #[command(flatten)]
+    pub place: Place,
+}
+
+impl Configured {
+    /// Returns the requested settings in the API's form.
+    fn config(&self) -> Value {
+        let mut object = Map::new();
+        object.extend(self.exact_counts.map(|exact| ("exact_counts".into(), json!(exact))));
+        object.extend(self.default_ttl.map(|ttl| ("default_ttl_seconds".into(), json!(ttl.as_secs_f64()))));
+        object.extend(self.history.map(|history| {
+            let age = history.age.map(|age| age.as_secs_f64());
+            let bounds = json!({ "revisions": history.revisions, "age_seconds": age });
+            ("history".into(), if history.is_kept() { bounds } else { Value::Null })
+        }));
+        Value::Object(object)
+    }
+}
+
+/// Parses `off`, a number of revisions, an age, or both of them separated by a comma.
+fn parse_history(text: &str) -> Result<KeyspaceHistory, String> {
+    let mut history = KeyspaceHistory::default();
+    if text == "off" {
+        return Ok(history);
+    }
+    for part in text.split(',') {
+        match part.parse() {
+            Ok(revisions) if history.revisions.is_none() => history.revisions = Some(revisions),
+            Err(_) if history.age.is_none() => {
+                let age = parse_span(part);
+                history.age = Some(age.map_err(|_| format!("{part:?} is neither a number nor a span such as 1h"))?);
+            }
+            _ => return Err("give at most one number of revisions and one age".to_owned()),
+        }
+    }
+    history.check().map(|()| history).map_err(|error| error.to_string())
+}
+
+pub fn run(args: &Keyspaces) -> Result<(), Failure> {
+    match &args.action {
+        None => list(&args.place),
+        Some(KeyspaceAction::List(plain)) => list(&plain.place),
+        Some(KeyspaceAction::Stats(Named { keyspace, place })) => {
+            show(&Session::with(place, Access::Read, |session| session.keyspace(keyspace))?, place.json)
+        }
+        Some(KeyspaceAction::Create(created)) => {
+            let (name, place) = (&created.keyspace, &created.place);
+            let config = created.config();
+            let found = Session::with(place, Access::Write, |session| session.create_keyspace(name, &config))?;
+            render::said(&found, place.json, || format!("ok, {name} exists"))
+        }
+        Some(KeyspaceAction::Config(changed)) => {
+            let (name, place) = (&changed.keyspace, &changed.place);
+            let config = changed.config();
+            show(&Session::with(place, Access::Read, |session| session.configure_keyspace(name, &config))?, place.json)
+        }
+        Some(KeyspaceAction::Drop(Named { keyspace, place })) => {
+            Session::with(place, Access::Read, |session| session.drop_keyspace(keyspace))?;
+            let text = || format!("ok, {keyspace} and everything in it are gone");
+            render::said(&json!({"dropped": keyspace}), place.json, text)
+        }
+    }
+}
+
+fn list(place: &Place) -> Result<(), Failure> {
+    let names = Session::with(place, Access::Read, Session::keyspaces)?;
+    if names.is_empty() && !place.json {
+        render::note("no keyspaces yet: `thalweg put KEYSPACE KEY VALUE` creates one");
+    }
+    names.into_iter().try_for_each(|name| render::said(&json!({ "name": name }), place.json, || name.clone()))
+}
+
+fn show(found: &Value, json: bool) -> Result<(), Failure> {
+    render::said(found, json, || {
+        let stats = &found["stats"];
+        let about = if stats["exact"] == json!(true) { "" } else { "about " };
+        let number = |name: &str| stats[name].as_u64().unwrap_or_default();
+        let row = vec![
+            found["name"].as_str().unwrap_or_default().to_owned(),
+            format!("{about}{}", render::count(number("keys"))),
+            format!("{about}{}", render::bytes(number("bytes"))),
+            if found["config"]["exact_counts"] == json!(true) { "with every write" } else { "on request" }.to_owned(),
+            found["created_micros"].as_u64().map_or("-".to_owned(), show_time),
+        ];
+        render::table(&["keyspace", "keys", "bytes", "counted", "created"], [row])
+    })
+}

@@ -1,0 +1,101 @@
+//! Requests for the caches of a server. Directories have none, since caches exist only in memory.
+
+use serde_json::{Value, json};
+use thalweg_server::parse::encode;
+use thalweg_types::command::Deadline;
+use ureq::http::Method;
+
+use super::{Session, http::Ask, kv::Expected};
+use crate::{failure::Failure, render::take_bytes};
+
+/// An entry of a cache, as the server returned it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub value: Vec<u8>,
+    pub version: u64,
+    /// Remaining lifetime in seconds; `None` if it does not expire.
+    pub ttl: Option<f64>,
+}
+
+impl Session {
+    pub fn caches(&self) -> Result<Vec<Value>, Failure> {
+        self.list("/v1/caches", "caches")
+    }
+
+    pub fn cache_stats(&self, cache: &str) -> Result<Value, Failure> {
+        self.http.json(Ask::get(path(cache, "")))
+    }
+
+    /// Creates a cache. Returns its description, and true if it was created by this call.
+    pub fn create_cache(&self, cache: &str, max_bytes: Option<u64>) -> Result<(Value, bool), Failure> {
+        let body = max_bytes.map(|max| json!({ "max_bytes": max }).to_string()).unwrap_or_default();
+        let reply = self.http.ask(Ask::new(Method::PUT, path(cache, "")).json_text(body.as_bytes()))?;
+        Ok((self.http.parse(&reply.body)?, reply.status == 201))
+    }
+
+    pub fn drop_cache(&self, cache: &str) -> Result<(), Failure> {
+        self.http.ask(Ask::delete(path(cache, ""))).map(drop)
+    }
+
+    pub fn clear_cache(&self, cache: &str) -> Result<(), Failure> {
+        self.http.ask(Ask::post(path(cache, "/clear"))).map(drop)
+    }
+
+    /// Returns the entry; `None` if the entry or the cache does not exist.
+    pub fn entry(&self, cache: &str, key: &[u8]) -> Result<Option<Entry>, Failure> {
+        let Some(reply) = self.http.ask_if_there(Ask::get(key_path(cache, key)))? else { return Ok(None) };
+        let version = self.http.required(reply.header("thalweg-version"), "version of the entry")?;
+        Ok(Some(Entry { ttl: reply.header("thalweg-ttl"), version, value: reply.body }))
+    }
+
+    /// Puts an entry. Returns its new version.
+    pub fn put_entry(
+        &self,
+        cache: &str,
+        key: &[u8],
+        value: &[u8],
+        ttl: Option<Deadline>,
+        expected: Expected<'_>,
+    ) -> Result<u64, Failure> {
+        let ask = Ask::new(Method::PUT, key_path(cache, key)).body(value).expect(expected);
+        let reply = self.http.ask(ask.deadline(ttl.unwrap_or_default()))?;
+        self.http.required(reply.header("thalweg-version"), "version of the entry")
+    }
+
+    pub fn delete_entry(&self, cache: &str, key: &[u8], expected: Expected<'_>) -> Result<(), Failure> {
+        self.http.ask(Ask::delete(key_path(cache, key)).expect(expected)).map(drop)
+    }
+
+    pub fn touch_entry(&self, cache: &str, key: &[u8], ttl: Deadline) -> Result<(), Failure> {
+        self.http.ask(Ask::new(Method::PATCH, key_path(cache, key)).body(b"").deadline(ttl)).map(drop)
+    }
+
+    pub fn add_to_entry(&self, cache: &str, key: &[u8], by: i64, ttl: Option<Deadline>) -> Result<i64, Failure> {
+        let ask = Ask::post(format!("{}?add={by}", key_path(cache, key)));
+        let answer: Value = self.http.json(ask.deadline(ttl.unwrap_or_default()))?;
+        self.http.required(answer["value"].as_i64(), "value of the counter")
+    }
+
+    /// Returns a page of keys, and the cursor of the next page.
+    pub fn cache_keys(
+        &self,
+        cache: &str,
+        limit: u64,
+        cursor: Option<&str>,
+    ) -> Result<(Vec<Vec<u8>>, Option<String>), Failure> {
+        let mut path = path(cache, &format!("/keys?limit={limit}"));
+        path.extend(cursor.map(|cursor| format!("&cursor={cursor}")));
+        let answer: Value = self.http.json(Ask::get(path))?;
+        let keys = self.http.required(answer["keys"].as_array(), "list of keys")?;
+        let keys = keys.iter().filter_map(|key| take_bytes(key.as_object()?, "key")).collect();
+        Ok((keys, answer["cursor"].as_str().map(str::to_owned)))
+    }
+}
+
+fn path(cache: &str, rest: &str) -> String {
+    format!("/v1/caches/{}{rest}", encode(cache.as_bytes()))
+}
+
+fn key_path(cache: &str, key: &[u8]) -> String {
+    path(cache, &format!("/keys/{}", encode(key)))
+}

@@ -1,0 +1,131 @@
+//! A directory that this process opens, and the HTTP API over it without sockets.
+//!
+//! Invariant: while the directory is open, its lock keeps every other process out. So nothing changes except through
+//! this process, and a tail or a watch is over once it has shown all that exists.
+
+use std::{
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use bytes::{Buf, Bytes};
+use http_body_util::{BodyExt, Full};
+use serde_json::Value;
+use thalweg_engine::{Create, Database, Options};
+use thalweg_server::{
+    app::App,
+    config::{Config, Span},
+    digest_json, http, node_status,
+};
+use thalweg_types::Durability;
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::watch,
+};
+use tower_service::Service;
+use ureq::http::{Request, Response};
+
+use crate::failure::Failure;
+
+/// Silence after which a watch reports its position. A watch of a directory then ends, since nothing else can change.
+const PROGRESS_AFTER: Duration = Duration::from_millis(100);
+
+/// Access of a command to a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The command reads. A missing directory is not created.
+    Read,
+    /// The command inspects the state as the log has it. No maintenance runs and closing writes no entry, so that a
+    /// second inspection finds the same state.
+    Inspect,
+    /// The command writes. A missing directory is created.
+    Write,
+}
+
+/// An open directory.
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
+    database: Database,
+    access: Access,
+    http: Arc<http::Http>,
+    router: Router,
+    runtime: Arc<Runtime>,
+    /// Keeps the API from stopping.
+    _stop: watch::Sender<bool>,
+}
+
+impl Directory {
+    /// Opens a directory. The default durability of its writes is `durability`, or else the engine's.
+    pub(super) fn open(path: &Path, access: Access, durability: Option<Durability>) -> Result<Self, Failure> {
+        let create = if access == Access::Write { Create::IfMissing } else { Create::Never };
+        let mut options = Options { create, ..Options::default() };
+        options.durability = durability.unwrap_or(options.durability);
+        if access == Access::Inspect {
+            options.maintenance_interval = Duration::ZERO;
+        }
+        let config =
+            Config { durability: options.durability, tail_keep_alive: Span(PROGRESS_AFTER), ..Config::default() };
+        let database = Database::open(path, options).map_err(|error| Failure::of(&error))?;
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
+        let (stop, stopping) = watch::channel(false);
+        let http = http::Http::new(&App::new(config, &database, stopping), Vec::new());
+        let router = http::router(&http);
+        Ok(Self { path: path.to_owned(), database, access, http, router, runtime: Arc::new(runtime), _stop: stop })
+    }
+
+    /// Executes a request. Returns the reply, whatever its status.
+    pub(super) fn exchange(&self, request: Request<Vec<u8>>) -> Response<impl Read + Send + use<>> {
+        let request = request.map(|body| Full::new(Bytes::from(body)));
+        let Ok(response) = self.runtime.block_on(self.router.clone().call(request));
+        response.map(|body| BodyReader { runtime: Arc::clone(&self.runtime), body, chunk: Bytes::new() })
+    }
+
+    /// Returns the status of the node, without the figures of a server.
+    pub(super) fn status(&self) -> Value {
+        node_status(&self.database)
+    }
+
+    /// Returns the revision of the newest change.
+    pub(super) fn revision(&self) -> u64 {
+        self.database.stats().applied_revision.0
+    }
+
+    /// Computes the digest of the state as it is, without an entry for it. Calls `progress` with the number of rows.
+    pub(super) fn digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
+        let report = self.database.state_view().digest(progress).map_err(|error| Failure::of(&error))?;
+        Ok(digest_json(&report))
+    }
+
+    /// Closes the directory, unless it was opened only to be inspected.
+    pub(super) fn close(&self) -> Result<(), Failure> {
+        if self.access == Access::Inspect {
+            return Ok(());
+        }
+        self.http.stop();
+        self.database.close().map_err(|error| Failure::of(&error))
+    }
+}
+
+/// Reads the body of a reply.
+struct BodyReader {
+    runtime: Arc<Runtime>,
+    body: Body,
+    chunk: Bytes,
+}
+
+impl Read for BodyReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() {
+            match self.runtime.block_on(self.body.frame()) {
+                Some(frame) => self.chunk = frame.map_err(io::Error::other)?.into_data().unwrap_or_default(),
+                None => return Ok(0),
+            }
+        }
+        let read = buffer.len().min(self.chunk.len());
+        self.chunk.copy_to_slice(&mut buffer[..read]);
+        Ok(read)
+    }
+}

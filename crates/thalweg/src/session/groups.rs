@@ -1,0 +1,95 @@
+//! Requests for consumer groups. Bodies and answers are those of the API; see `docs/http.md`.
+
+use serde_json::{Map, Value, json};
+use thalweg_server::parse::encode;
+use ureq::http::Method;
+
+use super::{
+    Session,
+    http::{Ask, Step},
+    streams,
+};
+use crate::failure::Failure;
+
+/// Request for one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupCall {
+    Get,
+    Create,
+    Configure,
+    Delete,
+    Fetch,
+    Ack,
+    Nack,
+    Extend,
+    Seek,
+}
+
+/// Request for a push to a member of a consumer group.
+#[derive(Clone, Copy, Debug)]
+pub struct PushAsk<'a> {
+    pub member: &'a str,
+    /// Maximum number of unsettled records.
+    pub credit_records: u32,
+    /// Maximum bytes of unsettled records.
+    pub credit_bytes: Option<u64>,
+    pub limit: Option<u64>,
+}
+
+/// Called with the received records, each in the API's form; `Break` ends the push.
+type VisitPushed<'v> = &'v mut dyn FnMut(Vec<Map<String, Value>>) -> Step;
+
+impl Session {
+    /// Returns the groups of a stream, or those of all streams.
+    pub fn groups(&self, stream: Option<&str>) -> Result<Vec<Value>, Failure> {
+        let path = stream.map_or("/v1".to_owned(), streams::path);
+        self.list(&format!("{path}/groups?limit=1000"), "groups")
+    }
+
+    /// Makes a request for one group. An empty answer becomes an empty object.
+    pub fn group(&self, call: GroupCall, stream: &str, group: &str, body: &Value) -> Result<Value, Failure> {
+        let path = path(stream, group);
+        let post = |action: &str| Ask::post(format!("{path}/{action}")).json(body);
+        let reply = self.write(match call {
+            GroupCall::Get => Ask::get(path),
+            GroupCall::Create => Ask::new(Method::PUT, path).json(body),
+            GroupCall::Configure => Ask::new(Method::PATCH, path).json(body),
+            GroupCall::Delete => Ask::delete(path),
+            GroupCall::Fetch => post("fetch"),
+            GroupCall::Ack => post("ack"),
+            GroupCall::Nack => post("nack"),
+            GroupCall::Extend => post("extend"),
+            GroupCall::Seek => post("seek"),
+        })?;
+        if reply.body.is_empty() { Ok(json!({})) } else { self.http.parse(&reply.body) }
+    }
+
+    /// Receives the records pushed to a member of a group, until the server or `visit` ends it. A call of `visit` gets
+    /// all records that have arrived.
+    pub fn push(&self, stream: &str, group: &str, ask: &PushAsk<'_>, visit: VisitPushed<'_>) -> Result<(), Failure> {
+        if self.http.opened_directory().is_some() {
+            let message = "--push needs a server: no other process can append to a directory that is open here";
+            return Err(Failure::usage(message));
+        }
+        let (member, records) = (encode(ask.member.as_bytes()), ask.credit_records);
+        let mut path = format!("{}/push?member={member}&credit_records={records}", path(stream, group));
+        for (name, value) in [("credit_bytes", ask.credit_bytes), ("limit", ask.limit)] {
+            path.extend(value.map(|value| format!("&{name}={value}")));
+        }
+        let mut records = Vec::new();
+        self.http.lines(Ask::get(path).header("accept", "application/x-ndjson"), |object, is_last| {
+            // Other lines are keepalives.
+            if object.contains_key("offset") {
+                records.push(object);
+            }
+            if records.is_empty() || !is_last {
+                return Ok(std::ops::ControlFlow::Continue(()));
+            }
+            visit(std::mem::take(&mut records))
+        })
+    }
+}
+
+fn path(stream: &str, group: &str) -> String {
+    format!("{}/groups/{}", streams::path(stream), encode(group.as_bytes()))
+}

@@ -1,0 +1,345 @@
+//! One HTTP exchange with a node, and the meaning of its failures.
+//!
+//! Owns: the connection, timeouts, and the conversion of each failure of a request to a [`Failure`] with advice. Does
+//! not own: the contents of requests.
+
+use std::{
+    borrow::Cow,
+    io::{self, BufRead, BufReader, Read},
+    ops::ControlFlow,
+    time::Duration,
+};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use thalweg_types::Durability;
+use ureq::{
+    Agent,
+    http::{HeaderMap, Method, Request},
+};
+
+use super::{directory::Directory, refusal};
+use crate::failure::{Exit, Failure};
+
+/// Maximum size in bytes of an error body; a regular one has one line.
+const MAX_ERROR_BYTES: u64 = 64 * 1024;
+/// Maximum size in bytes of a reply held in memory: the largest value, or a page of records as base64.
+const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Minimum pause of a reply after which the server counts as lost: three times the interval at which an idle tail sends
+/// a keepalive.
+const MIN_SILENCE: Duration = Duration::from_secs(45);
+
+const CHECK_ADDRESS: &str = "nothing was sent; check --server or THALWEG_SERVER";
+
+/// Result of one step of a loop over a reply; `Break` ends the loop early.
+pub(super) type Step = Result<ControlFlow<()>, Failure>;
+
+/// Returns true if the address could not be reached, so that there was no connection.
+fn is_nowhere(error: &io::Error) -> bool {
+    use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
+    // The standard library has no error kind for an unknown host name.
+    matches!(error.kind(), AddrNotAvailable | HostUnreachable | NetworkUnreachable)
+        || error.to_string().starts_with("failed to lookup address")
+}
+
+/// Client of one node.
+pub(super) struct Http {
+    transport: Transport,
+    /// Address of the server or path of the directory, for messages.
+    base: String,
+}
+
+enum Transport {
+    Server(Agent),
+    Directory(Box<Directory>),
+}
+
+/// A request that is being built.
+pub(super) struct Ask<'a> {
+    method: Method,
+    /// Path and query, percent-encoded.
+    path: String,
+    headers: Vec<(&'static str, String)>,
+    body: Option<Cow<'a, [u8]>>,
+}
+
+impl<'a> Ask<'a> {
+    pub(super) fn new(method: Method, path: impl Into<String>) -> Self {
+        Self { method, path: path.into(), headers: Vec::new(), body: None }
+    }
+
+    pub(super) fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path)
+    }
+
+    pub(super) fn delete(path: impl Into<String>) -> Self {
+        Self::new(Method::DELETE, path)
+    }
+
+    /// Creates a POST without a body.
+    pub(super) fn post(path: impl Into<String>) -> Self {
+        Self::new(Method::POST, path).body(b"")
+    }
+
+    #[must_use]
+    pub(super) fn body(self, body: &'a [u8]) -> Self {
+        Self { body: Some(Cow::Borrowed(body)), ..self }
+    }
+
+    #[must_use]
+    pub(super) fn json_text(self, body: &'a [u8]) -> Self {
+        self.body(body).header("content-type", "application/json")
+    }
+
+    #[must_use]
+    pub(super) fn json(self, body: &Value) -> Self {
+        let body = Some(Cow::Owned(body.to_string().into_bytes()));
+        Self { body, ..self }.header("content-type", "application/json")
+    }
+
+    #[must_use]
+    pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    fn request<B>(&self, base: &str, body: B) -> Result<Request<B>, Failure> {
+        let mut request = Request::builder().method(&self.method).uri(format!("{base}{}", self.path));
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        request.body(body).map_err(|error| Failure::usage(format!("{base}: {error}")))
+    }
+}
+
+/// A reply whose body is not read yet.
+pub(super) struct OpenReply {
+    status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Box<dyn Read + Send>,
+}
+
+/// A complete reply.
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+impl Reply {
+    /// Returns the parsed value of a header.
+    pub(super) fn header<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        self.headers.get(name)?.to_str().ok()?.parse().ok()
+    }
+
+    pub(super) fn revision(&self) -> Option<u64> {
+        self.header("thalweg-revision")
+    }
+}
+
+impl Http {
+    pub(super) fn server(url: &str, timeout: Duration) -> Result<Self, Failure> {
+        let url = url.trim_end_matches('/');
+        let base = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        if base.starts_with("https://") {
+            return Err(Failure::usage(format!("{base}: this build supports http:// only"))
+                .then("put a TLS-terminating proxy in front of the server, or reach it through a tunnel"));
+        }
+        if !base.starts_with("http://") || base.len() == "http://".len() {
+            let failure = Failure::usage(format!("{url:?} is not a server address: use http://HOST:PORT"));
+            let is_other_port = base.starts_with("thalweg://") || base.starts_with("redis://");
+            return Err(if is_other_port {
+                failure.then("commands speak HTTP: give the HTTP address of the server")
+            } else {
+                failure
+            });
+        }
+        // A proxy from the environment would send data to a host that the command line does not name.
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .user_agent(concat!("thalweg/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(timeout))
+            .timeout_send_body(Some(timeout))
+            .timeout_recv_response(Some(timeout))
+            .timeout_per_read(Some(timeout.max(MIN_SILENCE)))
+            .build();
+        Ok(Self { transport: Transport::Server(config.into()), base })
+    }
+
+    pub(super) fn directory(directory: Directory) -> Self {
+        let base = directory.path.display().to_string();
+        Self { transport: Transport::Directory(Box::new(directory)), base }
+    }
+
+    /// Returns the directory; `None` if the node is a server.
+    pub(super) fn opened_directory(&self) -> Option<&Directory> {
+        match &self.transport {
+            Transport::Server(_) => None,
+            Transport::Directory(directory) => Some(directory),
+        }
+    }
+
+    pub(super) fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Sends a request and reads the whole reply; a status other than success is a [`Failure`].
+    pub(super) fn ask(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
+        self.complete(self.open(ask)?)
+    }
+
+    /// Reads the whole body of a reply.
+    fn complete(&self, OpenReply { status, headers, body }: OpenReply) -> Result<Reply, Failure> {
+        let mut bytes = Vec::new();
+        let read = body.take(MAX_REPLY_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|error| self.lost(error))?;
+        if bytes.len() as u64 > MAX_REPLY_BYTES {
+            return Err(self.not_ours("the reply is too long"));
+        }
+        Ok(Reply { status, headers, body: bytes })
+    }
+
+    /// Like [`ask`](Self::ask), but returns `None` for status 404.
+    pub(super) fn ask_if_there(&self, ask: Ask<'_>) -> Result<Option<Reply>, Failure> {
+        let reply = self.exchange(ask)?;
+        if reply.status == 404 { Ok(None) } else { self.complete(self.succeeded(reply)?).map(Some) }
+    }
+
+    /// Like [`ask`](Self::ask), but returns the body as JSON.
+    pub(super) fn json<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<T, Failure> {
+        self.parse(&self.ask(ask)?.body)
+    }
+
+    /// Parses the JSON of a reply.
+    pub(super) fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Failure> {
+        serde_json::from_slice(body).map_err(|error| self.not_ours(&error.to_string()))
+    }
+
+    /// Calls `line` with each line of an NDJSON reply as an object. The second argument is true if no further line has
+    /// arrived yet.
+    pub(super) fn lines(
+        &self,
+        ask: Ask<'_>,
+        mut line: impl FnMut(Map<String, Value>, bool) -> Step,
+    ) -> Result<(), Failure> {
+        let mut input = BufReader::with_capacity(256 * 1024, self.open(ask)?.body);
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            if input.read_until(b'\n', &mut text).map_err(|error| self.lost(error))? == 0 {
+                return Ok(());
+            }
+            let Ok(Value::Object(object)) = serde_json::from_slice(&text) else {
+                return Err(self.not_ours("a line of the reply is not a JSON object"));
+            };
+            if let Some(error) = object.get("error") {
+                return Err(self.failure_of(error, 500));
+            }
+            if line(object, !input.buffer().contains(&b'\n'))?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends a request. Returns the reply with its body unread; a status other than success is a [`Failure`].
+    pub(super) fn open(&self, ask: Ask<'_>) -> Result<OpenReply, Failure> {
+        let path = ask.path.split('?').next().unwrap_or_default();
+        let is_nameless = path.contains("//") || path.ends_with('/');
+        self.succeeded(self.exchange(ask)?).map_err(|failure| match &*failure.code {
+            // The usual cause is an unset variable in a script.
+            "unknown_route" if is_nameless => Failure::usage("a name on the command line is empty"),
+            _ => failure,
+        })
+    }
+
+    /// Converts an error reply of the node to a failure.
+    fn succeeded(&self, reply: OpenReply) -> Result<OpenReply, Failure> {
+        if (200..300).contains(&reply.status) {
+            return Ok(reply);
+        }
+        let mut text = Vec::new();
+        let _ = reply.body.take(MAX_ERROR_BYTES).read_to_end(&mut text);
+        Err(self.failure_of(&serde_json::from_slice(&text).unwrap_or_default(), reply.status))
+    }
+
+    /// Sends a request. Returns the reply, whatever its status.
+    fn exchange(&self, ask: Ask<'_>) -> Result<OpenReply, Failure> {
+        match &self.transport {
+            Transport::Server(agent) => {
+                let response = match &ask.body {
+                    Some(body) => agent.run(ask.request(&self.base, &body[..])?),
+                    None => agent.run(ask.request(&self.base, ())?),
+                };
+                let (head, body) = response.map_err(|error| self.lost(error))?.into_parts();
+                let body = Box::new(body.into_with_config().limit(u64::MAX).reader());
+                Ok(OpenReply { status: head.status.as_u16(), headers: head.headers, body })
+            }
+            Transport::Directory(directory) => {
+                let body = ask.body.as_deref().unwrap_or_default().to_vec();
+                let (head, body) = directory.exchange(ask.request("", body)?).into_parts();
+                Ok(OpenReply { status: head.status.as_u16(), headers: head.headers, body: Box::new(body) })
+            }
+        }
+    }
+
+    /// Converts an error object of the API to a failure.
+    pub(super) fn failure_of(&self, body: &Value, status: u16) -> Failure {
+        refusal::refused(status, body).unwrap_or_else(|| self.not_ours(&format!("status {status}")))
+    }
+
+    /// Converts a failure of the connection; the request or its answer is lost.
+    pub(super) fn lost(&self, error: impl Into<ureq::Error>) -> Failure {
+        let (base, error) = (&self.base, error.into());
+        if self.opened_directory().is_some() {
+            return Failure::new(Exit::Failed, "io", format!("{base}: {error}"));
+        }
+        let (message, next) = match error {
+            ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => (
+                format!("no server listens at {base}"),
+                "start a server with `thalweg serve`, name another one with --server, or open a directory with --data",
+            ),
+            ureq::Error::HostNotFound => (format!("{base}: no such host"), CHECK_ADDRESS),
+            ureq::Error::Io(error) if is_nowhere(&error) => {
+                (format!("{base} cannot be reached: {error}"), CHECK_ADDRESS)
+            }
+            ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => {
+                (format!("{base} cannot be reached in time"), CHECK_ADDRESS)
+            }
+            ureq::Error::Protocol(error) => (
+                format!("{base} does not answer in HTTP: {error}"),
+                "check the port: the native port of a server is by default the one after its HTTP port",
+            ),
+            ureq::Error::BadUri(why) => {
+                return Failure::usage(format!("{base}: {why}")).then("use http://HOST:PORT");
+            }
+            ureq::Error::Timeout(_) => (
+                format!("{base} did not answer in time"),
+                "the request may have been executed; read before you write again, or wait longer with --timeout",
+            ),
+            error => (
+                format!("{base}: {error}"),
+                "the connection broke and the request may have been executed; read before you write again",
+            ),
+        };
+        Failure::new(Exit::Unavailable, "unreachable", message).then(next)
+    }
+
+    /// Returns the failure for a reply that does not follow this API.
+    pub(super) fn not_ours(&self, what: &str) -> Failure {
+        let message = format!("{} did not answer like a Thalweg server: {what}", self.base);
+        Failure::new(Exit::Failed, "not_thalweg", message)
+            .then("check --server or THALWEG_SERVER, and that server and command have the same version")
+    }
+
+    /// Returns a part of a reply. Fails if it is missing; `what` describes it.
+    pub(super) fn required<T>(&self, found: Option<T>, what: &str) -> Result<T, Failure> {
+        found.ok_or_else(|| self.not_ours(&format!("the reply has no {what}")))
+    }
+
+    /// Returns the durability level of an acknowledgement.
+    pub(super) fn level(&self, reply: &Reply) -> Result<Durability, Failure> {
+        self.required(reply.header("thalweg-durability"), "durability level")
+    }
+}

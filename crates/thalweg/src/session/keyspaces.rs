@@ -1,0 +1,40 @@
+//! Requests for keyspaces. Descriptions and configurations are in the API's form.
+
+use serde_json::Value;
+use thalweg_server::parse::encode;
+use ureq::http::Method;
+
+use super::{Session, http::Ask};
+use crate::failure::Failure;
+
+impl Session {
+    /// Returns the names of the keyspaces.
+    pub fn keyspaces(&self) -> Result<Vec<String>, Failure> {
+        let names = self.list("/v1/kv", "keyspaces")?;
+        Ok(names.iter().filter_map(|item| item["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// Returns a keyspace with its statistics.
+    pub fn keyspace(&self, name: &str) -> Result<Value, Failure> {
+        self.http.json(Ask::get(path(name)))
+    }
+
+    /// Creates a keyspace; an existing one is not changed.
+    pub fn create_keyspace(&self, name: &str, config: &Value) -> Result<Value, Failure> {
+        self.write_json(Ask::new(Method::PUT, path(name)).json(config))
+    }
+
+    /// Changes the settings that `config` contains.
+    pub fn configure_keyspace(&self, name: &str, config: &Value) -> Result<Value, Failure> {
+        self.write(Ask::new(Method::PATCH, path(name)).json(config))?;
+        self.keyspace(name)
+    }
+
+    pub fn drop_keyspace(&self, name: &str) -> Result<(), Failure> {
+        self.write(Ask::delete(path(name))).map(drop)
+    }
+}
+
+fn path(keyspace: &str) -> String {
+    format!("/v1/keyspaces/{}", encode(keyspace.as_bytes()))
+}

@@ -1,0 +1,281 @@
+//! Requests for keys and values, and for several of them at once.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use thalweg_server::parse::encode;
+use thalweg_types::{Durability, LeaseId, command::Deadline};
+use ureq::http::Method;
+
+use super::{
+    Session,
+    http::{Ask, Reply, Step},
+};
+use crate::{
+    failure::{Exit, Failure},
+    render::{insert_bytes, take_bytes},
+};
+
+/// Acknowledgement of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Durability level that the write reached.
+    pub durability: Durability,
+    /// Revision of the write; `None` at level `none`.
+    pub revision: Option<u64>,
+}
+
+/// Value of a key with its revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub value: Vec<u8>,
+    pub revision: u64,
+}
+
+/// Condition of a write to a key, or to an entry of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Expected<'a> {
+    #[default]
+    Anything,
+    Absent,
+    Present,
+    /// The revision of the key, or the version of the entry.
+    Revision(u64),
+    Value(&'a [u8]),
+}
+
+/// Condition and lifetime of a put.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PutTerms<'a> {
+    pub expected: Expected<'a>,
+    pub deadline: Deadline,
+    pub lease: Option<LeaseId>,
+}
+
+/// Range and options of a scan.
+#[derive(Clone, Debug, Default)]
+pub struct ScanQuery {
+    pub prefix: Vec<u8>,
+    /// First key of the range, inclusive.
+    pub start: Option<Vec<u8>>,
+    /// End of the range, exclusive.
+    pub end: Option<Vec<u8>>,
+    pub limit: Option<u64>,
+    pub reverse: bool,
+    pub keys_only: bool,
+    /// Revision at which to read the keyspace.
+    pub revision: Option<u64>,
+    /// Cursor of an earlier page after which to resume.
+    pub cursor: Option<String>,
+}
+
+/// Pair of a scan; `value` is `None` if only keys were requested.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a> {
+    pub key: &'a [u8],
+    pub value: Option<&'a [u8]>,
+    pub revision: u64,
+}
+
+impl Ask<'_> {
+    /// Adds a condition as a header. A condition on the value is sent in a body instead.
+    pub(super) fn expect(self, expected: Expected<'_>) -> Self {
+        match expected {
+            Expected::Anything | Expected::Value(_) => self,
+            Expected::Absent => self.header("if-none-match", "*"),
+            Expected::Present => self.header("if-match", "*"),
+            Expected::Revision(revision) => self.header("if-match", format!("\"{revision}\"")),
+        }
+    }
+
+    /// Adds a deadline as a header, unless it is the default.
+    pub(super) fn deadline(self, deadline: Deadline) -> Self {
+        if deadline == Deadline::Default { self } else { self.header("thalweg-ttl", ttl_text(deadline)) }
+    }
+}
+
+impl Session {
+    pub fn put(&self, keyspace: &str, key: &[u8], value: &[u8], terms: &PutTerms<'_>) -> Result<Written, Failure> {
+        let PutTerms { expected, deadline, lease } = *terms;
+        if let Expected::Value(expected) = expected {
+            let mut write = write_json("put", keyspace, key, Some(value));
+            write["ttl_seconds"] = match deadline {
+                Deadline::After(ttl) => json!(ttl.as_secs_f64()),
+                other => json!(ttl_text(other)),
+            };
+            if let Some(lease) = lease {
+                write["lease"] = json!(lease.0);
+            }
+            return self.commit_if(keyspace, key, expected, write);
+        }
+        let mut ask = Ask::new(Method::PUT, key_path(keyspace, key)).body(value).expect(expected).deadline(deadline);
+        if let Some(lease) = lease {
+            ask = ask.header("thalweg-lease", lease.to_string());
+        }
+        self.written(&self.write(ask)?)
+    }
+
+    /// Puts all pairs or none, in one commit.
+    pub fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure> {
+        if let [(key, value)] = pairs {
+            return self.put(keyspace, key, value, &PutTerms::default());
+        }
+        let writes = pairs.iter().map(|(key, value)| write_json("put", keyspace, key, Some(value)));
+        let commit = json!({ "writes": writes.collect::<Vec<_>>() });
+        self.written(&self.write(Ask::post("/v1/commit").json(&commit))?)
+    }
+
+    pub fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Found>, Failure> {
+        self.found(Ask::get(key_path(keyspace, key)), |failure| failure.exit == Exit::NotFound)
+    }
+
+    /// Returns the value of a key at a revision; `None` if it had none.
+    pub fn get_at(&self, keyspace: &str, key: &[u8], revision: u64) -> Result<Option<Found>, Failure> {
+        let path = format!("{}?revision={revision}", key_path(keyspace, key));
+        self.found(Ask::get(path), |failure| failure.code == "not_found")
+    }
+
+    fn found(&self, ask: Ask<'_>, is_missing: impl FnOnce(&Failure) -> bool) -> Result<Option<Found>, Failure> {
+        let reply = match self.http.ask(ask) {
+            Err(failure) if is_missing(&failure) => return Ok(None),
+            reply => reply?,
+        };
+        let revision = self.http.required(reply.revision(), "revision of the value")?;
+        Ok(Some(Found { value: reply.body, revision }))
+    }
+
+    /// Returns a page of a key's versions before a revision, newest first, in the API's form.
+    pub fn versions(&self, keyspace: &str, key: &[u8], before: Option<u64>, limit: u64) -> Result<Value, Failure> {
+        let path = key_path(keyspace, key).replacen("/v1/kv/", "/v1/versions/", 1);
+        let before = before.map_or(String::new(), |before| format!("&before={before}"));
+        self.http.json(Ask::get(format!("{path}?limit={limit}{before}")))
+    }
+
+    /// Deletes a key. A missing key is a success unless `expected` requires it.
+    pub fn delete(&self, keyspace: &str, key: &[u8], expected: Expected<'_>) -> Result<Written, Failure> {
+        if let Expected::Value(expected) = expected {
+            return self.commit_if(keyspace, key, expected, write_json("delete", keyspace, key, None));
+        }
+        match self.write(Ask::delete(key_path(keyspace, key)).expect(expected)) {
+            Err(failure) if failure.exit == Exit::NotFound => match expected {
+                Expected::Anything | Expected::Absent => {
+                    Ok(Written { durability: self.durability.unwrap_or_default(), revision: None })
+                }
+                _ => Err(Failure { exit: Exit::Conflict, ..failure }
+                    .then("nothing was written, since the key does not exist")),
+            },
+            reply => self.written(&reply?),
+        }
+    }
+
+    /// Sends a write under the condition that the key has exactly this value.
+    fn commit_if(&self, keyspace: &str, key: &[u8], value: &[u8], write: Value) -> Result<Written, Failure> {
+        let mut expect = Map::new();
+        insert_bytes(&mut expect, "value", value);
+        let mut condition = Map::from_iter([("keyspace".into(), json!(keyspace)), ("expect".into(), expect.into())]);
+        insert_bytes(&mut condition, "key", key);
+        let commit = json!({ "conditions": [condition], "writes": [write] });
+        self.written(&self.write(Ask::post("/v1/commit").json(&commit))?)
+    }
+
+    /// Calls `visit` with the pairs of a keyspace; a missing one is empty. Returns a cursor if the limit left out pairs.
+    pub fn scan(
+        &self,
+        keyspace: &str,
+        query: &ScanQuery,
+        visit: &mut dyn FnMut(Pair<'_>) -> Step,
+    ) -> Result<Option<String>, Failure> {
+        if query.limit == Some(0) {
+            return Ok(None);
+        }
+        let (mut whole, mut cursor) = (false, None);
+        let scanned = self.http.lines(Ask::get(scan_path(keyspace, query)), |object, _| {
+            let Some(key) = take_bytes(&object, "key") else {
+                whole = object.contains_key("count");
+                cursor = object.get("cursor").and_then(Value::as_str).map(str::to_owned);
+                return Ok(std::ops::ControlFlow::Continue(()));
+            };
+            let value = take_bytes(&object, "value");
+            let revision = object.get("revision").and_then(Value::as_u64).unwrap_or_default();
+            let step = visit(Pair { key: &key, value: value.as_deref(), revision })?;
+            whole |= step.is_break();
+            Ok(step)
+        });
+        match scanned {
+            Err(failure) if failure.code == "no_such_keyspace" => Ok(None),
+            Ok(()) if !whole => Err(self.http.not_ours("the reply ended before its last line")),
+            scanned => scanned.map(|()| cursor),
+        }
+    }
+
+    /// Adds to a counter. Returns its new value.
+    pub fn add(&self, keyspace: &str, key: &[u8], delta: i64) -> Result<(i64, Written), Failure> {
+        let reply = self.write(Ask::post(format!("{}?add={delta}", key_path(keyspace, key))))?;
+        let value = self.http.parse::<Value>(&reply.body)?["value"].as_i64();
+        Ok((self.http.required(value, "value of the counter")?, self.written(&reply)?))
+    }
+
+    /// Removes all keys with a prefix. Returns their number, unless there were too many to count.
+    pub fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
+        let path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(prefix));
+        let reply = self.write(Ask::delete(path))?;
+        Ok((self.http.parse::<Value>(&reply.body)?["keys"].as_u64(), self.written(&reply)?))
+    }
+
+    /// Executes a commit; request and answer are the API's. A directory has no subjects, so it rejects a commit that
+    /// publishes.
+    pub fn commit(&self, commit: &[u8]) -> Result<Value, Failure> {
+        let publishes = |commit: Value| commit["publish"].as_array().is_some_and(|batches| !batches.is_empty());
+        if self.http.opened_directory().is_some() && serde_json::from_slice(commit).is_ok_and(publishes) {
+            let message = "a directory has no subjects: leave out `publish`, or send the commit to a server";
+            return Err(Failure::new(Exit::Usage, "no_server", message));
+        }
+        self.write_json(Ask::post("/v1/commit").json_text(commit))
+    }
+
+    /// Executes a transaction; request and answer are the API's.
+    pub fn transact(&self, transaction: &[u8]) -> Result<Value, Failure> {
+        self.write_json(Ask::post("/v1/txn").json_text(transaction))
+    }
+
+    pub(super) fn written(&self, reply: &Reply) -> Result<Written, Failure> {
+        Ok(Written { durability: self.http.level(reply)?, revision: reply.revision() })
+    }
+}
+
+/// Formats a put or a delete for `/v1/commit`.
+fn write_json(op: &str, keyspace: &str, key: &[u8], value: Option<&[u8]>) -> Value {
+    let mut object = Map::from_iter([("op".into(), json!(op)), ("keyspace".into(), json!(keyspace))]);
+    insert_bytes(&mut object, "key", key);
+    if let Some(value) = value {
+        insert_bytes(&mut object, "value", value);
+    }
+    Value::Object(object)
+}
+
+/// Formats a deadline for the API.
+pub(super) fn ttl_text(deadline: Deadline) -> String {
+    match deadline {
+        Deadline::After(ttl) => Duration::as_secs_f64(&ttl).to_string(),
+        Deadline::Never => "never".to_owned(),
+        Deadline::Keep => "keep".to_owned(),
+        Deadline::Default | Deadline::At(_) => "default".to_owned(),
+    }
+}
+
+pub(super) fn key_path(keyspace: &str, key: &[u8]) -> String {
+    format!("/v1/kv/{}/{}", encode(keyspace.as_bytes()), encode(key))
+}
+
+fn scan_path(keyspace: &str, query: &ScanQuery) -> String {
+    let mut path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(&query.prefix));
+    let mut add = |name: &str, value: Option<String>| path.extend(value.map(|value| format!("&{name}={value}")));
+    add("start", query.start.as_deref().map(encode));
+    add("end", query.end.as_deref().map(encode));
+    add("limit", query.limit.map(|limit| limit.to_string()));
+    add("revision", query.revision.map(|revision| revision.to_string()));
+    add("cursor", query.cursor.as_ref().map(|cursor| encode(cursor.as_bytes())));
+    add("reverse", query.reverse.then(|| "true".to_owned()));
+    add("keys_only", query.keys_only.then(|| "true".to_owned()));
+    path
+}

@@ -1,0 +1,73 @@
+//! Requests for the lifetime of keys, and for leases. Leases are in the API's form.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use thalweg_types::{LeaseId, command::Deadline};
+use ureq::http::Method;
+
+use super::{
+    Session,
+    http::Ask,
+    kv::{Written, key_path, ttl_text},
+};
+use crate::failure::Failure;
+
+/// Maximum number of leases in a page, and of the keys of one lease.
+const PAGE: usize = 1000;
+
+/// Revision, remaining lifetime and lease of a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeyLife {
+    pub revision: u64,
+    /// Time until the earlier of the key's deadline and its lease's; `None` if it does not expire.
+    pub remaining: Option<Duration>,
+    pub lease: Option<LeaseId>,
+}
+
+impl Session {
+    /// Returns the lifetime of a key; `None` if it does not exist.
+    pub fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLife>, Failure> {
+        let ask = Ask::new(Method::HEAD, key_path(keyspace, key));
+        let Some(reply) = self.http.ask_if_there(ask)? else { return Ok(None) };
+        Ok(Some(KeyLife {
+            revision: self.http.required(reply.revision(), "revision of the value")?,
+            remaining: reply.header("thalweg-ttl").and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            lease: reply.header("thalweg-lease").map(LeaseId),
+        }))
+    }
+
+    /// Changes the deadline of a key. Returns true if the key exists.
+    pub fn touch(&self, keyspace: &str, key: &[u8], deadline: Deadline) -> Result<bool, Failure> {
+        let path = format!("{}?ttl={}", key_path(keyspace, key), ttl_text(deadline));
+        match self.write(Ask::new(Method::PATCH, path).body(b"")) {
+            Err(failure) if matches!(&*failure.code, "not_found" | "no_such_keyspace") => Ok(false),
+            reply => reply.map(|_| true),
+        }
+    }
+
+    pub fn grant_lease(&self, id: Option<LeaseId>, ttl: Duration) -> Result<Value, Failure> {
+        let mut body = json!({ "ttl_seconds": ttl.as_secs_f64() });
+        if let Some(id) = id {
+            body["id"] = json!(id.0);
+        }
+        self.write_json(Ask::post("/v1/leases").json(&body))
+    }
+
+    pub fn leases(&self) -> Result<Vec<Value>, Failure> {
+        self.list(&format!("/v1/leases?limit={PAGE}"), "leases")
+    }
+
+    /// Returns a lease with its keys.
+    pub fn lease(&self, id: LeaseId) -> Result<Value, Failure> {
+        self.http.json(Ask::get(format!("/v1/leases/{id}?limit={PAGE}")))
+    }
+
+    pub fn keep_lease(&self, id: LeaseId) -> Result<Value, Failure> {
+        self.write_json(Ask::post(format!("/v1/leases/{id}/keep-alive")))
+    }
+
+    pub fn revoke_lease(&self, id: LeaseId) -> Result<Written, Failure> {
+        self.written(&self.write(Ask::delete(format!("/v1/leases/{id}")))?)
+    }
+}

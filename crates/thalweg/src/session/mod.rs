@@ -1,0 +1,130 @@
+//! The connection of a command to a node: to a server, or to a directory that this process opens.
+//!
+//! Both are reached through the HTTP API. For a directory its router runs in this process ([`directory`]), so a command
+//! behaves alike for both, and each request is written once.
+//!
+//! Owns: the requests of commands, with their paths, headers and bodies, and the meaning of replies and failures.
+//! Does not own: command-line options and output (`commands`), and the behaviour of the API (`thalweg_http`).
+//!
+//! ```text
+//! kv  keyspaces  streams  groups  leases  caches  subjects  watch  snapshot  node     requests by subject
+//!          │             coordination │         record │        events │
+//!          └──────────────────────────┴── Session ─────┴───────────────┘
+//!                                           http                                     one exchange, its failures
+//!                                         directory                                  the API over an open directory
+//! ```
+
+mod caches;
+mod coordination;
+mod directory;
+mod events;
+mod groups;
+mod http;
+mod keyspaces;
+mod kv;
+mod leases;
+mod node;
+mod record;
+mod refusal;
+mod snapshot;
+mod streams;
+mod subjects;
+mod watch;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use thalweg_types::Durability;
+
+use self::{
+    directory::Directory,
+    http::{Ask, Http, Reply},
+};
+use crate::{
+    args::{Place, ServerPlace},
+    failure::Failure,
+};
+
+pub use self::{
+    caches::Entry,
+    coordination::{Coordination, of_recipe},
+    directory::Access,
+    groups::{GroupCall, PushAsk},
+    kv::{Expected, Pair, PutTerms, ScanQuery, Written},
+    record::{Record, StreamRecord},
+    snapshot::{PartialFile, SnapshotAsk},
+    streams::{Appended, ProducerRow, StreamRow},
+    subjects::{Message, Published, SubscribeQuery, SubscriptionEvent},
+    watch::{Change, WatchKeys, WatchQuery},
+};
+
+/// Requests of one command to a node.
+pub struct Session {
+    http: Http,
+    /// Durability level that the user requests; `None` for the node's default.
+    durability: Option<Durability>,
+}
+
+impl Session {
+    /// Opens the directory, or prepares the connection to the server.
+    pub fn open(place: &Place, access: Access) -> Result<Self, Failure> {
+        let http = match &place.data {
+            Some(data) => Http::directory(Directory::open(data, access, place.durability)?),
+            None => Http::server(&place.url(), place.timeout)?,
+        };
+        Ok(Self { http, durability: place.durability })
+    }
+
+    /// Opens a node, calls `work`, and closes the node. A failure of `work` takes precedence over one of closing.
+    pub fn with<T>(
+        place: &Place,
+        access: Access,
+        work: impl FnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let session = Self::open(place, access)?;
+        let done = work(&session);
+        let closed = session.close();
+        let done = done?;
+        closed?;
+        Ok(done)
+    }
+
+    /// Prepares the connection to a server, for requests that a directory cannot serve.
+    pub fn of_server(place: &ServerPlace) -> Result<Self, Failure> {
+        Ok(Self { http: Http::server(&place.url(), place.timeout)?, durability: None })
+    }
+
+    /// Closes the node. A directory is flushed, so that the next open is fast.
+    pub fn close(&self) -> Result<(), Failure> {
+        self.http.opened_directory().map_or(Ok(()), Directory::close)
+    }
+
+    /// Sends a write at the durability level that the user requests.
+    fn write(&self, ask: Ask<'_>) -> Result<Reply, Failure> {
+        self.http.ask(match self.durability {
+            Some(level) => ask.header("thalweg-durability", level.name()),
+            None => ask,
+        })
+    }
+
+    /// Sends a write, and returns the JSON of its reply.
+    fn write_json<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Result<T, Failure> {
+        self.http.parse(&self.write(ask)?.body)
+    }
+
+    /// Returns all items of a list, page by page. `path` includes a query, to which the cursor of a page is added.
+    fn list(&self, path: &str, field: &str) -> Result<Vec<Value>, Failure> {
+        let (mut items, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let mut page: Value = self.http.json(Ask::get(format!("{path}{cursor}")))?;
+            match page[field].take() {
+                Value::Array(listed) => items.extend(listed),
+                _ => return Err(self.http.not_ours(&format!("the reply has no list of {field}"))),
+            }
+            cursor = match &page["cursor"] {
+                Value::Null => return Ok(items),
+                Value::String(next) => format!("&cursor={next}"),
+                next => format!("&cursor={next}"),
+            };
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Requests for the node as a whole. Answers are in the API's form.
+
+use serde_json::{Value, json};
+
+use super::{Session, http::Ask};
+use crate::failure::Failure;
+
+impl Session {
+    pub fn status(&self) -> Result<Value, Failure> {
+        match self.http.opened_directory() {
+            Some(directory) => Ok(directory.status()),
+            None => self.http.json(Ask::get("/v1/status")),
+        }
+    }
+
+    /// Computes the digest of the state. Calls `progress` with the number of rows read, if this process computes it.
+    pub fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
+        match self.http.opened_directory() {
+            Some(directory) => directory.digest(progress),
+            None => self.write_json(Ask::post("/v1/state/digest")),
+        }
+    }
+
+    /// Returns the digest of the state that the server computed last.
+    pub fn last_state_digest(&self) -> Result<Value, Failure> {
+        if self.http.opened_directory().is_some() {
+            let message = "--last needs a server: only a server keeps the last digest";
+            return Err(Failure::usage(message));
+        }
+        self.http.json(Ask::get("/v1/state/digest"))
+    }
+
+    /// Returns the version of the state machine in force, and the highest version that the node supports.
+    pub fn state_version(&self) -> Result<Value, Failure> {
+        self.http.json(Ask::get("/v1/state/version"))
+    }
+
+    /// Raises the version of the state machine in force.
+    pub fn raise_version(&self, to: u16) -> Result<Value, Failure> {
+        self.write_json(Ask::post("/v1/state/version").json(&json!({ "to": to })))
+    }
+}

@@ -1,0 +1,61 @@
+//! Conversion of error replies of the API to failures of commands, with advice in terms of commands.
+
+use serde_json::Value;
+use thalweg_types::Action;
+
+use crate::{
+    failure::{Exit, Failure, exit_of},
+    render,
+};
+
+/// Converts an error object of the API; `None` if the body is not one.
+pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
+    let field = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
+    let number = |name: &str| body.get(name).and_then(Value::as_u64);
+    let code = field("code")?;
+    let action = match field("retry").as_deref() {
+        Some("retry") => Action::Retry,
+        Some("fix") => Action::Fix,
+        _ => Action::Stop,
+    };
+    let exit = if matches!(status, 404 | 410 | 416) { Exit::NotFound } else { exit_of(&code, action) };
+    let message = field("message").unwrap_or_else(|| format!("status {status}"));
+    let failure = Failure::new(exit, code, message);
+    let hint = match &*failure.code {
+        "no_such_stream" => Some("`thalweg streams` lists the existing streams; `thalweg append` creates one"),
+        "no_such_group" => Some("`thalweg groups list` lists the existing groups; `thalweg groups create` creates one"),
+        "no_such_keyspace" => Some("`thalweg keyspaces` lists the existing keyspaces"),
+        "no_such_lease" => Some("`thalweg lease list` lists the active leases; `thalweg lease grant` grants one"),
+        "producer_fenced" | "sequence_gap" | "unknown_producer" | "duplicate_too_old" => {
+            Some("nothing was written; `thalweg streams producers STREAM` shows the state of the producers")
+        }
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        return Some(failure.then(hint));
+    }
+    if let Some(oldest) = number("oldest") {
+        return Some(failure.then(format!("continue with `--from {oldest}`, or read the current data")));
+    }
+    Some(match (status, number("start"), number("next")) {
+        (410, Some(start), _) => failure.then(format!("read with `--from {start}`")),
+        (416, _, Some(next)) => {
+            failure.then(format!("the next record will have offset {next}; `thalweg tail` waits for it"))
+        }
+        (409, _, Some(_)) => {
+            failure.then("nothing was written; read the records in between, then append at the next offset")
+        }
+        (412, ..) => failure.then(format!("nothing was written; read {} and retry", culprit(body))),
+        _ => failure,
+    })
+}
+
+/// Returns the key whose condition was not met, if the error names it.
+fn culprit(body: &Value) -> String {
+    let keyspace = body.get("keyspace").and_then(Value::as_str);
+    let key = body.as_object().and_then(|object| render::take_bytes(object, "key"));
+    match (keyspace, key) {
+        (Some(keyspace), Some(key)) => format!("{} of {keyspace}", render::one_line(&key)),
+        _ => "the key".to_owned(),
+    }
+}

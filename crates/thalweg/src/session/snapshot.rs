@@ -1,0 +1,153 @@
+//! Download of a snapshot into a file, resumed after a broken connection.
+
+use std::{
+    io::{self, BufReader, Read, Seek, SeekFrom, Write},
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use thalweg_engine::snapshot::{Compression, PartialSnapshot, SnapshotFile, survey};
+use thalweg_types::Lsn;
+
+use super::{Session, http::Ask};
+use crate::{
+    failure::{Exit, Failure},
+    render,
+};
+
+/// Time for which a backup retries to reach a lost server, equal to the time for which the server keeps a snapshot.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum number of snapshots begun: a server that restarted, or was unreachable for too long, has lost the previous
+/// one.
+const TRIES: u32 = 3;
+/// Pause between two attempts to resume.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Options of a snapshot, and a callback for the number of received bytes.
+pub struct SnapshotAsk<'a> {
+    pub since: Option<Lsn>,
+    pub compression: Compression,
+    pub progress: &'a mut dyn FnMut(u64),
+}
+
+/// A file that is being written.
+pub struct PartialFile {
+    pub path: PathBuf,
+    pub file: SnapshotFile,
+}
+
+impl PartialFile {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.file.write_all(bytes).map_err(|error| self.fault(&error))
+    }
+
+    fn fault(&self, error: &io::Error) -> Failure {
+        Failure::file(&self.path, error)
+    }
+
+    /// Truncates the file after its last complete chunk. Returns its remaining contents; `None` without a complete
+    /// chunk.
+    fn cut(&mut self) -> Result<Option<PartialSnapshot>, Failure> {
+        let Self { path, file } = self;
+        let fault = |error: io::Error| Failure::file(path, &error);
+        let mut written = file.file().map_err(fault)?;
+        written.seek(SeekFrom::Start(0)).map_err(fault)?;
+        let Ok(partial) = survey(BufReader::new(written)) else { return Ok(None) };
+        file.cut(partial.bytes).map_err(fault)?;
+        Ok(Some(partial))
+    }
+}
+
+impl Session {
+    /// Writes a snapshot to a file.
+    pub fn snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<(), Failure> {
+        for left in (0..TRIES).rev() {
+            match self.take_one_snapshot(ask, out)? {
+                Went::Whole => return Ok(()),
+                Went::Lost(failed) if self.http.opened_directory().is_some() => return Err(failed),
+                Went::Lost(lost) if left == 0 => return Err(given_up(lost)),
+                Went::Lost(lost) => {
+                    let again = format!("{}: the server no longer has the snapshot; taking a new one", lost.message);
+                    render::note(&again);
+                    out.file.cut(0).map_err(|error| out.fault(&error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one snapshot, and resumes it while the server has it.
+    fn take_one_snapshot(&self, ask: &mut SnapshotAsk<'_>, out: &mut PartialFile) -> Result<Went, Failure> {
+        let since = ask.since.map_or_else(String::new, |lsn| format!("&since={lsn}"));
+        let first = format!("/v1/snapshot?compress={}{since}", ask.compression.name());
+        let mut reply = self.http.open(Ask::get(first))?;
+        let name = reply.headers.get("thalweg-snapshot").and_then(|name| name.to_str().ok()).map(str::to_owned);
+        let mut bytes = 0;
+        loop {
+            let Err(broken) = copy(&mut reply.body, out, &mut bytes, ask.progress)? else { return Ok(Went::Whole) };
+            let lost = self.http.lost(broken);
+            let (Some(name), Some(partial)) = (&name, out.cut()?) else { return Ok(Went::Lost(lost)) };
+            if partial.is_complete {
+                // The snapshot is complete; only the end of the reply was lost.
+                return Ok(Went::Whole);
+            }
+            bytes = partial.bytes;
+            let rest = format!("/v1/snapshot?resume={name}&chunk={}", partial.chunks);
+            match self.go_on(&rest, lost)? {
+                Ok(rest) => reply.body = rest,
+                Err(gone) => return Ok(Went::Lost(gone)),
+            }
+        }
+    }
+
+    /// Retries to request the remaining chunks until the server is reachable and has noticed the broken connection. The
+    /// inner error means that the server no longer has the snapshot.
+    fn go_on(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read + Send>, Failure>, Failure> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.http.open(Ask::get(path)) {
+                Ok(reply) => return Ok(Ok(reply.body)),
+                Err(failure) if matches!(&*failure.code, "snapshot_gone" | "chunk_gone") => return Ok(Err(failure)),
+                Err(failure) if failure.exit == Exit::Unavailable && Instant::now() < until => thread::sleep(PAUSE),
+                Err(failure) if failure.exit == Exit::Unavailable => return Err(lost),
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+}
+
+/// Result of taking a snapshot.
+enum Went {
+    Whole,
+    /// The connection broke, and the snapshot can't be resumed.
+    Lost(Failure),
+}
+
+fn given_up(lost: Failure) -> Failure {
+    let message = format!("the snapshot was lost {TRIES} times before its end, last because: {}", lost.message);
+    Failure::new(Exit::Unavailable, "snapshot_lost", message)
+        .then("find out why the connection breaks or the server restarts, or run the backup on the server's machine")
+}
+
+/// Copies until the end of the body, or until the connection breaks, which is the inner error.
+fn copy(
+    body: &mut impl Read,
+    out: &mut PartialFile,
+    bytes: &mut u64,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Result<(), io::Error>, Failure> {
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match body.read(&mut buffer) {
+            Ok(0) => return Ok(Ok(())),
+            Ok(read) => {
+                out.append(&buffer[..read])?;
+                *bytes += read as u64;
+                progress(*bytes);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+}

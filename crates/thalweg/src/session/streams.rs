@@ -1,0 +1,215 @@
+//! Requests for streams: appends, reads and tails of records, configuration, producers.
+
+use std::{cell::Cell, ops::ControlFlow};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use thalweg_server::parse::encode;
+use thalweg_types::{
+    Durability, SpaceTime,
+    command::{AppendTerms, ExpectedOffset, ProducerStamp},
+};
+use ureq::http::Method;
+
+use super::{
+    Session,
+    events::{Endless, Part},
+    http::{Ask, Step},
+    record::{Record, StreamRecord, records_json},
+};
+use crate::{
+    failure::{Exit, Failure},
+    render::note,
+};
+
+/// Number of records requested per page.
+const PAGE_RECORDS: u64 = 10_000;
+/// Bytes of records requested per page.
+const PAGE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Acknowledgement of an append.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    pub durability: Durability,
+    /// First and next offset; `None` at level `none`.
+    pub offsets: Option<(u64, u64)>,
+    /// True if the producer had sent the append before.
+    pub duplicate: bool,
+}
+
+/// State of a producer of a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProducerRow {
+    pub id: String,
+    pub epoch: u64,
+    pub next_sequence: u64,
+    /// Time of the last append in microseconds since 1970.
+    pub last_time_micros: u64,
+}
+
+/// Description of a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamRow {
+    pub name: String,
+    /// Oldest retained offset of the stream.
+    pub start: u64,
+    /// Offset that the next record will get.
+    pub next: u64,
+    pub bytes: u64,
+    /// Space time of the newest record in microseconds since 1970; 0 if there never was one.
+    #[serde(default)]
+    pub last_time_micros: u64,
+    /// Configuration in the API's form.
+    pub config: Value,
+}
+
+/// Called with each record; `Break` ends the read early.
+type VisitRecords<'v> = &'v mut dyn FnMut(StreamRecord) -> Step;
+
+impl Session {
+    /// Appends all records or none; creates the stream if it is missing.
+    pub fn append(&self, stream: &str, records: &[Record], terms: &AppendTerms<'_>) -> Result<Appended, Failure> {
+        let mut path = format!("{}/records?", path(stream));
+        if terms.expected != ExpectedOffset::Any {
+            path.push_str(&format!("expected={}&", terms.expected));
+        }
+        if let Some(ProducerStamp { id, epoch, sequence }) = terms.producer {
+            let id = encode(id.as_bytes());
+            path.push_str(&format!("producer={id}&epoch={epoch}&sequence={sequence}&"));
+        }
+        let ask = match records {
+            // A single payload is sent as raw bytes: as JSON, one of the largest size could exceed the request limit.
+            [Record { key, headers, payload, is_tombstone: false }] if headers.is_empty() => {
+                path.extend(key.as_ref().map(|key| format!("key={}", encode(key))));
+                Ask::post(path).body(payload).header("content-type", "application/octet-stream")
+            }
+            records => Ask::post(path).json(&records_json(records)),
+        };
+        let reply = self.write(ask)?;
+        let ack: Value = self.http.parse(&reply.body)?;
+        let count = ack["count"].as_u64().unwrap_or(records.len() as u64);
+        Ok(Appended {
+            durability: self.http.level(&reply)?,
+            offsets: ack["first"].as_u64().map(|first| (first, first + count)),
+            duplicate: ack["duplicate"] == json!(true),
+        })
+    }
+
+    /// Visits records from `from` to the current end, at most `limit`.
+    pub fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+        let (mut from, mut left, mut end) = (from, limit, None);
+        while left > 0 && end.is_none_or(|end| from < end) {
+            let page = left.min(PAGE_RECORDS);
+            let path = format!("{}/records?from={from}&limit={page}&max_bytes={PAGE_BYTES}", path(stream));
+            let (mut whole, mut stopped) = (false, false);
+            self.http.lines(Ask::get(path), |object, _| {
+                let Some(record) = StreamRecord::of(&object) else {
+                    whole = true;
+                    // Records appended during the read are not part of it.
+                    end = end.or(object.get("high_watermark").and_then(Value::as_u64));
+                    // Compaction may leave gaps, so the last record does not show how far the page reaches.
+                    from = object.get("next").and_then(Value::as_u64).unwrap_or(from).max(from);
+                    return Ok(ControlFlow::Continue(()));
+                };
+                from = record.offset + 1;
+                left -= 1;
+                let step = visit(record)?;
+                stopped = step.is_break();
+                Ok(step)
+            })?;
+            if stopped {
+                break;
+            }
+            if !whole || end.is_none() {
+                return Err(self.http.not_ours("the reply ended before its last line"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Like `read`, and then continues with new records until `visit` ends it, also after restarts of the server.
+    pub fn tail(&self, stream: &str, from: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
+        if self.http.opened_directory().is_some() {
+            self.read(stream, from, u64::MAX, visit)?;
+            note("end of the stream: while this command has the directory open, no other process can append");
+            return Ok(());
+        }
+        let from = Cell::new(from);
+        let endless = Endless {
+            path: &|| format!("{}/records?from={}", path(stream), from.get()),
+            next: &|| format!("retrying from offset {}", from.get()),
+            resumes: true,
+        };
+        endless.follow(&self.http, &mut |part| {
+            let Part::Event(event) = part else { return Ok(ControlFlow::Continue(())) };
+            let Some(record) = StreamRecord::of(&event.object) else { return Ok(ControlFlow::Continue(())) };
+            from.set(record.offset + 1);
+            visit(record)
+        })
+    }
+
+    /// Returns the first offset whose record is not older than `micros`, in microseconds since 1970.
+    pub fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
+        let path = format!("{}/records?since={}&limit=1", path(stream), SpaceTime(micros));
+        let mut found = None;
+        self.http.lines(Ask::get(path), |object, _| {
+            found = found.or(StreamRecord::of(&object).map(|record| record.offset));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        found.map_or_else(|| Ok(self.stream(stream)?.next), Ok)
+    }
+
+    pub fn streams(&self) -> Result<Vec<StreamRow>, Failure> {
+        self.rows(self.list("/v1/streams?limit=10000", "streams")?)
+    }
+
+    pub fn stream(&self, name: &str) -> Result<StreamRow, Failure> {
+        self.http.json(Ask::get(path(name)))
+    }
+
+    /// Creates a stream; an existing one is not changed. Returns true if it was created.
+    pub fn create_stream(&self, name: &str, config: &Value) -> Result<(StreamRow, bool), Failure> {
+        let reply = self.write(Ask::new(Method::PUT, path(name)).json(config))?;
+        Ok((self.http.parse(&reply.body)?, reply.status == 201))
+    }
+
+    /// Creates a stream, or sets an existing one's configuration.
+    pub fn configure_stream(&self, name: &str, config: &Value) -> Result<StreamRow, Failure> {
+        match self.write(Ask::new(Method::PATCH, path(name)).json(config)) {
+            Err(failure) if failure.exit == Exit::NotFound => _ = self.create_stream(name, config)?,
+            configured => _ = configured?,
+        }
+        self.stream(name)
+    }
+
+    /// Removes the records below `before`.
+    pub fn trim_stream(&self, name: &str, before: u64) -> Result<StreamRow, Failure> {
+        self.write(Ask::post(format!("{}/trim", path(name))).json(&json!({ "before": before })))?;
+        self.stream(name)
+    }
+
+    pub fn delete_stream(&self, name: &str) -> Result<(), Failure> {
+        self.write(Ask::delete(path(name))).map(drop)
+    }
+
+    /// Returns the stream's producers.
+    pub fn producers(&self, stream: &str) -> Result<Vec<ProducerRow>, Failure> {
+        self.rows(self.list(&format!("{}/producers", path(stream)), "producers")?)
+    }
+
+    /// Assigns a producer a new epoch and returns it; creates the stream if it is missing.
+    pub fn open_producer(&self, stream: &str, id: &str) -> Result<u64, Failure> {
+        let path = format!("{}/producers/{}", path(stream), encode(id.as_bytes()));
+        let opened: Value = self.write_json(Ask::post(path))?;
+        self.http.required(opened["epoch"].as_u64(), "epoch of the producer")
+    }
+
+    fn rows<T: serde::de::DeserializeOwned>(&self, items: Vec<Value>) -> Result<Vec<T>, Failure> {
+        let rows = serde_json::from_value(Value::Array(items));
+        rows.map_err(|error| self.http.not_ours(&error.to_string()))
+    }
+}
+
+pub(super) fn path(stream: &str) -> String {
+    format!("/v1/streams/{}", encode(stream.as_bytes()))
+}

@@ -1,0 +1,113 @@
+//! Encodings of types that a declaration chooses for one field.
+
+use std::time::Duration;
+
+use super::{
+    field::{EncodeError, Field},
+    list::List,
+    reader::{Malformed, Reader},
+};
+
+/// A way to encode a `T` in one field, where it differs from the type's own encoding or has narrower limits.
+pub trait Encoding<'a, T> {
+    /// Name of the layout in the format documents.
+    fn layout() -> String;
+    /// Appends the encoded value.
+    fn put(value: &T, out: &mut Vec<u8>) -> Result<(), EncodeError>;
+    /// Decodes a value; `what` names it in errors.
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<T, Malformed>;
+}
+
+/// Defines encodings that convert a value to a type with an encoding and back. The conversion back returns `None` for
+/// a value that is not allowed. An encoding that allows only some values has a layout of its own.
+macro_rules! conversions {
+    ($(
+        $(#[$doc:meta])*
+        $vis:vis $name:ident: $ty:ty as $encoded:ty $(, $layout:literal)? { put $put:expr, take $take:expr }
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        $vis enum $name {}
+
+        $crate::codec::conversion!($name: $ty as $encoded $(, $layout)? { put $put, take $take });
+    )*};
+}
+
+/// Defines one more conversion for an encoding that exists.
+macro_rules! conversion {
+    (layout $encoded:ty) => { <$encoded as $crate::codec::Field>::layout() };
+    (layout $encoded:ty, $layout:literal) => { $layout.to_owned() };
+    (expected) => { "value within its limits" };
+    (expected $layout:literal) => { $layout };
+    ($name:ident: $ty:ty as $encoded:ty $(, $layout:literal)? { put $put:expr, take $take:expr }) => {
+        impl<'a> $crate::codec::Encoding<'a, $ty> for $name {
+            fn layout() -> String {
+                $crate::codec::conversion!(layout $encoded $(, $layout)?)
+            }
+
+            fn put(value: &$ty, out: &mut Vec<u8>) -> Result<(), $crate::codec::EncodeError> {
+                let encode: fn(&$ty) -> $encoded = $put;
+                $crate::codec::Field::put(&encode(value), out)
+            }
+
+            fn take(
+                reader: &mut $crate::codec::Reader<'a>,
+                what: &'static str,
+            ) -> Result<$ty, $crate::codec::Malformed> {
+                let decode: fn($encoded) -> Option<$ty> = $take;
+                let at = reader.position();
+                let encoded = <$encoded as $crate::codec::Field>::take(reader, what)?;
+                let expected = $crate::codec::conversion!(expected $($layout)?);
+                decode(encoded).ok_or($crate::codec::Malformed { at, expected })
+            }
+        }
+    };
+}
+
+pub(crate) use {conversion, conversions};
+
+conversions! {
+    /// A span in microseconds.
+    pub Micros: Duration as u64 {
+        put |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX),
+        take |micros| Some(Duration::from_micros(micros))
+    }
+
+    /// A limit that may be missing: `u64::MAX` means none. Spans are in microseconds; the largest span that is no
+    /// "none" is `u64::MAX - 1`.
+    pub LimitOrNone: Option<u64> as u64 {
+        put |limit| limit.unwrap_or(u64::MAX),
+        take |limit| Some((limit != u64::MAX).then_some(limit))
+    }
+}
+
+conversion!(LimitOrNone: Option<Duration> as u64 {
+    put |limit| match limit {
+        Some(span) => u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(u64::MAX - 1),
+        None => u64::MAX,
+    },
+    take |limit| Some((limit != u64::MAX).then(|| Duration::from_micros(limit)))
+});
+
+/// A list of at most `MAX` items.
+#[derive(Clone, Copy, Debug)]
+pub enum AtMost<const MAX: usize> {}
+
+impl<'a, T: Field<'a> + Clone, const MAX: usize> Encoding<'a, List<'a, T>> for AtMost<MAX> {
+    fn layout() -> String {
+        List::<T>::layout()
+    }
+
+    fn put(value: &List<'a, T>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        value.put(out)
+    }
+
+    fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<List<'a, T>, Malformed> {
+        let at = reader.position();
+        if reader.u32(what)? as usize > MAX {
+            return Err(Malformed { at, expected: "items within the limit" });
+        }
+        reader.rewind(at);
+        List::take(reader, what)
+    }
+}

@@ -1,0 +1,104 @@
+//! The reader of encoded bytes, and its error.
+
+/// Error returned when bytes do not decode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed bytes at {at}: expected {expected}")]
+pub struct Malformed {
+    /// Byte offset in the decoded slice.
+    pub at: usize,
+    /// Expected content at that offset.
+    pub expected: &'static str,
+}
+
+/// Reader of little-endian fields that never reads past the end.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// Creates a reader that begins at byte `at` of `bytes`.
+    #[must_use]
+    pub fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at: at.min(bytes.len()) }
+    }
+
+    /// Byte offset of the next field.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// All bytes, including those that have been read.
+    #[inline]
+    #[must_use]
+    pub fn whole(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Returns to the field at byte offset `at`, which has been read before.
+    #[inline]
+    pub fn rewind(&mut self, at: usize) {
+        debug_assert!(at <= self.at, "nothing is skipped");
+        self.at = at;
+    }
+
+    /// Returns an error unless all bytes have been read; `expected` names the end in it.
+    #[inline]
+    pub fn expect_end(&self, expected: &'static str) -> Result<(), Malformed> {
+        if self.is_empty() { Ok(()) } else { Err(Malformed { at: self.at, expected }) }
+    }
+
+    /// Returns true if no bytes are left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// Returns the next `len` bytes. On error nothing is consumed; `expected` names the field in the error.
+    #[inline]
+    pub fn take(&mut self, len: usize, expected: &'static str) -> Result<&'a [u8], Malformed> {
+        let rest = &self.bytes[self.at..];
+        if rest.len() < len {
+            return Err(Malformed { at: self.at, expected });
+        }
+        self.at += len;
+        Ok(&rest[..len])
+    }
+
+    /// Returns all bytes that are left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        let rest = &self.bytes[self.at..];
+        self.at = self.bytes.len();
+        rest
+    }
+
+    /// Reads one byte; `expected` names the field in errors.
+    #[inline]
+    pub fn u8(&mut self, expected: &'static str) -> Result<u8, Malformed> {
+        Ok(self.take(1, expected)?[0])
+    }
+
+    /// Reads a u16; `expected` names the field in errors.
+    #[inline]
+    pub fn u16(&mut self, expected: &'static str) -> Result<u16, Malformed> {
+        let bytes = self.take(2, expected)?;
+        Ok(u16::from_le_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Reads a u32; `expected` names the field in errors.
+    #[inline]
+    pub fn u32(&mut self, expected: &'static str) -> Result<u32, Malformed> {
+        let bytes = self.take(4, expected)?;
+        Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Reads a u64; `expected` names the field in errors.
+    #[inline]
+    pub fn u64(&mut self, expected: &'static str) -> Result<u64, Malformed> {
+        let low = u64::from(self.u32(expected)?);
+        let high = u64::from(self.u32(expected)?);
+        Ok(high << 32 | low)
+    }
+}
