@@ -52,7 +52,7 @@ pub enum SubscribeError {
     /// A requested limit on the subscription's queue is 0, so no message could be queued.
     #[error("the limits of a queue must be at least one message and one byte")]
     NoQueue,
-    /// The policy [`Policy::Disconnect`] has closed the link.
+    /// The policy [`Policy::Disconnect`](crate::Policy::Disconnect) has closed the link.
     #[error("the server closed this connection because it was too slow: connect again")]
     Disconnected,
 }

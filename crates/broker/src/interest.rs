@@ -201,23 +201,3 @@ impl Interest {
         Self { targets, groups }
     }
 }
-
-#[cfg(test)]
-pub(crate) mod testing {
-    use super::Target;
-    use crate::{
-        Pattern, Policy, SubscribeOptions, SubscriptionId,
-        link::{LinkId, Shared, Subscription},
-    };
-    use std::sync::Arc;
-
-    /// Creates a subscription on a link of its own, which no subject refers to.
-    pub(crate) fn target() -> Target {
-        let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
-        let id = SubscriptionId(1);
-        let pattern = Pattern::parse(b"a").unwrap();
-        let make = |tag| Subscription::new(id, tag, pattern, &SubscribeOptions::DEFAULTS);
-        let place = shared.lock().insert(id, Policy::DropNew, make);
-        Target { link: Arc::new(shared), place }
-    }
-}

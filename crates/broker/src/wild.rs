@@ -279,7 +279,19 @@ impl Trie {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interest::testing;
+    use crate::{
+        Policy, SubscribeOptions, SubscriptionId,
+        link::{LinkId, Shared, Subscription},
+    };
+
+    /// A subscription on a separate link.
+    fn target() -> Target {
+        let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::new(|| {}));
+        let id = SubscriptionId(1);
+        let make = |tag| Subscription::new(id, tag, pattern("a"), &SubscribeOptions::DEFAULTS);
+        let place = shared.lock().insert(id, Policy::DropNew, make);
+        Target { link: Arc::new(shared), place }
+    }
 
     fn pattern(text: &str) -> Pattern {
         Pattern::parse(text.as_bytes()).unwrap()
@@ -289,7 +301,7 @@ mod tests {
     fn nodes_go_with_the_last_pattern() {
         let wild = Wild::new(1);
         let texts = ["a.*.c", "a.*.d", "a.>", ">", "*", "*.*", "a.b.c.*", "x.*"];
-        let targets: Vec<_> = texts.iter().map(|_| testing::target()).collect();
+        let targets: Vec<_> = texts.iter().map(|_| target()).collect();
         for (text, target) in texts.iter().zip(&targets) {
             wild.insert(&pattern(text), None, target.clone()).unwrap();
         }
@@ -310,13 +322,13 @@ mod tests {
         let wild = Wild::new(1);
         let first = wild.first(b"orders.new");
         let before = wild.generation(first);
-        wild.insert(&pattern("orders.*"), None, testing::target()).unwrap();
+        wild.insert(&pattern("orders.*"), None, target()).unwrap();
         let after = wild.generation(first);
         assert_ne!(before, after);
         let other = (0..).map(|n| format!("other{n}.*")).find(|text| wild.first(text.as_bytes()) != first).unwrap();
-        wild.insert(&pattern(&other), None, testing::target()).unwrap();
+        wild.insert(&pattern(&other), None, target()).unwrap();
         assert_eq!(wild.generation(first), after);
-        wild.insert(&pattern("*.new"), None, testing::target()).unwrap();
+        wild.insert(&pattern("*.new"), None, target()).unwrap();
         assert_ne!(wild.generation(first), after);
     }
 }

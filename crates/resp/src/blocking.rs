@@ -100,9 +100,7 @@ impl Session {
                 return Flow::Send;
             }
             (Database::Immediate(database), _) => {
-                let mut done = Ok(Reply::NullArray);
-                database.write(&mut |store| done = thalweg_redis::run(store, command, arguments));
-                done.map_err(Failure::from)
+                database.write(|store| thalweg_redis::run(store, command, arguments)).map_err(Failure::from)
             }
             (database, _) => database.read(|read| thalweg_redis::run_read(read, command, arguments)),
         };

@@ -1,11 +1,11 @@
 //! Interface between sessions and databases. There are two kinds, which differ in when a command's reply is known.
 //!
-//! Owns: the traits. Does not own the storage of keys, nor the numbering of databases
+//! Owns: the choice between them, and the trait of batched databases. Does not own the storage of keys, nor the numbering of databases
 //! ([`databases`](super::databases)).
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, task::Context};
 
-use thalweg_redis::{Read, Reply, Store, StoreError};
+use thalweg_redis::{Read, Reply, StoreError};
 
 use super::{cache::Cached, commands::Commands, failure::Failure};
 
@@ -33,25 +33,6 @@ impl fmt::Debug for Appended {
     }
 }
 
-/// Database whose commands run immediately: a cache.
-pub(crate) trait Immediate: fmt::Debug + Send + Sync {
-    /// Passes a view for reading to `act`, which is called once.
-    fn read(&self, act: &mut dyn FnMut(&dyn Read));
-    /// Passes a view for writing to `act`, which is called once, with other writers locked out. `'a` is the lifetime of
-    /// the commands' arguments.
-    fn write<'a>(&self, act: &mut dyn FnMut(&mut dyn Store<'a>));
-}
-
-impl Immediate for Cached {
-    fn read(&self, act: &mut dyn FnMut(&dyn Read)) {
-        Self::read(self, act);
-    }
-
-    fn write<'a>(&self, act: &mut dyn FnMut(&mut dyn Store<'a>)) {
-        Self::write(self, act);
-    }
-}
-
 /// Database that answers writes later, many together: a keyspace, whose commands go through the log.
 pub(crate) trait Batched: fmt::Debug + Send + Sync {
     /// Passes one view of the applied state to `act`. `act` may be called again with a newer view; then only its last
@@ -69,8 +50,8 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
 /// Database of either kind: immediate (a cache) or batched (a keyspace or the native streams).
 #[derive(Clone, Debug)]
 pub(crate) enum Database {
-    /// Database whose commands run immediately.
-    Immediate(Arc<dyn Immediate>),
+    /// Database whose commands run immediately: a cache.
+    Immediate(Arc<Cached>),
     /// Database whose writes are answered later.
     Batched(Arc<dyn Batched>),
 }
@@ -78,14 +59,16 @@ pub(crate) enum Database {
 impl Database {
     /// Passes one view of the database to `act`, which may be called again with a newer view.
     pub(crate) fn read<R>(&self, mut act: impl FnMut(&dyn Read) -> Result<R, StoreError>) -> Result<R, Failure> {
-        let mut result = None;
         match self {
-            Self::Immediate(database) => database.read(&mut |read| result = Some(act(read).map_err(Failure::from))),
-            Self::Batched(database) => database.read(&mut |read| {
-                result = Some(Ok(act(read)?));
-                Ok(())
-            })?,
+            Self::Immediate(database) => database.read(act).map_err(Failure::from),
+            Self::Batched(database) => {
+                let mut result = None;
+                database.read(&mut |read| {
+                    result = Some(act(read)?);
+                    Ok(())
+                })?;
+                result.ok_or_else(|| Failure("MISCONF the database returned no view of its state".into()))
+            }
         }
-        result.unwrap_or_else(|| Err(Failure("MISCONF the database was not shown".into())))
     }
 }

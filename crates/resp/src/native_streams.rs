@@ -59,7 +59,7 @@ impl Batched for NativeStreams {
         let doing = Doing { db: self.db.clone(), level: self.level };
         let done = tokio::spawn(async move { doing.all(wanted).await });
         Box::pin(async move {
-            done.await.map(Some).map_err(|_| Failure("MISCONF what these commands came to is not known".into()))
+            done.await.map(Some).map_err(|_| Failure("MISCONF the outcome of these commands is unknown".into()))
         })
     }
 

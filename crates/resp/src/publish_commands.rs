@@ -11,7 +11,7 @@ use super::{
 
 /// Error of a publish in a transaction, which can't wait for a subscriber whose policy blocks publishers.
 const BLOCKED: &str =
-    "ERR a subscriber has no room and asks publishers to wait: nobody got the message, publish it again";
+    "ERR the queue of a subscriber that blocks publishers is full: no subscriber got the message, publish it again";
 
 impl Session {
     /// Handles `PUBLISH` and `SPUBLISH` outside of transactions: gathers the messages.

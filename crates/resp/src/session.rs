@@ -325,9 +325,7 @@ impl Session {
         let is_read = matches!(command.run, Run::Read(_));
         let reply = match (self.store(), command.run) {
             (Database::Immediate(database), Run::Write(_)) => {
-                let mut reply = None;
-                database.write(&mut |store| reply = Some(thalweg_redis::run(store, command, arguments)));
-                reply.unwrap_or_else(|| Ok(nothing_came())).map_err(Failure::from)
+                database.write(|store| thalweg_redis::run(store, command, arguments)).map_err(Failure::from)
             }
             (Database::Batched(_), Run::Write(_)) => return self.join(command, arguments, is_scan, out),
             (Database::Batched(_), _) if !self.burst.is_empty() => {

@@ -32,20 +32,14 @@ const HELP: &[&str] = &[
     "    Return the number of subscribers for the specified shard level channel(s)",
 ];
 
+/// Confirmations of subscriptions, by [`Kind`].
+const SUBSCRIBED: [&str; Kind::COUNT] = ["subscribe", "psubscribe", "ssubscribe"];
+/// Confirmations of their ends, by [`Kind`].
+const UNSUBSCRIBED: [&str; Kind::COUNT] = ["unsubscribe", "punsubscribe", "sunsubscribe"];
+
 /// Returns true if a subscribed client may send the command over RESP2.
 fn is_for_subscribers(name: &str) -> bool {
-    matches!(
-        name,
-        "ping"
-            | "psubscribe"
-            | "punsubscribe"
-            | "quit"
-            | "reset"
-            | "ssubscribe"
-            | "subscribe"
-            | "sunsubscribe"
-            | "unsubscribe"
-    )
+    matches!(name, "ping" | "quit" | "reset") || SUBSCRIBED.contains(&name) || UNSUBSCRIBED.contains(&name)
 }
 
 impl Session {
@@ -89,7 +83,7 @@ impl Session {
         for name in names {
             let client = Arc::clone(&self.registered.client);
             match self.subscriber.subscribe(&self.resp.app.views, &self.resp.subscriptions, &client, kind, name) {
-                Ok(()) => self.told(subscribed(kind), Some(name), kind, out),
+                Ok(()) => self.told(SUBSCRIBED[kind as usize], Some(name), kind, out),
                 Err(text) => self.error(&text, out),
             }
         }
@@ -106,10 +100,10 @@ impl Session {
         let all: Vec<&[u8]> = if names.is_empty() { all.iter().map(|name| &**name).collect() } else { names.to_vec() };
         for name in &all {
             self.subscriber.unsubscribe(&self.resp.subscriptions, kind, name);
-            self.told(unsubscribed(kind), Some(name), kind, out);
+            self.told(UNSUBSCRIBED[kind as usize], Some(name), kind, out);
         }
         if all.is_empty() {
-            self.told(unsubscribed(kind), None, kind, out);
+            self.told(UNSUBSCRIBED[kind as usize], None, kind, out);
         }
         Flow::Done
     }
@@ -133,7 +127,7 @@ impl Session {
             Delivery::Nothing => false,
             Delivery::Moved => true,
             Delivery::TooSlow => {
-                tracing::warn!(peer = %self.client().peer, "disconnecting a Redis subscriber that reads its messages too slowly");
+                tracing::warn!(peer = %self.client().peer, "disconnecting a Redis subscriber that reads too slowly");
                 self.subscriber.clear(&self.resp.subscriptions);
                 self.is_ending = true;
                 true
@@ -164,21 +158,5 @@ impl Session {
             _ => wrong_subcommand("PUBSUB", arguments[1]),
         };
         self.answer(&reply, out);
-    }
-}
-
-fn subscribed(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Channel => "subscribe",
-        Kind::Pattern => "psubscribe",
-        Kind::Shard => "ssubscribe",
-    }
-}
-
-fn unsubscribed(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Channel => "unsubscribe",
-        Kind::Pattern => "punsubscribe",
-        Kind::Shard => "sunsubscribe",
     }
 }

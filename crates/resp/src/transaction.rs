@@ -258,12 +258,9 @@ impl Session {
     fn exec_at_once(&self, keys: &Commands, watched: &[Watched]) -> Outcome {
         match self.store() {
             Database::Immediate(database) => {
-                let mut outcome: Result<Option<Vec<Reply>>, StoreError> = Ok(None);
-                database.write(&mut |store| {
-                    outcome = are_unchanged(&*store, watched).and_then(|unchanged| match unchanged {
-                        true => all(keys, |command, arguments| thalweg_redis::run(store, command, arguments)).map(Some),
-                        false => Ok(None),
-                    });
+                let outcome = database.write(|store| match are_unchanged(&*store, watched)? {
+                    true => all(keys, |command, arguments| thalweg_redis::run(store, command, arguments)).map(Some),
+                    false => Ok(None),
                 });
                 outcome.map_err(Failure::from)
             }
