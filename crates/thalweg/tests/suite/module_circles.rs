@@ -29,6 +29,9 @@ struct Bounds {
 }
 
 const BOUNDS: &[Bounds] = &[
+    Bounds { name: "types", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "log", max_files: 0, max_circles: 0, max_rooms: 0 },
+    Bounds { name: "wire", max_files: 0, max_circles: 0, max_rooms: 0 },
     Bounds { name: "serving", max_files: 0, max_circles: 0, max_rooms: 0 },
     Bounds { name: "http", max_files: 0, max_circles: 0, max_rooms: 0 },
     Bounds { name: "native", max_files: 0, max_circles: 0, max_rooms: 0 },
