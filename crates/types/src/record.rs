@@ -89,14 +89,15 @@ impl RecordBatch {
         let len = payload.len() + 1;
         self.check_room(len)?;
         self.bytes.reserve(4 + len);
-        put_u32(&mut self.bytes, len);
-        self.bytes.push(0);
+        let [a, b, c, d] = (len as u32).to_le_bytes();
+        self.bytes.extend_from_slice(&[a, b, c, d, 0]);
         self.bytes.extend_from_slice(payload);
         self.count += 1;
         Ok(())
     }
 
     /// Checks that a record with `len` bytes behind its length field is within the limits.
+    #[inline]
     fn check_room(&self, len: usize) -> Result<(), RecordError> {
         if len > MAX_RECORD_BYTES {
             return Err(RecordError::TooLarge { got: len });

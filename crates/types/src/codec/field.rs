@@ -220,21 +220,18 @@ pub(super) fn put_len(out: &mut Vec<u8>, len: usize) -> Result<(), EncodeError> 
 }
 
 /// Appends a u16 that the caller has checked to fit.
-#[inline]
 pub(crate) fn put_u16(out: &mut Vec<u8>, value: usize) {
     let value = u16::try_from(value).expect("the caller has checked a limit");
     out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// Appends a u32 that the caller has checked to fit.
-#[inline]
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
     let value = u32::try_from(value).expect("the caller has checked a limit");
     out.extend_from_slice(&value.to_le_bytes());
 }
 
 /// Appends bytes that the caller has checked to be shorter than 4 GiB, behind their length.
-#[inline]
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, bytes.len());
     out.extend_from_slice(bytes);
