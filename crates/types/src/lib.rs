@@ -13,6 +13,7 @@ pub mod histogram;
 pub mod ids;
 pub mod info;
 pub mod limits;
+pub mod message;
 pub mod record;
 pub mod reply;
 pub mod sparse;

@@ -12,13 +12,10 @@
 //! 0: a key follows; bit 1: headers follow; bit 2: a tombstone, with a key and no payload; the other bits are zero.
 
 use crate::{
-    codec::{Malformed, Reader, put_u16, put_u32},
+    codec::{Malformed, put_bytes, put_u16, put_u32},
     limits::{MAX_HEADERS, MAX_KEY_BYTES, MAX_RECORD_BYTES},
+    message::{self, Message, Messages},
 };
-
-const FLAG_KEY: u8 = 1;
-const FLAG_HEADERS: u8 = 2;
-const FLAG_TOMBSTONE: u8 = 4;
 
 /// Error returned when a record breaks a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,14 +89,15 @@ impl RecordBatch {
         let len = payload.len() + 1;
         self.check_room(len)?;
         self.bytes.reserve(4 + len);
-        put_u32(&mut self.bytes, len);
-        self.bytes.push(0);
+        let [a, b, c, d] = (len as u32).to_le_bytes();
+        self.bytes.extend_from_slice(&[a, b, c, d, 0]);
         self.bytes.extend_from_slice(payload);
         self.count += 1;
         Ok(())
     }
 
     /// Checks that a record with `len` bytes behind its length field is within the limits.
+    #[inline]
     fn check_room(&self, len: usize) -> Result<(), RecordError> {
         if len > MAX_RECORD_BYTES {
             return Err(RecordError::TooLarge { got: len });
@@ -134,16 +132,14 @@ impl RecordBatch {
         put_u32(&mut self.bytes, len);
         self.bytes.push(flags_of(record));
         if let Some(key) = record.key {
-            put_u32(&mut self.bytes, key.len());
-            self.bytes.extend_from_slice(key);
+            put_bytes(&mut self.bytes, key);
         }
         if !record.headers.is_empty() {
             put_u16(&mut self.bytes, record.headers.len());
             for (name, value) in &record.headers {
                 put_u16(&mut self.bytes, name.len());
                 self.bytes.extend_from_slice(name.as_bytes());
-                put_u32(&mut self.bytes, value.len());
-                self.bytes.extend_from_slice(value);
+                put_bytes(&mut self.bytes, value);
             }
         }
         self.bytes.extend_from_slice(record.payload);
@@ -176,53 +172,33 @@ impl RecordBatch {
     }
 }
 
-/// Iterator over the records of an encoded batch. It ends after the first malformed one.
-#[derive(Clone, Debug)]
-pub struct Records<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    failed: bool,
+impl<'a> From<Message<'a>> for Record<'a> {
+    fn from(message: Message<'a>) -> Self {
+        let Message { key, headers, payload, is_tombstone } = message;
+        Self { key, headers: headers.iter().collect(), payload, is_tombstone }
+    }
 }
+
+/// Iterator over the records of an encoded batch, which allocates for their headers. It ends after the first malformed
+/// one.
+#[derive(Clone, Debug)]
+pub struct Records<'a>(Messages<'a>);
 
 impl<'a> Records<'a> {
     /// Creates an iterator over `bytes`, which must consist of records only.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, failed: false }
+        Self(Messages::new(bytes))
     }
 
     /// Skips one record without decoding its contents.
     pub fn skip_one(&mut self) -> Option<Result<(), Malformed>> {
-        self.take_frame().map(|frame| frame.map(|_| ()))
+        self.next_framed().map(|frame| frame.map(drop))
     }
 
     /// Skips one record and returns its bytes, including the length field.
     pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
-        let from = self.at;
-        let frame = self.take_frame()?;
-        Some(frame.map(|_| &self.bytes[from..self.at]))
-    }
-
-    fn take_frame(&mut self) -> Option<Result<(usize, &'a [u8]), Malformed>> {
-        if self.failed || self.at == self.bytes.len() {
-            return None;
-        }
-        let mut reader = Reader::at(self.bytes, self.at);
-        let frame = reader.u32("record length").and_then(|len| {
-            let start = reader.position();
-            let frame = reader.take(len as usize, "record bytes")?;
-            if frame.is_empty() { Err(Malformed { at: start, expected: "record flags" }) } else { Ok((start, frame)) }
-        });
-        match frame {
-            Ok(frame) => {
-                self.at = reader.position();
-                Some(Ok(frame))
-            }
-            Err(error) => {
-                self.failed = true;
-                Some(Err(error))
-            }
-        }
+        self.0.next_framed()
     }
 }
 
@@ -230,56 +206,15 @@ impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (start, frame) = match self.take_frame()? {
-            Ok(frame) => frame,
-            Err(error) => return Some(Err(error)),
-        };
-        let decoded = decode_record(frame).map_err(|error| Malformed { at: start + error.at, ..error });
-        self.failed = decoded.is_err();
-        Some(decoded)
+        self.0.next().map(|message| message.map(Record::from))
     }
 }
 
 fn flags_of(record: &Record<'_>) -> u8 {
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    flag(record.key.is_some(), FLAG_KEY)
-        | flag(!record.headers.is_empty(), FLAG_HEADERS)
-        | flag(record.is_tombstone, FLAG_TOMBSTONE)
-}
-
-fn decode_record(frame: &[u8]) -> Result<Record<'_>, Malformed> {
-    let mut reader = Reader::at(frame, 0);
-    let flags = reader.u8("record flags")?;
-    if flags & !(FLAG_KEY | FLAG_HEADERS | FLAG_TOMBSTONE) != 0 {
-        return Err(Malformed { at: 0, expected: "known record flags" });
-    }
-    let mut record = Record::default();
-    if flags & FLAG_KEY != 0 {
-        let len = reader.u32("record key length")? as usize;
-        record.key = Some(reader.take(len, "record key")?);
-    }
-    if flags & FLAG_HEADERS != 0 {
-        let count = usize::from(reader.u16("header count")?);
-        if count == 0 || count > MAX_HEADERS {
-            return Err(Malformed { at: reader.position(), expected: "1 to 64 headers" });
-        }
-        record.headers.reserve(count);
-        for _ in 0..count {
-            let len = usize::from(reader.u16("header name length")?);
-            let at = reader.position();
-            let name = std::str::from_utf8(reader.take(len, "header name")?)
-                .map_err(|_| Malformed { at, expected: "UTF-8 header name" })?;
-            let len = reader.u32("header value length")? as usize;
-            record.headers.push((name, reader.take(len, "header value")?));
-        }
-    }
-    let at = reader.position();
-    record.payload = reader.rest();
-    record.is_tombstone = flags & FLAG_TOMBSTONE != 0;
-    if record.is_tombstone && (record.key.is_none() || !record.payload.is_empty()) {
-        return Err(Malformed { at, expected: "a tombstone with a key and no payload" });
-    }
-    Ok(record)
+    flag(record.key.is_some(), message::KEY)
+        | flag(!record.headers.is_empty(), message::HEADERS)
+        | flag(record.is_tombstone, message::TOMBSTONE)
 }
 
 #[cfg(test)]

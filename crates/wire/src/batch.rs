@@ -15,13 +15,13 @@ use thalweg_types::{
     Action, Classified,
     codec::{EncodeError, Field, Malformed, Reader, Short},
     limits::{MAX_DELIVER_SUBSCRIPTIONS, MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES, MAX_RECORD_BYTES},
+    message::Messages,
     record::{Record, RecordBatch, RecordError},
 };
 
 use crate::{
     frames::Kind,
     header::{Fields, put_open_frame},
-    message::Messages,
 };
 
 /// Bytes of the checksum, which covers everything behind it.

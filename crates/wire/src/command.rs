@@ -8,11 +8,13 @@
 use thalweg_types::{
     Action, Classified, Durability,
     codec::Malformed,
-    command::{BlindPut, Command, Commit, Expect, GroupCommand, TimeCommand, Write, unwrap},
-    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_KEY_BYTES, MAX_RECORD_BYTES, MAX_VALUE_BYTES},
+    command::{
+        BlindPut, Command, CommandError, Commit, Expect, GroupCommand, TimeCommand, Write, check_key, check_value,
+        unwrap,
+    },
+    limits::{MAX_COMMAND_BYTES, MAX_COMMIT_WRITES, MAX_RECORD_BYTES},
+    message::Messages,
 };
-
-use crate::message::Messages;
 
 /// Error returned when the server cannot accept a command from a client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,21 +29,9 @@ pub enum CommandRefused {
         /// First byte of the command.
         kind: u8,
     },
-    /// The command is larger than [`MAX_COMMAND_BYTES`], or has more than [`MAX_COMMIT_WRITES`] conditions and writes.
-    #[error("commit is above the limit of {MAX_COMMIT_WRITES} writes or {MAX_COMMAND_BYTES} bytes: split it")]
-    TooLarge,
-    /// A key is longer than [`MAX_KEY_BYTES`].
-    #[error("key of {got} bytes is above the limit of {MAX_KEY_BYTES}")]
-    KeyTooLong {
-        /// Length of the key in bytes.
-        got: usize,
-    },
-    /// A value is longer than [`MAX_VALUE_BYTES`].
-    #[error("value of {got} bytes is above the limit of {MAX_VALUE_BYTES}")]
-    ValueTooLong {
-        /// Length of the value in bytes.
-        got: usize,
-    },
+    /// The command, a key or a value exceeds its limit.
+    #[error(transparent)]
+    AboveLimit(#[from] CommandError),
     /// An append has no records.
     #[error("an append needs at least one record")]
     EmptyBatch,
@@ -61,9 +51,9 @@ impl Classified for CommandRefused {
         match self {
             Self::Malformed(_) => "malformed",
             Self::NotForClients { .. } => "not_for_clients",
-            Self::TooLarge => "commit_too_large",
-            Self::KeyTooLong { .. } => "key_too_long",
-            Self::ValueTooLong { .. } => "value_too_long",
+            Self::AboveLimit(CommandError::KeyTooLong { .. }) => "key_too_long",
+            Self::AboveLimit(CommandError::ValueTooLong { .. }) => "value_too_long",
+            Self::AboveLimit(_) => "commit_too_large",
             Self::EmptyBatch => "empty_batch",
             Self::BadRecords { .. } => "malformed_batch",
             Self::OutcomeUnknown => "outcome_unknown",
@@ -101,7 +91,7 @@ impl<'a> ClientCommand<'a> {
     /// Checks the payload of a [`Write`](crate::Write). The check is one pass and allocates nothing.
     pub fn check(bytes: &'a [u8]) -> Result<Self, CommandRefused> {
         if bytes.len() > MAX_COMMAND_BYTES {
-            return Err(CommandRefused::TooLarge);
+            return Err(CommandError::CommitTooLarge.into());
         }
         // The proposer checks the version that the command needs: only the node knows the version in force.
         let inner = unwrap(bytes).bytes;
@@ -206,46 +196,36 @@ impl Seen {
             Write::Put { key, value, .. } => {
                 self.brings_data = true;
                 check_key(key)?;
-                check_value(value)
+                check_value(value)?;
             }
             Write::PutUntil { key, value, lease, .. } => {
                 self.brings_data = true;
                 self.depends |= lease.is_some();
                 check_key(key)?;
-                check_value(value)
+                check_value(value)?;
             }
             Write::Append { expected, producer, count, batch, .. } => {
                 self.brings_data = true;
                 self.depends |= expected.is_some() || producer.is_some();
-                check_records(*count, batch)
+                check_records(*count, batch)?;
             }
             Write::Add { key, .. } => {
                 self.brings_data = true;
-                check_key(key)
+                check_key(key)?;
             }
-            Write::Delete { key, .. } | Write::Touch { key, .. } | Write::Get { key, .. } => check_key(key),
-            Write::DeletePrefix { prefix, .. } => check_key(prefix),
+            Write::Delete { key, .. } | Write::Touch { key, .. } | Write::Get { key, .. } => check_key(key)?,
+            Write::DeletePrefix { prefix, .. } => check_key(prefix)?,
             Write::Scan { scan, .. } => {
-                [Some(scan.prefix), scan.start, scan.end].into_iter().flatten().try_for_each(check_key)
+                [Some(scan.prefix), scan.start, scan.end].into_iter().flatten().try_for_each(check_key)?;
             }
-            Write::Settle(_) => {
-                self.depends = true;
-                Ok(())
-            }
+            Write::Settle(_) => self.depends = true,
         }
+        Ok(())
     }
 
     fn within(&self, conditions: usize) -> Result<(), CommandRefused> {
-        if self.count + conditions > MAX_COMMIT_WRITES { Err(CommandRefused::TooLarge) } else { Ok(()) }
+        if self.count + conditions > MAX_COMMIT_WRITES { Err(CommandError::CommitTooLarge.into()) } else { Ok(()) }
     }
-}
-
-fn check_key(key: &[u8]) -> Result<(), CommandRefused> {
-    if key.len() > MAX_KEY_BYTES { Err(CommandRefused::KeyTooLong { got: key.len() }) } else { Ok(()) }
-}
-
-fn check_value(value: &[u8]) -> Result<(), CommandRefused> {
-    if value.len() > MAX_VALUE_BYTES { Err(CommandRefused::ValueTooLong { got: value.len() }) } else { Ok(()) }
 }
 
 fn check_records(count: u32, batch: &[u8]) -> Result<(), CommandRefused> {
@@ -279,13 +259,13 @@ mod tests {
     use thalweg_types::{
         GroupId, KeyspaceId, LeaseId, Offset, StreamId,
         command::{
-            AppendTerms, CommandError, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig,
-            TransactionBuilder, encode_append, encode_append_with, encode_create_keyspace, encode_create_stream,
-            encode_delete, encode_digest, encode_expire, encode_forget_producers, encode_grant_lease,
-            encode_open_producer, encode_put, encode_put_until, encode_raise_version, encode_sweep, encode_trim_stream,
-            encode_versioned,
+            AppendTerms, CommitBuilder, Deadline, KeyspaceConfig, ProducerStamp, StreamConfig, TransactionBuilder,
+            encode_append, encode_append_with, encode_create_keyspace, encode_create_stream, encode_delete,
+            encode_digest, encode_expire, encode_forget_producers, encode_grant_lease, encode_open_producer,
+            encode_put, encode_put_until, encode_raise_version, encode_sweep, encode_trim_stream, encode_versioned,
             groups::{Settlement, encode_ack, encode_fetch, encode_seek},
         },
+        limits::MAX_KEY_BYTES,
         record::RecordBatch,
     };
 
@@ -322,7 +302,7 @@ mod tests {
             out.extend_from_slice(&(MAX_KEY_BYTES as u32 + 1).to_le_bytes());
             out.resize(out.len() + MAX_KEY_BYTES + 1, b'k');
         }));
-        assert_eq!(refused(&long), CommandRefused::KeyTooLong { got: MAX_KEY_BYTES + 1 });
+        assert_eq!(refused(&long), CommandError::KeyTooLong { got: MAX_KEY_BYTES + 1 }.into());
         assert!(matches!(refused(b"\xfe\x01\0\x05\x01\0\0\0"), CommandRefused::Malformed(_)));
         for (kind, own) in [
             (26, infallible(|out| encode_digest(out, 1))),

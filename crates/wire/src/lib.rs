@@ -28,7 +28,6 @@ mod decoder;
 mod frames;
 pub mod handshake;
 mod header;
-pub mod message;
 pub mod outcome;
 pub mod session;
 
@@ -38,7 +37,7 @@ pub use credit::{ReceiveCredit, SendCredit};
 pub use decoder::{Decoder, FrameError, READ_BYTES, RawFrame, SharedFrame};
 pub use frames::*;
 pub use header::{Fields, FieldsError, HEADER_BYTES, Header, KNOWN_FIELDS, MUST_UNDERSTAND, put_frame};
-pub use message::{Headers, Message, Messages};
 pub use outcome::put_outcome;
 pub use session::Session;
 pub use thalweg_types::codec::{EncodeError, Field, Level, List, Rest, Short, Structure};
+pub use thalweg_types::message::{Headers, Message, Messages};

@@ -238,6 +238,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Appends a value whose parts the caller has checked to be within the limits.
+#[inline]
 pub(crate) fn put_checked<'a>(out: &mut Vec<u8>, value: &impl Field<'a>) {
     value.put(out).expect("the caller has checked the limits");
 }

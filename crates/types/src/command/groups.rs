@@ -525,7 +525,7 @@ impl Structure for Settle<'_> {
 
 variants! {
     /// A decoded command about a group.
-    GroupCommand<'a> as "command about a group" {
+    GroupCommand<'a> as "known command kind" {
         /// Creates a group unless its stream has one with that name.
         Create = 48 "create group" {
             /// Id of the stream.

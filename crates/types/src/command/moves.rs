@@ -22,7 +22,7 @@ pub struct Move<'a> {
 variants! {
     /// Owner of the bytes of a [`Move`], or the change that a move without bytes makes.
     #[derive(Copy)]
-    MoveTarget<'a> as "move target" {
+    MoveTarget<'a> as "known move target" {
         /// A value of a key.
         Value = 0 "value" {
             /// Keyspace of the key.

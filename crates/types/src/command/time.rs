@@ -95,7 +95,7 @@ conversions! {
 
 variants! {
     /// A decoded command about time.
-    TimeCommand<'a> as "command about time" {
+    TimeCommand<'a> as "known command kind" {
         /// Grants a lease.
         Grant = 16 "grant lease" {
             /// Id of the lease; 0 lets the state machine choose one.

@@ -1,17 +1,19 @@
 //! Decoding of messages and stream records one after the other, without allocation.
 //!
-//! Messages of a batch and records of a stream have the encoding that `docs/formats/command.md` describes.
-//! [`thalweg_types::record::Records`] decodes the same bytes and allocates for headers. This module owns only the
-//! decoding without allocation.
+//! Messages of a batch and records of a stream have the encoding that `docs/formats/command.md` describes. This module
+//! owns its decoding; [`crate::record`] owns the encoding.
 
-use thalweg_types::{
-    codec::{Malformed, Reader},
+use crate::{
+    codec::{Field, Malformed, Reader},
     limits::MAX_HEADERS,
 };
 
-const KEY: u8 = 1;
-const HEADERS: u8 = 2;
-const TOMBSTONE: u8 = 4;
+/// Flag of a record with a key.
+pub(crate) const KEY: u8 = 1;
+/// Flag of a record with headers.
+pub(crate) const HEADERS: u8 = 2;
+/// Flag of a tombstone.
+pub(crate) const TOMBSTONE: u8 = 4;
 
 /// A borrowed message or record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,12 +76,7 @@ impl<'a> Headers<'a> {
 }
 
 fn header<'a>(reader: &mut Reader<'a>) -> Result<(&'a str, &'a [u8]), Malformed> {
-    let len = usize::from(reader.u16("header name length")?);
-    let at = reader.position();
-    let name = std::str::from_utf8(reader.take(len, "header name")?);
-    let name = name.map_err(|_| Malformed { at, expected: "header name in UTF-8" })?;
-    let len = reader.u32("header value length")? as usize;
-    Ok((name, reader.take(len, "header value")?))
+    Ok((<&str>::take(reader, "header name")?, <&[u8]>::take(reader, "header value")?))
 }
 
 /// Iterator over encoded messages. It ends after the first malformed one.
@@ -95,6 +92,22 @@ impl<'a> Messages<'a> {
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
+    }
+
+    /// Skips one message without decoding its contents, and returns its bytes, including the length field.
+    pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
+        let mut reader = Reader::at(self.bytes, self.at);
+        if reader.is_empty() {
+            return None;
+        }
+        match <&[u8]>::take(&mut reader, "record bytes") {
+            Ok([]) => self.fail(self.at + 4, "record flags"),
+            Ok(_) => {
+                let from = std::mem::replace(&mut self.at, reader.position());
+                Some(Ok(&self.bytes[from..self.at]))
+            }
+            Err(Malformed { at, expected }) => self.fail(at, expected),
+        }
     }
 
     /// Number of bytes decoded so far.
@@ -113,7 +126,8 @@ impl<'a> Messages<'a> {
         Ok(count)
     }
 
-    fn fail(&mut self, at: usize, expected: &'static str) -> Option<Result<Message<'a>, Malformed>> {
+    #[cold]
+    fn fail<T>(&mut self, at: usize, expected: &'static str) -> Option<Result<T, Malformed>> {
         self.at = self.bytes.len();
         Some(Err(Malformed { at, expected }))
     }
@@ -130,9 +144,8 @@ impl<'a> Iterator for Messages<'a> {
         }
         let Some((len, rest)) = rest.split_first_chunk() else { return self.fail(self.at, "record length") };
         let len = u32::from_le_bytes(*len) as usize;
-        let Some((&flags, payload)) = rest.get(..len).and_then(<[u8]>::split_first) else {
-            return self.fail(self.at + 4, "record bytes");
-        };
+        let Some(frame) = rest.get(..len) else { return self.fail(self.at + 4, "record bytes") };
+        let Some((&flags, payload)) = frame.split_first() else { return self.fail(self.at + 4, "record flags") };
         let begin = self.at + 5;
         self.at += 4 + len;
         if flags == 0 {
@@ -145,7 +158,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-#[cold]
+#[inline(never)]
 fn with_flags(flags: u8, bytes: &[u8]) -> Result<Message<'_>, Malformed> {
     if flags & !(KEY | HEADERS | TOMBSTONE) != 0 {
         return Err(Malformed { at: 0, expected: "known record flags" });
@@ -153,8 +166,7 @@ fn with_flags(flags: u8, bytes: &[u8]) -> Result<Message<'_>, Malformed> {
     let mut reader = Reader::at(bytes, 0);
     let mut message = Message::default();
     if flags & KEY != 0 {
-        let len = reader.u32("record key length")? as usize;
-        message.key = Some(reader.take(len, "record key")?);
+        message.key = Some(<&[u8]>::take(&mut reader, "record key")?);
     }
     if flags & HEADERS != 0 {
         message.headers = Headers::take(&mut reader)?;
@@ -170,7 +182,7 @@ fn with_flags(flags: u8, bytes: &[u8]) -> Result<Message<'_>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_types::record::{Record, RecordBatch, Records};
+    use crate::record::{Record, RecordBatch, Records};
 
     fn batch() -> RecordBatch {
         let mut batch = RecordBatch::new();
@@ -182,22 +194,56 @@ mod tests {
         batch
     }
 
-    fn as_record(message: Message<'_>) -> Record<'_> {
-        let Message { key, headers, payload, is_tombstone } = message;
-        Record { key, headers: headers.iter().collect(), payload, is_tombstone }
-    }
-
-    /// Checks that both decoders agree on the messages and on the errors in these bytes.
-    fn compare(bytes: &[u8]) {
-        let mut ours = Messages::new(bytes);
-        for theirs in Records::new(bytes) {
-            let ours = ours.next().expect("as many");
-            assert_eq!(ours.is_ok(), theirs.is_ok(), "{bytes:?}: {ours:?}, {theirs:?}");
-            if let (Ok(ours), Ok(theirs)) = (ours, theirs) {
-                assert_eq!(as_record(ours), theirs);
+    /// A second decoder of the format, written for comparison: the records up to the first malformed one, and true if
+    /// there is one.
+    fn reference(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
+        let (mut reader, mut records) = (Reader::at(bytes, 0), Vec::new());
+        while !reader.is_empty() {
+            let record =
+                reader.u32("len").and_then(|len| reader.take(len as usize, "record")).and_then(reference_record);
+            match record {
+                Ok(record) => records.push(record),
+                Err(_) => return (records, true),
             }
         }
-        assert!(ours.next().is_none(), "{bytes:?}");
+        (records, false)
+    }
+
+    fn reference_record(frame: &[u8]) -> Result<Record<'_>, Malformed> {
+        let bad = Malformed { at: 0, expected: "a record" };
+        let mut reader = Reader::at(frame, 0);
+        let flags = reader.u8("flags")?;
+        let mut record = Record { is_tombstone: flags & 4 != 0, ..Record::default() };
+        if flags & 1 != 0 {
+            let len = reader.u32("key length")? as usize;
+            record.key = Some(reader.take(len, "key")?);
+        }
+        if flags & 2 != 0 {
+            let count = reader.u16("header count")?;
+            for _ in 0..count {
+                let len = usize::from(reader.u16("name length")?);
+                let name = std::str::from_utf8(reader.take(len, "name")?).map_err(|_| bad.clone())?;
+                let len = reader.u32("value length")? as usize;
+                record.headers.push((name, reader.take(len, "value")?));
+            }
+            if !(1..=64).contains(&count) {
+                return Err(bad);
+            }
+        }
+        record.payload = reader.rest();
+        let is_torn = record.is_tombstone && (record.key.is_none() || !record.payload.is_empty());
+        if flags > 7 || is_torn { Err(bad) } else { Ok(record) }
+    }
+
+    /// Checks that the decoders agree on the messages and on the errors in these bytes.
+    fn compare(bytes: &[u8]) {
+        let (wanted, is_malformed) = reference(bytes);
+        let found: Vec<_> = Messages::new(bytes).collect();
+        let good: Vec<Record<'_>> = found.iter().flatten().map(|message| Record::from(*message)).collect();
+        assert_eq!((&good, found.len() > good.len()), (&wanted, is_malformed), "{bytes:?}");
+        let records: Vec<_> = Records::new(bytes).collect();
+        assert_eq!(records.iter().flatten().cloned().collect::<Vec<_>>(), wanted, "{bytes:?}");
+        assert_eq!(records.len(), found.len(), "{bytes:?}");
     }
 
     #[test]
