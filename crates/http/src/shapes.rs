@@ -17,7 +17,7 @@ pub(crate) struct Error {
     code: String,
     /// Text for people: what happened, and what to do next.
     message: String,
-    retry: Retry,
+    retry: NextStep,
     request_id: Option<String>,
     /// Of a commit: number of the first condition that failed, from 0. The keyspace and key of the condition are beside
     /// it.
@@ -26,8 +26,8 @@ pub(crate) struct Error {
 
 /// Next step for programs.
 #[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-enum Retry {
+#[schema(as = Retry, rename_all = "snake_case")]
+enum NextStep {
     Retry,
     Fix,
     Stop,
