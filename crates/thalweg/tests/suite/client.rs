@@ -549,3 +549,27 @@ fn leases_are_granted_shown_kept_and_revoked() {
         place.cli(&["lease", "grant", "1ms"]).fails(2);
     });
 }
+
+#[test]
+fn a_directory_ends_what_a_server_follows_and_rejects_what_needs_a_server() {
+    let root = tempfile::tempdir().unwrap();
+    let place = Place::Directory(root.path().join("data"));
+    place.cli(&["put", "users", "ada", "1"]).ok();
+    let watched = place.cli(&["watch", "users", "--from", "1"]);
+    assert!(watched.err.contains("no other process can write"), "{}", watched.err);
+    assert_eq!(watched.ok(), "1\tput\tada\t1\n");
+    for no_changes in [&["watch", "users"][..], &["watch", "users", "--key", "bob", "--from", "1"]] {
+        assert_eq!(place.cli(no_changes).ok(), "");
+    }
+    place.cli(&["append", "events", "a", "b"]).ok();
+    let tailed = place.cli(&["tail", "events", "--from", "0", "--payload-only"]);
+    assert!(tailed.err.contains("no other process can append"), "{}", tailed.err);
+    assert_eq!(tailed.ok(), "a\nb\n");
+    let publishing = r#"{"writes": [{"op": "put", "keyspace": "users", "key": "ada", "value": "2"}],
+        "publish": [{"subject": "changed", "messages": [{"payload": "ada"}]}]}"#;
+    assert!(place.cli(&["commit", publishing]).fails(2).contains("no subjects"));
+    assert_eq!(place.cli(&["get", "users", "ada"]).ok(), "1");
+    place.cli(&["state", "digest", "--last"]).fails(2);
+    place.cli(&["groups", "create", "events", "g"]).ok();
+    assert!(place.cli(&["consume", "events", "--group", "g", "--push"]).fails(2).contains("--push"));
+}
