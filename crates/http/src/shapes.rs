@@ -6,6 +6,7 @@
 
 #![allow(dead_code, reason = "the types only describe replies; no value of them is made")]
 
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::describe::Durable;
@@ -26,7 +27,7 @@ pub(crate) struct Error {
 
 /// Next step for programs.
 #[derive(ToSchema)]
-#[schema(as = Retry, rename_all = "snake_case")]
+#[schema(rename_all = "snake_case")]
 enum NextStep {
     Retry,
     Fix,
@@ -56,16 +57,16 @@ pub(crate) struct KeyValues {
 }
 
 /// A header of a record or message.
-#[derive(ToSchema)]
+#[derive(Serialize, ToSchema)]
 struct Header {
     name: String,
     value: Option<String>,
     value_base64: Option<String>,
 }
 
-/// A record that is delivered to a member of a consumer group.
-#[derive(ToSchema)]
-pub(crate) struct Delivered {
+/// A record in a delivery to a member of a consumer group.
+#[derive(Serialize, ToSchema)]
+struct DeliveredRecord {
     offset: u64,
     time_micros: u64,
     key: Option<String>,
@@ -77,10 +78,18 @@ pub(crate) struct Delivered {
     tombstone: Option<bool>,
     /// Number of deliveries of the record, including this one.
     deliveries: u64,
-    /// Number with which the member settles the record. A fetch has it once for all its records.
+}
+
+/// A record that is pushed to a member of a consumer group.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Delivered {
+    #[serde(flatten)]
+    record: DeliveredRecord,
+    /// Number with which the member settles the record.
     attempt: u64,
-    deadline_micros: Option<u64>,
-    durability: Option<Durable>,
+    deadline_micros: u64,
+    #[schema(value_type = Durable)]
+    durability: String,
 }
 
 /// Records that a fetch returned.
@@ -89,7 +98,7 @@ pub(crate) struct Delivery {
     /// Number with which the member settles the records.
     attempt: Option<u64>,
     deadline_micros: Option<u64>,
-    messages: Vec<Delivered>,
+    messages: Vec<DeliveredRecord>,
     durability: Durable,
 }
 
