@@ -25,6 +25,7 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
         "no_such_stream" => Some("`thalweg streams` lists the existing streams; `thalweg append` creates one"),
         "no_such_group" => Some("`thalweg groups list` lists the existing groups; `thalweg groups create` creates one"),
         "no_such_keyspace" => Some("`thalweg keyspaces` lists the existing keyspaces"),
+        "no_digest" => Some("`thalweg state digest` computes one"),
         "no_such_lease" => Some("`thalweg lease list` lists the active leases; `thalweg lease grant` grants one"),
         "producer_fenced" | "sequence_gap" | "unknown_producer" | "duplicate_too_old" => {
             Some("nothing was written; `thalweg streams producers STREAM` shows the state of the producers")

@@ -68,8 +68,11 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("crates/types/src/clock.rs", "SystemTime::now", "SystemClock is the wall clock"),
     ("crates/types/src/clock.rs", "Instant::now", "SystemClock is the monotonic clock"),
     ("crates/log/src/prepare.rs", "Instant::now", "bounds a wait and paces the zeroing; nothing stored depends on it"),
-    ("crates/store/src/lsm/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
-    ("crates/store/src/buffered/mod.rs", "Instant::now", "counts how long a stall took; nothing stored depends on it"),
+    (
+        "crates/store/src/buffered/shared.rs",
+        "Instant::now",
+        "counts how long a stall took; nothing stored depends on it",
+    ),
     ("crates/engine/src/snapshot/file.rs", "Instant::now", "paces the writing of a file; nothing stored depends on it"),
     (
         "crates/engine/src/snapshot/pipeline.rs",

@@ -100,7 +100,7 @@ fn a_state_is_compared_by_its_digest_served_or_not() {
     let data = root.path().join("data");
     let node = Node::start(&data);
     node.cli(&["put", "users", "ada", "1815"]).ok();
-    assert!(node.cli(&["state", "digest", "--last"]).fails(3).contains("POST to compute one"));
+    assert!(node.cli(&["state", "digest", "--last"]).fails(3).contains("`thalweg state digest`"));
     let served = json(&node.cli(&["state", "digest", "--json"]).ok());
     assert_eq!(json(&node.cli(&["state", "digest", "--last", "--json"]).ok()), served);
     let words = node.cli(&["state", "digest"]).ok();
